@@ -79,7 +79,8 @@ def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]
         name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
         graceful_shutdown_timeout_s=600,  # longer than the longest generation of text
-        health_check_period_s=2,  # finds hung engines; the process of a dead engine ends itself
+        # Finds engines that hang; a process whose engine is dead ends by itself
+        health_check_period_s=2,
         logging_config=quiet,
         **_autoscaling_options(place.config),
     ).bind(values, build_engine)
@@ -94,7 +95,7 @@ def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]
 
 
 def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
-    """Return Serve's autoscaling options for a model's engines; empty: see the Serve file."""
+    """Return Serve's autoscaling options for a model's engines; empty: set by the Serve file."""
     section = config.autoscaling
     if section is None or section.external:
         return {}
@@ -120,7 +121,7 @@ def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
 
 
 def _log_settings(sections: SharedSections) -> dict[str, Any] | None:
-    """Return the log settings of a deployment; None: Serve's own settings apply."""
+    """Return the log settings of a deployment; None if Serve's own settings apply."""
     return None if sections.log_encoding is None else {"encoding": sections.log_encoding}
 
 
@@ -138,9 +139,9 @@ def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
 def _refuse_tls_behind_haproxy() -> None:
     """Raise an error if Serve's HTTP options have certificates and HAProxy is the front end.
 
-    Serve would give them to the ingresses only, but HAProxy uses plaintext towards ingresses and
-    callers. If the options are unknown, because Serve has not started or its controller does not
-    answer, nothing is refused; `justitia doctor` finds the mistake later.
+    Serve would pass the certificates to the ingresses only, while HAProxy talks plaintext to
+    ingresses and callers. If the options are unknown, because Serve has not started or its
+    controller does not answer, nothing is refused; `justitia doctor` finds the mistake later.
     """
     if read_front().kind != "haproxy":
         return

@@ -39,9 +39,9 @@ async def call_asgi(
 ) -> AsyncGenerator[Message]:
     """Send a request to an ASGI application and yield the application's messages as it sends them.
 
-    Closing the generator early sends `http.disconnect` to the application, waits up to a second for
-    it to end, and only then cancels it: if it were cancelled at once, vLLM's unary generations
-    would run to their end.
+    Closing the generator early sends `http.disconnect` to the application, and cancels the
+    application only if it does not end within a second: after an immediate cancellation, vLLM's
+    unary generations would run to their end.
 
     Args:
         app: The application. Its lifespan is not run.
@@ -70,7 +70,7 @@ async def call_asgi(
         await app({**_asgi_scope(method, path, headers), **(more or {})}, receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
-    # Wakes the reader below even if the application raises before its last message.
+    # Wakes the loop below even if the application raises before its last message.
     task.add_done_callback(lambda _: messages.put_nowait(None))
     try:
         while (message := await messages.get()) is not None:
@@ -85,7 +85,7 @@ async def call_asgi(
 
 
 async def _unless_cancelled(task: asyncio.Task[None]) -> None:
-    """Wait until a task of bounded length ends; a cancellation of the caller takes effect after it.
+    """Wait until a short task ends; a cancellation of the caller takes effect afterwards.
 
     The application has to end before its token counts are read, even if its caller is cancelled
     twice.
@@ -116,7 +116,8 @@ def _asgi_scope(
     raw_path, _, query = path.partition("?")
     return {
         "type": "http",
-        # No spec_version: from 2.4 on Starlette's streams no longer listen for a disconnect.
+        # `spec_version` is left out: from 2.4 on, Starlette's streams do not listen for a
+        # disconnect.
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,

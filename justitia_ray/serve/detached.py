@@ -23,7 +23,7 @@ def get_detached(
 ) -> ActorHandle:
     """Return the detached actor with a name; start it with the configuration if it does not run.
 
-    It may be called from many processes at once. The handle stays valid when the actor restarts.
+    Many processes may call this at once. The handle stays valid when the actor restarts.
     """
     section = config.scheduler
     remote = ray.remote(actor_class)
@@ -34,7 +34,7 @@ def get_detached(
         get_if_exists=True,
         num_cpus=section.num_cpus,
         max_restarts=-1,
-        max_task_retries=0,  # Ray retries no call: the callers repeat them
+        max_task_retries=0,  # Ray retries no call; the callers repeat their calls
         max_concurrency=max_concurrency,
     ).remote(config.model_dump())
 
@@ -45,7 +45,7 @@ def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
     Args:
         name: Name of the actor.
         namespace: Ray namespace of the actor.
-        unsaved_event: Event to log if it could not save.
+        unsaved_event: Log event if the actor could not save its state.
     """
     try:
         actor = ray.get_actor(name, namespace=namespace)

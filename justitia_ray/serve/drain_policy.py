@@ -27,10 +27,10 @@ _LOADS_KEPT = 8
 
 
 class Answers(Protocol):
-    """Source of the scheduler's answers on how many replicas it wants."""
+    """Source of the scheduler's answers about the number of replicas that it wants."""
 
     def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
-        """Return the scheduler's last answer and its age (seconds); None before the first."""
+        """Return the scheduler's last answer and its age (seconds); None if there is none yet."""
 
 
 class LoadTimes:
@@ -39,7 +39,7 @@ class LoadTimes:
     def __init__(self) -> None:
         self._asked_at: list[float | None] = []
         """Time at which each replica that does not run yet was requested or found missing; None:
-        unknown.
+        time unknown.
         """
         self._running: int | None = None
         """Number of running replicas at the last call of `observe`; None before any call."""
@@ -47,7 +47,8 @@ class LoadTimes:
 
     def observe(self, running: int, target: int, now: float) -> None:
         """Update the loading times with the numbers of running and wanted replicas at `now`."""
-        # A restarted controller first sees no replicas, although some have been running.
+        # A restarted controller sees no replicas at first, although some have been running all the
+        # time.
         missing_since = None if self._running is None else now
         for _ in range(min(max(0, running - (self._running or 0)), len(self._asked_at))):
             asked_at = self._asked_at.pop(0)
@@ -57,7 +58,7 @@ class LoadTimes:
         missing = max(0, target - running)
         while len(self._asked_at) < missing:
             self._asked_at.append(missing_since)
-        del self._asked_at[missing:]  # replicas requested last are given up first
+        del self._asked_at[missing:]  # the replicas that were requested last are given up first
 
     @property
     def usual_s(self) -> float | None:
@@ -105,18 +106,18 @@ class DrainTimePolicy:
         else:
             wanted, reason = int(latest[0]["wanted"]), str(latest[0]["reason"])
             if wanted:
-                # Serve would count replicas that leave among the wanted ones.
+                # Serve would count replicas that are leaving as wanted ones.
                 wanted += len({*latest[0].get("leaving", ())} & {*names})
         if wanted and not running:
-            # Serve would end loading replicas at once if the number fell before any replica runs.
+            # Serve would stop loading replicas at once if the number fell before any replica runs.
             wanted = max(wanted, target)
         return wanted, {"wanted": wanted, "reason": reason}
 
     def _target_without_answer(self, ctx: AutoscalingContext) -> int:
         """Return Serve's target number of replicas, or its own count if larger.
 
-        Serve counts few of the requests, because they use separate connections: a low count is no
-        reason to remove replicas.
+        Serve counts only few of the calls, because most use separate connections, so a low count is
+        no reason to remove replicas.
         """
         by_count = ctx.total_num_requests / ctx.config.get_target_ongoing_requests()
         return int(max(ctx.target_num_replicas, math.ceil(by_count)))
@@ -145,7 +146,7 @@ class PolledAnswers:
         self._is_asking = False
 
     def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
-        """Return the scheduler's last answer and its age (seconds); None before the first."""
+        """Return the scheduler's last answer and its age (seconds); None if there is none yet."""
         mailbox = self._mailbox
         with mailbox.lock:
             mailbox.question = question
@@ -156,7 +157,7 @@ class PolledAnswers:
             threading.Thread(
                 target=_poll_scheduler, args=arguments, name="justitia-drain-policy", daemon=True
             ).start()
-            # Ends the thread when Serve drops the policy, with or after its deployment.
+            # Ends the thread when Serve drops the policy, together with its deployment or later.
             weakref.finalize(self, mailbox.ended.set)
         return None if answer is None else (answer[0], time.monotonic() - answer[1])
 
@@ -171,7 +172,7 @@ def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: f
         try:
             actor = ray.get_actor(scheduler, namespace=namespace)
             answer = ray.get(actor.size.remote(question), timeout=_ANSWER_S)
-        # without this thread the deployment would never be scaled again
+        # without this thread the deployment would not be scaled any more
         except Exception as error:
             if failed != type(error).__name__:
                 failed = type(error).__name__

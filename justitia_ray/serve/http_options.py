@@ -21,7 +21,7 @@ def read_http_options(consequence: str) -> HTTPOptions | None:
     """Return Ray Serve's HTTP options; None if Serve does not run or its controller is silent.
 
     Args:
-        consequence: Effect of not knowing them; logged if the controller does not answer.
+        consequence: Effect of not knowing the options; logged if the controller does not answer.
     """
     if not ray.is_initialized():  # a call would start a cluster
         return None

@@ -5,8 +5,8 @@ Serve's own metrics add the labels `application` and `replica` automatically, bu
 no replica and has to set `application` itself.
 
 Histograms are exported as gauges with the names that Prometheus gives their series. Ray's own
-histograms would cost 10 µs per value, 8 of them in Ray's agent, which inserts every value again
-into a Python histogram, at the middle of its bucket, so that the sums are wrong too.
+histograms would cost 10 µs per value. Ray's agent takes 8 µs of that to insert every value into a
+Python histogram once more, at the middle of its bucket, so that the sums are wrong too.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class RayMetrics:
         counter = self._metric_for(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
-        else:  # Ray's `inc` refuses 0, but the exporter accepts 0
+        else:  # Ray's `inc` refuses 0, while the exporter accepts it
             counter._record(0.0, dict(labels))
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
@@ -54,7 +54,7 @@ class RayMetrics:
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Set the buckets of a histogram; must be repeated because Ray drops old series."""
+        """Set the buckets of a histogram; call it regularly, because Ray drops old series."""
         upper_ends = (*(str(bound) for bound in metric.buckets), "+Inf")
         so_far = 0
         for index, (le, so_far) in enumerate(zip(upper_ends, accumulate(counts), strict=True)):
@@ -69,9 +69,9 @@ class RayMetrics:
         """Return the suffix of the name of a histogram's bucket in Ray.
 
         Each bucket has a different name, because OpenTelemetry accepts 2,000 series per name from
-        all processes of a node and merges further ones. Its exporter for Prometheus replaces
-        several underscores by one, as its specification requires, which makes the names equal
-        again.
+        all processes of a node and merges further series. The names differ only in underscores:
+        OpenTelemetry's exporter for Prometheus replaces several underscores by one, so the exported
+        names are equal.
         """
         return "_" * (index + 1 if self._joins_underscores else 1) + "bucket"
 
@@ -135,11 +135,11 @@ class Exporter:
         self._exporting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Export until `end`, in the running event loop, from its next turn on."""
+        """Export until `end`, on the running event loop, beginning with its next turn."""
         self._exporting = asyncio.get_running_loop().create_task(self._export_periodically())
 
     def end(self) -> None:
-        """Stop, and export a last time so that no counts are lost; further calls do nothing."""
+        """Stop, and export a last time so that no counts are lost; a second call has no effect."""
         if self._exporting is not None:
             self._exporting.cancel()
             self._exporting = None

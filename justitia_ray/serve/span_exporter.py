@@ -61,7 +61,7 @@ class SpanExporter:
 
         self._ids = GivenIds()
         self._trace, self._no_parent = trace, Context()
-        # Not the global provider, which vLLM and perhaps Ray Serve set.
+        # A provider of its own: vLLM and perhaps Ray Serve set the global one.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource.create(

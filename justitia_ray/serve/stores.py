@@ -19,7 +19,7 @@ from justitia_ray.store.scheduler_store import DurableState, NoStore, SchedulerS
 
 
 def store_kind(config: AppConfig) -> Literal["embedded", "redis", "none"]:
-    """Return the kind of the configured store: an embedded Redis, a Redis by URL, or none."""
+    """Return the kind of the configured store: an embedded Redis, a Redis by URL, or no store."""
     if config.store.durability == "none":
         return "none"
     return "embedded" if config.store.redis_url is None else "redis"
@@ -37,7 +37,7 @@ def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> Du
 
     Args:
         config: The application's arguments.
-        leader: Record of the process that becomes the leader; None: this process.
+        leader: Record of the process that becomes leader; None: this process.
 
     Raises:
         ConfigError: If an environment variable named in the configuration is not set.
@@ -48,7 +48,7 @@ def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> Du
 
 
 def accounts_server(config: AppConfig) -> EmbeddedRedis | None:
-    """Return the accounts' embedded Redis server, not started; None if the accounts need none."""
+    """Return the embedded Redis of the quota accounts, not started; None if they need none."""
     if config.store.redis_url is not None or config.store.durability == "none":
         return None
     return EmbeddedRedis(config.accounts_dir)
@@ -77,7 +77,7 @@ def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:
 
     Args:
         config: The application's arguments.
-        url: URL of the scheduler's store; None if it has none.
+        url: URL of the scheduler's store; None if the scheduler has none.
 
     Raises:
         ConfigError: If an environment variable named in the configuration is not set.
@@ -102,7 +102,7 @@ def key_store(config: SharedSections) -> KeyStore:
 
 
 def store_url(config: AppConfig) -> str:
-    """Return the URL of Redis, started or not; an embedded Redis's is valid on this node only."""
+    """Return the URL of Redis, running or not; an embedded Redis's is valid on this node only."""
     if config.store.redis_url is not None:
         return config.store.redis_url
     return EmbeddedRedis(config.data_dir).url

@@ -20,13 +20,13 @@ from justitia_ray.units import Seconds
 
 _PARSER_S: Seconds = 300.0
 _MISTAKE = "mistake: "
-"""Prefix of a mistake in the output of the program that runs vLLM's parser; vLLM prints other lines
-too.
+"""Prefix of an error message in the output of the process that runs vLLM's parser; vLLM prints
+other lines too.
 """
 
 
 def engine_mistake(config: AppConfig) -> str | None:
-    """Return the first mistake in a model's engine options that needs no vLLM to be found."""
+    """Return the first mistake in a model's engine options that shows without vLLM."""
     engine = config.engine
     if engine.kind == "fake":
         return None
@@ -92,7 +92,7 @@ def _check_input() -> int:
     try:
         parse_vllm_args("/model", "model", checked_vllm_args(vllm_args), adapters)
     except ConfigError as error:
-        print(_MISTAKE + " ".join(str(error).split()))  # noqa: T201  # the answer
+        print(_MISTAKE + " ".join(str(error).split()))  # noqa: T201  # the result
         return 2
     return 0
 

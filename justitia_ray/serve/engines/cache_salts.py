@@ -13,14 +13,14 @@ from justitia_ray.protocol.cache_scope import Isolation, cache_scope
 from justitia_ray.units import Seconds
 
 _IDLE_S: Seconds = 600.0
-"""Time after which an unused cache salt of a caller no longer counts towards the limit (seconds).
+"""Time without use after which a caller's cache salt no longer counts towards the limit (seconds).
 """
 _LONGEST = 128
 """Maximum length of a caller's cache salt in characters, as in vLLM."""
 
 
 class CacheSalts:
-    """Computes vLLM's `cache_salt` of requests: it separates the prefix caches of tenants.
+    """Computes vLLM's `cache_salt` of requests, which separates the prefix caches of tenants.
 
     Args:
         isolation: Which callers share cached prompts: those of one tenant, of one tree, or all.
@@ -31,11 +31,11 @@ class CacheSalts:
         self._isolation = isolation
         self._most = most
         self._used: OrderedDict[str, OrderedDict[str, Seconds]] = OrderedDict()
-        """Salts that callers of each tenant sent; tenants and salts in the order of their last use.
+        """Salts that each tenant's callers sent; the tenants and salts used longest ago come first.
         """
 
     def salt(self, tenant: str, own: str | None, now: Seconds) -> str | None:
-        """Return the prefix-cache salt of a request; None: it shares the cache with all tenants.
+        """Return the prefix-cache salt of a request; None if it shares the cache with all tenants.
 
         Args:
             tenant: The request's tenant.
@@ -43,7 +43,8 @@ class CacheSalts:
             now: Current time of any monotonic clock.
 
         Raises:
-            RequestError: If the caller's salt is too long, or its tenant has reached the limit.
+            RequestError: If the caller's salt is too long, or the tenant has reached the limit of
+                salts.
         """
         scope = cache_scope(self._isolation, tenant)
         if own is None:
@@ -78,6 +79,6 @@ class CacheSalts:
 
     @staticmethod
     def _digest_of(*parts: str) -> str:
-        """Return a digest of texts, each prefixed with its length, that reveals none of them."""
+        """Return a digest of texts, each prefixed with its length; it reveals none of the texts."""
         framed = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
         return hashlib.sha256(framed).hexdigest()

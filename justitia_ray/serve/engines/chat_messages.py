@@ -17,7 +17,7 @@ _TEXT_PARTS = {
     "thinking": "thinking",
     "refusal": "refusal",
 }
-"""Types of a chat's content parts that are text, and the field with the text (vLLM's
+"""Field with the text, by type of content part; only for types that are text (vLLM's
 renderers/chat_utils.py:1618).
 """
 _NULL_ALLOWED = ("text", "refusal")
@@ -134,7 +134,7 @@ def _part_text(part: Any) -> str | None:
 
 
 def _check_parts(role: str, parts: list[Any]) -> None:
-    """Raise RequestError for content parts that vLLM refuses whatever the chat template."""
+    """Raise RequestError for content parts that vLLM refuses with any chat template."""
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind is not None and kind not in _PART_TYPES:  # renderers/chat_utils.py:2014

@@ -1,8 +1,7 @@
 """Render a chat's prompt as vLLM does: with the operator's or the tokenizer's template.
 
-Only chats for which the template itself raises an error (`raise_exception`) are refused here: the
-engine would render the same messages. Any other failure may be a difference between this code and
-the engine.
+A chat is refused here only if the template itself raises an error (`raise_exception`), as it would
+in the engine. Any other failure may come from a difference between this code and the engine.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,8 @@ _ITEMS = (
 )
 _MOST_EFFORTS = 64
 _LONGEST_EFFORT = 32
-"""Maximum number of cached reasoning efforts, and of characters of each: callers may send any text.
+"""Maximum number of cached reasoning efforts, and maximum length of each in characters: callers may
+send any text.
 """
 _HELLO = ({"role": "user", "content": "Hi"},)
 
@@ -62,12 +62,12 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._options = options
         self._formats: dict[bool, tuple[bool, ...]] = {}
-        """Formats of message contents that the template may read, likeliest first: True for lists
-        of parts, False for text. By whether the chat has tools.
+        """Formats of message contents that the template may read, by whether the chat has tools;
+        the likeliest format is first. True means lists of parts, False text.
         """
         self._efforts: dict[str, str | None] = {}
-        """Why the template refuses each cached reasoning effort, newest last; None: it accepts the
-        effort.
+        """Result of the template for each cached reasoning effort, newest last: the error, or None
+        if it accepts the effort.
         """
 
     def render(self, prompt: Conversation, body: InferenceBody) -> str:
@@ -93,11 +93,11 @@ class ChatRenderer:
     def check_items(self, items: Any) -> None:
         """Raise RequestError for items of a response's input that the engine cannot render.
 
-        vLLM's schema accepts all of OpenAI's items, its code only those of functions and custom
+        vLLM's schema accepts all of OpenAI's items, but its code only items of functions and custom
         tools (openai/responses/utils.py:311).
 
         Raises:
-            RequestError: If there is such an item; `param` names it.
+            RequestError: If the engine cannot render an item; `param` names it.
         """
         if not self._options.is_known or not isinstance(items, list):
             return
@@ -116,7 +116,7 @@ class ChatRenderer:
         """Raise RequestError for a reasoning effort that the template refuses for any chat.
 
         Args:
-            effort: The requested effort; None or a long text is not checked.
+            effort: The requested effort; None and long texts are not checked.
             field_name: The body's field with the effort.
 
         Raises:
@@ -124,7 +124,8 @@ class ChatRenderer:
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return
-        if len(effort) > _LONGEST_EFFORT:  # a long effort is checked with the whole chat
+        # Too long to cache: the template checks it when the whole chat is rendered
+        if len(effort) > _LONGEST_EFFORT:
             return
         if effort not in self._efforts:
             if len(self._efforts) >= _MOST_EFFORTS:
@@ -192,7 +193,8 @@ class ChatRenderer:
         try:
             found: str = self._tokenizer.get_chat_template(self._options.template, tools=tools)
         except Exception as error:
-            raise NotRendered from error  # the engine may have a template for the model's type
+            # The engine may have its own template for this type of model
+            raise NotRendered from error
         return found
 
     def _likely_formats(self, template: str, has_tools: bool) -> tuple[bool, ...]:

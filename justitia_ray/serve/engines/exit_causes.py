@@ -1,8 +1,8 @@
 """Decide why an engine process ended: by its own work, or by a kill from outside.
 
-Exceptions, aborts and fault signals are the engine's own: a call may have caused them. A signal
-from people and supervisors is not, unless the kernel killed the process for lack of memory; the
-kernel sends SIGKILL too, but counts it.
+Exceptions, aborts and fault signals are the engine's own: a call may have caused them. Signals that
+people and supervisors send are kills from outside. The kernel also sends SIGKILL, when memory is
+short; these kills count as the engine's own work, and the kernel counts them.
 """
 
 import signal
@@ -12,15 +12,15 @@ _FROM_OUTSIDE = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 )
 _COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
-"""Files with the kernel's `oom_kill` count, of this container or of the whole machine."""
+"""Files with the kernel's count `oom_kill`: of this container, or of the whole machine."""
 
 
 def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
-    """Return whether an exit code of an engine process shows that its own work may have ended it.
+    """Return whether an engine process, by its exit code, may have ended through its own work.
 
     Args:
-        exit_code: Exit code of its process, negative for a signal; None: the engine has failed but
-            its process has not ended yet.
+        exit_code: Exit code of the engine's process, negative for a signal; None: the engine has
+            failed but its process has not ended yet.
         out_of_memory: Whether the kernel has recently killed a process for lack of memory.
     """
     if exit_code is None or exit_code > 0:

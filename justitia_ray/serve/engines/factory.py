@@ -1,4 +1,4 @@
-"""Build the configured engine, and the counter of the prompt tokens that it will use."""
+"""Build the configured engine, and the function that counts its prompt tokens."""
 
 import asyncio
 import os
@@ -57,9 +57,9 @@ async def build_engine(config: AppConfig) -> Engine:
 
 
 def load_prompt_counter(config: AppConfig) -> CountPrompt:
-    """Return the prompt counter of the configured engine: vLLM's tokenizer and template, or fake.
+    """Return the configured engine's prompt counter: with vLLM's tokenizer, or the fake engine's.
 
-    Blocks for some seconds with a real tokenizer.
+    It blocks for some seconds with a real tokenizer.
     """
     if config.engine.kind == "fake":
         return _count_fake

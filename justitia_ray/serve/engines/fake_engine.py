@@ -42,7 +42,7 @@ _EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FakeSequence(EngineSequence):
-    """Sequence of the fake engine: one choice of an answer to one prompt."""
+    """Sequence of the fake engine: one choice in the answer to one prompt."""
 
     lease_id: LeaseId
     chunk_began_at: Seconds = 0.0
@@ -95,7 +95,7 @@ class _Lease:
     sequences: list[FakeSequence]
     stream: bool
     choices: int = 1
-    """Number of sequences that the call generates per prompt."""
+    """Number of sequences that the call generates for each prompt."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     outputs: list[Output] = field(default_factory=list)
     """Token outputs of the call that `take_outputs` has not returned yet."""
@@ -199,7 +199,9 @@ class FakeEngine:
         self._prefill_s_per_token = prefill_s_per_token
         self._leases: dict[LeaseId, _Lease] = {}
         self._called: dict[FakeSequence, _Lease] = {}
-        """Sequences of running calls, with their leases; `_leases` also contains ended calls."""
+        """Sequences of running calls, with their leases; `_leases` also holds the leases of ended
+        calls.
+        """
         self._arrivals = 0
         self._steps = 0
         self._suspended = ""
@@ -218,8 +220,9 @@ class FakeEngine:
         self.cache_hits: Tokens = 0
         """Prompt tokens found in the prefix cache on the first admission of each sequence."""
         self.admitted: list[LeaseId] = []
-        """Lease of each admitted sequence in admission order; readmission after a preemption counts
-        too."""
+        """Leases of admitted sequences, in order of admission; a readmission after a preemption is
+        listed again.
+        """
 
     async def start(self) -> EngineCapacity:
         """Start the decode loop on the running event loop."""
@@ -337,7 +340,7 @@ class FakeEngine:
         return self._suspended
 
     def stall(self, suspended: str = "") -> None:
-        """Pause the decode iterations until `go_on`, like an engine that hangs or is stopped.
+        """Pause the decode iterations until `go_on`, like an engine that hangs or is suspended.
 
         Args:
             suspended: Name of the process reported as suspended; empty: the engine hangs.
@@ -346,12 +349,12 @@ class FakeEngine:
         self._goes_on.clear()
 
     def go_on(self) -> None:
-        """Resume the decode iterations that `stall` has paused."""
+        """Resume the decode iterations after `stall`."""
         self._suspended = ""
         self._goes_on.set()
 
     def kill(self) -> None:
-        """Stop the engine like a kill from outside does, so that `died_by_itself` is False."""
+        """Stop the engine as a kill from outside does: `died_by_itself` is then False."""
         self._by_itself = False
         self._end("it was killed")
 
@@ -360,7 +363,7 @@ class FakeEngine:
         return self._by_itself
 
     def die(self, *, by_itself: bool = True) -> None:
-        """Make the engine die, by its own work or by a kill."""
+        """Make the engine die, by its own work or by a kill from outside."""
         self._by_itself = by_itself
         self._end("it died")
 

@@ -60,12 +60,13 @@ class FakeRequest:
 
     @property
     def reads_cache(self) -> bool:
-        """Whether the prompts may use the prefix cache; False if every token has to be computed."""
+        """Whether prompts may use the prefix cache; False if every token has to be computed."""
         return reads_cache(self.body)
 
 
 FakeWords = Callable[[int, int], Iterable[str]]
-"""Returns the words of an answer between two token positions, as a follow-up prompt contains them.
+"""Returns the words of an answer between two token positions, as a follow-up prompt would contain
+them.
 """
 
 
@@ -73,7 +74,7 @@ def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
     """Return the number of tokens of a prompt, as `usage` reports it.
 
     All fake models use one rule: one token for each word between white space, and 4 for each chat
-    message; a prompt of token ids has as many tokens as ids.
+    message; a prompt of token ids has one token for each id.
 
     Args:
         prompt: The prompt.
@@ -111,8 +112,8 @@ def _prompt_words(prompt: Prompt) -> list[str]:
 def _tokens_and_ends(prompt: Prompt) -> tuple[list[str], list[Tokens]]:
     """Return a prompt's token ids, and the number of tokens up to the end of each message.
 
-    The frame tokens of a message follow its words, so a prompt with its answer is a prefix of the
-    continued conversation.
+    The 4 tokens that each message has besides its words follow the words, so that a prompt with its
+    answer is a prefix of the continued conversation.
     """
     ends: list[Tokens] = []
     if isinstance(prompt, Conversation):
@@ -195,7 +196,7 @@ class FakeAnswer:
         self._sequences = range(len(request.prompts) * request.body.n)
         self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
         self._model = model
-        # crc32 instead of hash(), so that the text is equal in every process
+        # crc32 instead of hash(), so that the text is the same in every process
         self._seeds = [
             zlib.crc32(f"{text}\0{choice}".encode())
             for text in map(_seed_text, request.body.prompts)
@@ -223,7 +224,7 @@ class FakeAnswer:
         return lambda start, stop: map(form.format, self.tokens(sequence, start, stop))
 
     def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
-        """Return one stream event for each of these tokens."""
+        """Return one stream event for each of the given tokens."""
         events = []
         for i, token in enumerate(tokens, start):
             text = text_of_tokens([token])
@@ -268,7 +269,7 @@ class FakeAnswer:
         return b"data: " + self._answer_bytes(kind, choices, **more) + b"\n\n"
 
     def _answer_bytes(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        # the fake engine reads no wall clock
+        # `created` is constant: the fake engine reads no wall clock
         head = {"id": self._response_id, "object": kind, "created": 0, "model": self._model}
         return json.dumps({**head, "choices": choices, **more}).encode()
 
@@ -313,7 +314,7 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
     prompts = parse(path, fields, max_model_len).prompts
     count = sum(len(_prompt_words(prompt)) for prompt in prompts)
     words = [word for prompt in prompts for word in _prompt_parts(prompt)]
-    # The frame of a chat message has tokens but no words.
+    # A chat message has 4 tokens besides its words, which get id 0.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
     answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
     return json.dumps(answer).encode()

@@ -1,10 +1,10 @@
-"""Compile grammars in a separate process first, so that none blocks a replica or its engine.
+"""Compile grammars in a separate process first, so that no grammar blocks a replica's engine.
 
 vLLM checks a grammar on the event loop of its server and compiles it in the engine's process: a
 schema with nested alternatives takes seconds to minutes and unbounded memory. Here a call with a
 grammar waits until a child process (`grammar_worker`) has compiled it within limits of time and
-memory. Only a grammar that compiled is passed on, as vLLM's checks have left it, and it is not
-checked on the event loop again. Results are cached by the grammar's digest.
+memory. Only a grammar that compiled is passed on to vLLM, with the changes that vLLM's checks made,
+and without a second check on the event loop. Results are cached by the grammar's digest.
 
 The worker is started with the first grammar: it takes some seconds and half a gigabyte.
 """
@@ -33,8 +33,8 @@ from justitia_ray.units import ClientId, Seconds
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 2
-"""Number of grammars compiled at once, each of another tenant: a slow grammar delays only its own
-tenant.
+"""Number of grammars that are compiled at once, each of another tenant: a slow grammar delays only
+its own tenant.
 """
 _KNOWN_BYTES = 32 * 2**20
 """Memory limit of cached results of grammar checks (bytes)."""
@@ -52,7 +52,7 @@ _GRACE_S: Seconds = 5.0
 
 @dataclass(slots=True)
 class _WaitingGrammar:
-    """A grammar that is queued or being compiled, with the number of calls that wait for it."""
+    """A grammar that is queued or being compiled, and the calls that wait for it."""
 
     tenant: ClientId
     grammar: bytes
@@ -76,22 +76,22 @@ class _Worker:
     results: int = 0
     """Number of grammars for which the worker has returned a result."""
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a job is sent to the worker: a large job takes several writes, which must not
-    interleave.
+    """Lock that is held while a job is sent to the worker: a large job takes several writes, which
+    must not interleave.
     """
 
     def send(self, job: Job) -> None:
         """Send a job to the worker and wait until the worker has read it; runs in a thread."""
-        # The reading thread notices that the worker has ended.
+        # The thread that reads from the worker notices if the worker has ended.
         with self.sending, suppress(OSError):
             self.pipe.send_bytes(msgspec.msgpack.encode(job))
 
 
 class GrammarChecks:
-    """Compiles the grammars of an engine's calls before the engine does; for use on one event loop.
+    """Compiles the grammars of calls before the engine does; used on one event loop.
 
     Args:
-        make: Creates the judge in the worker, given `config`: `grammar_worker.vllm_judge`.
+        make: Creates the `Judge` in the worker, given `config`: `grammar_worker.vllm_judge`.
         config: vLLM's `VllmConfig`.
         timeout_s: Time limit for compiling one grammar.
         memory_bytes: Memory limit for compiling one grammar.
@@ -110,7 +110,8 @@ class GrammarChecks:
         self._memory_bytes = memory_bytes
         self._worker: _Worker | None = None
         self._worker_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
-        """Retry state of worker starts; a worker that ended without a result counts as a failure.
+        """State of the attempts to start the worker; a worker that ended without a result counts as
+        a failed attempt.
         """
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
@@ -119,18 +120,20 @@ class GrammarChecks:
         """Grammars that are queued or being compiled, by digest."""
         self._lines: dict[ClientId, deque[_WaitingGrammar]] = {}
         self._spent: dict[ClientId, Seconds] = {}
-        """Compile time per tenant since the queue was last empty; a new tenant starts at the
-        minimum."""
+        """Compile time by tenant since the queue was last empty; a new tenant starts at the present
+        minimum.
+        """
 
     async def check(self, tenant: ClientId, grammar: Mapping[str, Any]) -> dict[str, Any]:
         """Return a grammar's fields after vLLM's checks.
 
         Args:
-            tenant: Tenant of the call; its grammars are compiled one after the other.
+            tenant: Tenant of the call; a tenant's grammars are compiled one after the other.
             grammar: Fields of vLLM's `StructuredOutputsParams`.
 
         Raises:
-            RequestError: If vLLM refuses the grammar, or it takes too much time or memory.
+            RequestError: If vLLM refuses the grammar, or compiling it takes too much time or
+                memory.
             EngineError: If the worker cannot be started, or fails for another reason.
         """
         try:
@@ -177,7 +180,7 @@ class GrammarChecks:
                 del self._lines[wait.tenant]
 
     def _begin_turns(self) -> None:
-        """Send queued grammars to the worker, first of the tenant with the least compile time."""
+        """Send queued grammars to the worker, from the tenant with the least compile time on."""
         worker = self._worker
         if worker is None:
             tries = self._worker_tries
@@ -248,7 +251,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # a configuration that is not picklable, or no main guard
+        except Exception as error:  # unpicklable configuration, or a script without main guard
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():
@@ -287,7 +290,7 @@ class GrammarChecks:
             self._restart_kill_timer(worker)
 
     def _note_end(self, worker: _Worker, reason: str) -> None:
-        """Fail the grammars of a worker that has ended; the next grammar starts another worker."""
+        """Fail the grammars of a worker that has ended; the next grammar starts a new worker."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
         if worker is not self._worker:

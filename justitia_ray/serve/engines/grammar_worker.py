@@ -5,7 +5,7 @@ and a fork that takes too long or too much memory can be killed without harm. Tw
 work; a fork that finishes quickly is reused for the next grammar.
 
 The worker runs beside an engine's replica and exits when its pipe is closed. Messages in the pipes
-contain text of callers, so they are MessagePack and JSON: reading a pickle may run code.
+contain callers' text, so they are encoded as MessagePack and JSON: reading a pickle may run code.
 """
 
 import json
@@ -36,7 +36,7 @@ _BACKENDS = {
     "outlines": ("backend_outlines", "OutlinesBackend"),
     "lm-format-enforcer": ("backend_lm_format_enforcer", "LMFormatEnforcerBackend"),
 }
-"""Grammar compilers of vLLM: name to (module, class)."""
+"""Grammar compilers of vLLM: (module, class) by name."""
 _NO_MEMORY = 1
 """Exit code of a fork that exceeded its memory limit."""
 _BY_ITS_GRAMMAR = frozenset(
@@ -46,8 +46,8 @@ _BY_ITS_GRAMMAR = frozenset(
         -signal.SIGILL,
     }
 )
-"""Exit codes of a fork for which its grammar is to blame; other codes, such as SIGKILL, are
-accidents.
+"""Exit codes of a fork that show that its grammar ended it; other codes, such as that of SIGKILL,
+are accidents.
 """
 _HAS_DIED = "the fork that was at this grammar has died; try again"
 _PAUSE_S: Seconds = 0.5
@@ -77,19 +77,19 @@ class Result(NamedTuple):
     took_s: Seconds
     """Duration of the job (seconds); for `NO_JOB`, the pause before the next fork."""
     is_accident: bool
-    """Whether the failure happened in the worker and does not depend on the grammar."""
+    """Whether the failure was an accident in the worker, which another attempt may not have."""
 
 
 @dataclass(slots=True)
 class Tries:
-    """State of retries with exponential backoff: each pause is twice as long as the last."""
+    """State of retries with exponential backoff: each pause is twice as long as the one before."""
 
     first_pause_s: Seconds
     longest_pause_s: Seconds
     failures: int = 0
     """Number of consecutive failed tries."""
     reason: str = ""
-    """Reason of the last failed try."""
+    """Reason for the last failed try."""
     next_at: Seconds = 0.0
     """Time of the next try on the caller's clock (seconds)."""
 
@@ -150,8 +150,6 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
 
 
 class _Outcome(NamedTuple):
-    """Outcome of a grammar that a fork reports to the worker, with the fields of `Result`."""
-
     checked: bytes = b""
     reason: str = ""
     is_accident: bool = False
@@ -208,7 +206,7 @@ class Forks:
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin_job(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
-                    elif pipe in self._forks:  # the fork may have died while a job was sent
+                    elif pipe in self._forks:  # absent if it died while a job was sent
                         self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
@@ -278,7 +276,7 @@ class Forks:
         )
 
     def _outcome_of_exit(self, fork: _Fork, exit_code: int) -> _Outcome:
-        """Return the outcome for a fork that exited early: blame its grammar or the fork."""
+        """Return the outcome for a fork that exited early: a refused grammar, or an accident."""
         if not fork.is_ready:
             return _Outcome(reason=f"it ended with code {exit_code} as it began", is_accident=True)
         if exit_code in _BY_ITS_GRAMMAR:
@@ -300,7 +298,7 @@ class Forks:
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
     def _kill_fork(self, fork: _Fork) -> int:
-        """Kill a fork; return its exit code, which may be of an earlier death."""
+        """Kill a fork; return its exit code, which it may have had before the kill."""
         del self._forks[fork.pipe]
         os.kill(fork.pid, signal.SIGKILL)
         _, status = os.waitpid(fork.pid, 0)
@@ -371,16 +369,16 @@ class Forks:
 
 
 def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
-    """Compile a grammar and return the outcome, whatever is raised.
+    """Compile a grammar and return the outcome; errors become outcomes.
 
     Raises:
-        MemoryError: If there is too little memory.
+        MemoryError: If the fork's memory limit is exceeded.
     """
     try:
         return _Outcome(judge(raw))
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except (OSError, ImportError) as error:  # local files or packages are to blame
+    except (OSError, ImportError) as error:  # an accident: local files or packages failed
         return _Outcome(reason=_encodable_text(error), is_accident=True)
     except BaseException as error:  # a panic in Rust code is a BaseException
         return _Outcome(reason=_encodable_text(error))

@@ -1,17 +1,18 @@
-"""Contexts that vLLM's prefix cache evicts last: those of applications between two inferences.
+"""Contexts of applications between two inferences, which vLLM's prefix cache evicts last.
 
 vLLM evicts the free blocks first that were freed first. The context of an agent that waits for a
-tool is therefore evicted before the blocks of a single call that ended later, although nobody will
-ask for those again. A *held* context stays free, but its blocks are moved behind all others in the
-queue of free blocks before the blocks in front of them are used up.
+tool is therefore evicted before the blocks of a single call that ended later, although no later
+call reads those blocks. A *held* context stays free, but its blocks are moved behind all others in
+the queue of free blocks before the blocks in front of them are used up.
 
 No block is ever taken away from the engine. Every running inference can have all of the memory, so
 a hold causes no preemption, does not change the engine's gauge, and does not block the reset of the
-prefix cache; an engine without work evicts nothing and needs no timer for holds that end. If memory
-is short, the held contexts are evicted like any others, those first whose holds end first.
+prefix cache; an engine without work evicts nothing, so no timer has to end holds. If memory is
+short, the held contexts are evicted like other blocks; the hold that ends first is evicted first.
 
-Holds last for a time. They are keyed by the last block of the context, so that parallel inferences
-of an application do not replace each other's; the inference that continues a context ends its hold.
+A hold ends after a time, or when an inference continues its context. Holds are keyed by the last
+block of the context, so that parallel inferences of an application do not replace each other's
+holds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +25,8 @@ _SHARE = 0.75
 queue.
 """
 _WORTH = 0.25
-"""Blocks freed behind the held contexts that make moving these worth it, as a fraction of the held
-blocks: at most four blocks are moved for each freed block.
+"""Number of other blocks freed behind the held ones at which moving the held blocks pays, as a
+fraction of the held blocks: so at most four blocks are moved for each freed block.
 """
 _MOST_OF_ONE = 8
 """Maximum number of held contexts of one application."""
@@ -49,13 +50,13 @@ class Pool(Protocol):
     """Part of vLLM's `BlockPool` that held contexts use."""
 
     def touch(self, blocks: Sequence[Block]) -> None:
-        """Add a reference to each block; a free block leaves the queue of evictions."""
+        """Add a reference to each block; a free block leaves the eviction queue."""
 
     def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
         """Remove a reference from each block; blocks without one are appended to the queue."""
 
     def get_num_free_blocks(self) -> int:
-        """Return the number of blocks in the queue of evictions."""
+        """Return the number of blocks in the eviction queue."""
 
 
 class _Hold(NamedTuple):
@@ -70,7 +71,7 @@ class _Hold(NamedTuple):
         return self.blocks[-1][0].block_id
 
     def is_cached_to_its_end(self) -> bool:
-        """Return whether the context's last block has not been evicted since the hold began."""
+        """Return whether the context's last block is still cached since the hold began."""
         block, cached = self.blocks[-1]
         return block.block_hash == cached
 
@@ -91,13 +92,13 @@ class HeldContexts:
         self._of: dict[ApplicationId, dict[int, None]] = {}
         """Ids of the last blocks of each application's held contexts, the oldest hold first."""
         self._ids: set[int] = set()
-        """Ids of held blocks that do not count as free blocks in front: in use at the last move,
+        """Ids of the held blocks that are not counted in `_in_front`: in use at the last move,
         moved by it, or held since.
         """
         self._in_front = 0
         """Lower bound of the number of free blocks that are evicted before any held block."""
         self._moved = 0
-        """Number of held blocks that were moved to the end of the queue last time."""
+        """Number of held blocks that the last move put at the end of the queue."""
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -139,7 +140,7 @@ class HeldContexts:
         """Move held blocks to the end of the eviction queue if few other blocks are left in front.
 
         Args:
-            blocks: Blocks that an inference needs which is about to start.
+            blocks: Number of blocks that the inference about to start needs.
             now: Current time, on the clock of `ends_at`.
         """
         if self._in_front < blocks and self._holds:
@@ -159,7 +160,7 @@ class HeldContexts:
                 self._in_front -= 1
             hold = self._holds.get(block_id)
             if hold is not None and hold.is_cached_to_its_end():
-                self._drop_hold(block_id)  # continued
+                self._drop_hold(block_id)  # an inference continues this context
         self.make_room(self._step_blocks, now)
 
     def _move_to_end(self, now: Seconds) -> None:
@@ -183,7 +184,8 @@ class HeldContexts:
                     self._ids.add(block.block_id)
                 elif len(moved) < room:
                     moved[block.block_id] = block
-        # Blocks freed last are evicted last: the first tokens of the longest hold.
+        # Blocks that are freed last are evicted last: so the first tokens of the longest hold come
+        # last.
         blocks_in_order = list(moved.values())
         self._pool.touch(blocks_in_order)
         self._pool.free_blocks(reversed(blocks_in_order))

@@ -1,11 +1,12 @@
-"""vLLM KV connector that holds contexts (`held_contexts`). It transfers nothing.
+"""vLLM KV connector that holds contexts (`held_contexts`). It transfers no KV.
 
-vLLM offers no other place from which the order of evictions can be changed without a fork. The
-connector is used in the engine's scheduler only. vLLM creates one in each worker as well; there it
-does nothing, and has no metadata, so that attention layers skip it.
+Without a fork of vLLM, the order of evictions can only be changed from a connector. The connector
+works in the engine's scheduler only. vLLM creates one in each worker as well; there it does
+nothing, and has no metadata, so that attention layers skip it.
 
 An inference names its application and the time of the hold in `SamplingParams.extra_args`
-(`hold_parameters`). Releases travel with the next inference: without inferences nothing is evicted.
+(`hold_parameters`). Releases travel with the next inference, which is soon enough: without
+inferences nothing is evicted.
 
 vLLM calls this interface experimental; `tests/conformance/test_context_holds.py` checks a release.
 """
@@ -72,7 +73,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
                 self._held.release(application_id)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
-        """Hold the context of a finished inference, of whose KV vLLM frees the blocks."""
+        """Hold the context of a finished inference; vLLM frees its blocks afterwards."""
         return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(
@@ -86,7 +87,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """Count the blocks given to inferences in an iteration, and move held blocks if due."""
+        """Count the blocks that inferences got in an iteration, and move held blocks if due."""
         if self._held:
             self._held.allocated(_new_blocks(scheduler_output), time.monotonic())
         return self._metadata
@@ -94,7 +95,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int, bool]:
-        """Return that no tokens can be loaded; vLLM asks before it gives blocks to an inference."""
+        """Return that no tokens can be loaded; vLLM asks this before it allocates blocks."""
         if self._held:
             missing = request.num_tokens - num_computed_tokens
             self._held.make_room(-(-missing // self._block_size), time.monotonic())
@@ -106,7 +107,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
     # --- in a worker
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Ignore metadata, with which each attention layer would call the connector twice."""
+        """Ignore the metadata, with which every attention layer would call the connector twice."""
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Do nothing: no KV is transferred; implements an abstract method of vLLM."""

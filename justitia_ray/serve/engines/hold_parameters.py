@@ -1,7 +1,7 @@
 """Parameters by which an inference tells vLLM's connector which context to hold, and how long.
 
-They travel in vLLM's `SamplingParams.extra_args`. A caller's own `kv_transfer_params` are removed:
-otherwise any caller could hold contexts.
+The parameters travel in vLLM's `SamplingParams.extra_args`. A caller's own `kv_transfer_params` are
+removed: otherwise any caller could hold contexts.
 """
 
 import json
@@ -20,7 +20,7 @@ TRANSFER_CONFIG = json.dumps(
     }
 )
 """Option `kv_transfer_config` of vLLM for the context-hold connector. With the role `kv_both`, vLLM
-would free blocks one step later, and accept prompts of embeddings without the embeddings.
+would free blocks one step later, and accept embedding prompts that lack their embeddings.
 """
 
 

@@ -1,7 +1,7 @@
 """KV caches in host memory (`engine.host_kv_gib`): vLLM's options, and how many tokens fit.
 
-Host memory needs a GPU and a vLLM release in which an eviction policy can be named. 0.26 is none of
-them; it also resumes models with recurrent layers from a wrong state beside any KV connector
+Host memory needs a GPU and a vLLM release that lets an eviction policy be named. vLLM 0.26 does
+not; with any KV connector it also resumes models with recurrent layers from a wrong state
 (vllm#53505, repaired by #50344).
 """
 
@@ -14,7 +14,8 @@ from justitia_ray.units import Tokens
 
 _GIB = 2**30
 _POLICIES = "vllm.v1.kv_offload.cpu.policies.factory"
-"""Module that vLLM has since it accepts an eviction policy by name; 0.26 does not have it."""
+"""vLLM's module for eviction policies by name, in releases that accept one; 0.26 does not have it.
+"""
 
 
 def host_transfer_config(gib: float) -> str:
@@ -44,10 +45,11 @@ def host_transfer_config(gib: float) -> str:
 def host_tokens(gib: float, config: Any) -> Tokens:
     """Return how many tokens of KV fit into the host memory.
 
-    Layers with a sliding window count as the others; a hybrid model has more tokens than this.
+    Layers with a sliding window count like other layers, so the memory of a hybrid model holds more
+    tokens than this.
 
     Args:
-        gib: Size of the memory in GiB, of all ranks together.
+        gib: Size of the memory in GiB, for all ranks together.
         config: vLLM's `VllmConfig`.
     """
     model, parallel = config.model_config, config.parallel_config

@@ -1,15 +1,16 @@
-"""Eviction policy of vLLM's host memory: contexts of applications that may submit again go last.
+"""Eviction policy of vLLM's host memory, which evicts contexts that may be continued last.
 
 vLLM's `OffloadingConnector` copies each computed block to host memory, in *chunks*, and loads it
-when a prompt finds it there and not on the GPU. This policy replaces its LRU order. Chunks belong
-to the application whose inference used them last (`hold_parameters`), and go in this order:
+when a prompt finds it there and not on the GPU. This policy replaces the connector's LRU order.
+Chunks belong to the application whose inference used them last (`hold_parameters`), and are evicted
+in this order:
 
 1. chunks of single calls and of applications that have ended, the least recently used first;
 2. contexts whose hold has ended, the longest idle first: after the time for which a context of its
    class pays, the application is unlikely to return soon;
 3. contexts that are held, the longest idle first.
 
-Within a context the last tokens go first. The interface, `CachePolicy`, is experimental;
+Within a context the last tokens are evicted first. The interface, `CachePolicy`, is experimental;
 `tests/conformance/test_host_policy.py` checks a release.
 """
 
@@ -36,7 +37,7 @@ class _ApplicationChunks:
         self.ends_at: Seconds = 0.0
         """Time at which the last hold of the context ends (seconds)."""
         self.used = 0
-        """Rank of the last use of the context."""
+        """Rank of the last use of the context; larger is later."""
 
 
 class HostContexts(CachePolicy):
@@ -64,7 +65,7 @@ class HostContexts(CachePolicy):
     def insert(self, key: Any, chunk: ChunkStatus, req_context: Any = None) -> None:
         """Add a chunk of KV; its application is known when the request ends.
 
-        Only vLLM 0.33 passes the request.
+        vLLM passes the request only from 0.33 on.
         """
         self._chunks[key] = chunk
         self._assign_chunk(key, _NOBODY)
@@ -92,7 +93,7 @@ class HostContexts(CachePolicy):
         self._note_use(order_request_keys(key_groups, req_context), req_context)
 
     def evict(self, n: int, protected: set[Any]) -> list[tuple[Any, ChunkStatus]] | None:
-        """Evict exactly n chunks, none of them protected; return None if fewer can be evicted."""
+        """Evict exactly n chunks that are not protected; return None if fewer can be evicted."""
         found: list[Any] = []
         for context in self._in_eviction_order():
             if len(found) == n:
@@ -141,7 +142,7 @@ class HostContexts(CachePolicy):
             context.used, context.ends_at = self._uses, self._clock() + hold.for_s
 
     def _end_application(self, application_id: ApplicationId) -> None:
-        """Let an ended application's chunks be evicted like chunks of calls used just now."""
+        """Let an ended application's chunks be evicted like those of a call used just now."""
         if application_id and application_id in self._contexts:
             for key in list(self._contexts[application_id].chunks):
                 self._assign_chunk(key, _NOBODY)

@@ -3,22 +3,23 @@
 from justitia_ray.units import Seconds, Tokens
 
 _KEPT_SHARE = 0.9
-"""Weight of the past prefill rate when a prompt updates it; ten prompts replace most of it."""
+"""Weight of the earlier prefill rate when a prompt updates it; ten prompts replace most of it."""
 
 
 class Prefills:
     """Estimates when the engine started each prompt, and its rate of prefill in tokens/s.
 
     vLLM reports both only with the first token of a sequence. Until then the estimate uses the
-    scheduler's numbers of running and waiting sequences: the waiting ones are the last in
-    scheduling order among the sequences without a token, and all others have been scheduled, except
-    the latest arrivals that appear in neither number because they came after the iteration had
-    started. A sequence that arrives at an idle engine is scheduled at once.
+    numbers of running and waiting sequences in vLLM's scheduler. The waiting ones are the last in
+    scheduling order among the sequences without a token; all others have been scheduled, except
+    sequences that arrived after the iteration had started and are in neither number. A sequence
+    that arrives at an idle engine is scheduled at once.
     """
 
     def __init__(self) -> None:
         self._unread: dict[str, tuple[int, int]] = {}
-        """Scheduling order (priority, arrival) of sequences that may not have been scheduled yet.
+        """Scheduling order (priority, arrival) of the sequences that may not have been scheduled
+        yet.
         """
         self._added_at: dict[str, Seconds] = {}
         self._scheduled_at: dict[str, Seconds] = {}

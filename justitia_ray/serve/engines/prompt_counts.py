@@ -47,7 +47,7 @@ class PromptCounter:
     Args:
         tokenizer: A tokenizer of transformers; None: it could not be loaded.
         options: How the engine renders chats.
-        is_engines_own: Whether the engine uses the same tokenizer, not one of another kind.
+        is_engines_own: Whether the engine uses this very tokenizer.
     """
 
     def __init__(self, tokenizer: Any, options: ChatOptions, *, is_engines_own: bool) -> None:
@@ -137,7 +137,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
         tokenizer = _load_tokenizer(
             path, revision=revision, trusts_code=bool(options.get("trust_remote_code", False))
         )
-    except Exception as error:  # options that only vLLM understands, or whose error vLLM logs
+    except Exception as error:  # only vLLM understands the options, or vLLM will log their error
         log_event(
             logger,
             logging.WARNING,
@@ -197,7 +197,7 @@ def _chat_options(
 def _read_template(given: str) -> str | None:
     """Return the text of a `chat_template` option: a path or the text (chat_utils.py:1492).
 
-    None for one of vLLM's own templates, whose path is not known here.
+    The result is None for one of vLLM's own templates, whose path is not known here.
     """
     try:
         return Path(given).read_text(encoding="utf-8")
@@ -229,13 +229,13 @@ def _find_file(path: str, name: str, revision: Any) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    except (OSError, ValueError):  # not a directory or repository, but a single file of weights
+    except (OSError, ValueError):  # the model is a single file of weights
         return None
     return None if cached is None else Path(cached)
 
 
 def _load_tokenizer(path: str, *, revision: str | None, trusts_code: bool) -> Any:
-    """Return a model's tokenizer; without a class of its own, torch is not imported.
+    """Return a model's tokenizer; torch is imported only for a special tokenizer class.
 
     Choosing the class with AutoTokenizer imports torch, which takes seconds of CPU and 0.4 GB.
     """

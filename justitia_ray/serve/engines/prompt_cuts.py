@@ -1,4 +1,4 @@
-"""Find where chats with a common beginning may diverge: after the system prompt or the last turns.
+"""Find the positions in a prompt at which chats with a common beginning may diverge.
 
 The positions are found by searching for the messages' words in the rendered text. If a position is
 missing or wrong, the scheduler only finds fewer shared prefixes.
@@ -18,8 +18,8 @@ _OF_SYSTEM = ("system", "developer")
 def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """Return up to three ascending positions at which a rendered chat may share its prefix.
 
-    They are the end of tools and system prompt, the end of the model's last answer, and the end of
-    all but the last message.
+    The positions are the end of tools and system prompt, the end of the model's last answer, and
+    the end of the last message but one.
 
     Args:
         text: The rendered chat.

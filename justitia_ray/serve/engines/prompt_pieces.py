@@ -1,4 +1,4 @@
-"""Count the tokens of a long text piece by piece, exactly, and stop when it is too long.
+"""Count the tokens of a long text piece by piece, exactly, and stop once the text is too long.
 
 A tokenizer takes 1 to 4 µs per character in one uninterruptible call and some 200 bytes per token:
 minutes and gigabytes for a few large bodies. Counting in pieces can be stopped, and delays other
@@ -27,8 +27,8 @@ _TRIED = 4
 _DOUBT: Tokens = 64
 """Upper bound of extra tokens counted because a text was cut inside a word."""
 _CUT = re.compile(r"(?<=\w)(?=[^\w]\w)")
-"""Regular expression for the end of a word: a word character, then the space or sign before the
-next word.
+"""Regular expression for the end of a word: a word character, followed by the space or sign before
+the next word.
 """
 
 
@@ -74,17 +74,19 @@ class Ids:
 class PieceCounter:
     """Counts the tokens of long texts piece by piece with a Hugging Face tokenizer.
 
-    A text is cut at ends of words. A cut is exact if tokenizing both sides together gives the same
-    tokens as tokenizing each alone, over some words: the tokenizer splits there first. If a cut is
-    not exact (a BPE without a pre-tokenizer), a text within the limit is counted as a whole.
+    A text is cut at ends of words. A cut is exact if the tokenizer splits the text there anyway:
+    tokenizing some words on both sides together gives the same tokens as tokenizing each side
+    alone. If a cut is not exact (a BPE without a pre-tokenizer), a text within the limit is counted
+    as a whole.
     """
 
     def __init__(self, tokenizer: Any, piece: int = PIECE) -> None:
         self._tokenizer = tokenizer
         self._piece = piece
         self._rust = getattr(tokenizer, "backend_tokenizer", None)
-        """The underlying Rust tokenizer, which counts without Python's global lock and without
-        offsets."""
+        """The underlying Rust tokenizer, which counts without Python's global lock and omits
+        offsets.
+        """
         if self._rust is not None:
             self._rust.no_truncation()
             self._rust.no_padding()
@@ -128,7 +130,7 @@ class PieceCounter:
         return total + int(self._tokenizer.num_special_tokens_to_add(pair=True))
 
     def _end_of_piece(self, text: str, begin: int) -> tuple[int, bool]:
-        """Return the end of the piece that starts at `begin`, and whether it cuts no token."""
+        """Return the end of the piece that starts at `begin`, and whether no token crosses it."""
         end = begin + self._piece
         if end + _SEEN >= len(text):
             return len(text), True

@@ -1,8 +1,8 @@
-"""Models built on the spot without a download: tiny ones, and the shapes of real ones.
+"""Models that are built locally without a download: tiny ones, and the shapes of real ones.
 
-Their output is noise; costs, lengths and timings are those of a real engine. The tiny models need
-no GPU. A shape is a configuration and a tokenizer without weights; with `load_format: dummy` vLLM
-draws random weights, and speed and memory are those of the real model.
+A model's output is noise; its costs, lengths and timings are those of a real engine. The tiny
+models need no GPU. A shape is a configuration and a tokenizer without weights; with `load_format:
+dummy` vLLM draws random weights, and speed and memory are those of the real model.
 """
 
 import json
@@ -57,7 +57,7 @@ def _train_tokenizer(vocabulary: int = _VOCABULARY) -> Any:
 
 
 def _save_quietly(tokenizer: Any, make_model: Callable[[], Any], directory: Path) -> None:
-    """Write a tokenizer and a model with seeded weights; keeps the global random state."""
+    """Write a tokenizer and a model with seeded weights; the global random state stays."""
     import torch
     from transformers.utils import logging
 
@@ -84,8 +84,9 @@ def _build_tiny_llama(directory: Path) -> None:
 def _build_small_llama(directory: Path) -> None:
     """Write a Llama model of 21 million parameters, and its tokenizer.
 
-    On a CPU, prefill of 2,000 tokens takes as long as some 100 decode iterations, as prefill of
-    100,000 tokens does with a model of 8 billion on a GPU; with the tiny model, as long as 20.
+    On a CPU, its prefill of 2,000 tokens takes as long as some 100 decode iterations. That ratio is
+    the one of 100,000 tokens with a model of 8 billion parameters on a GPU; with the tiny model, it
+    is 20 iterations.
     """
     _build_llama(directory, layers=6, hidden=512, intermediate=1_408)
 
@@ -280,7 +281,7 @@ def _build_atomically(build: Callable[[Path], None], directory: Path) -> None:
         build(unfinished)
         unfinished.rename(directory)
     except OSError:
-        # rename() fails if another process has finished the same directory first
+        # `rename` fails if another process has completed the same directory first
         if not directory.exists():
             raise
     finally:

@@ -1,8 +1,8 @@
 """Tokens that vLLM computes again after preemptions, by sequence.
 
-vLLM counts the preemptions of each sequence, and reports with each step how many tokens the
-sequences had that it admitted again, and how many of them were still in its prefix cache. It does
-not report both together, so a sequence has the mean share of its step.
+vLLM counts the preemptions of each sequence. With each step it reports the total tokens of the
+sequences that it admitted again, and how many of these tokens were still in its prefix cache. It
+does not report tokens by sequence, so each sequence is assigned the mean share of its step.
 """
 
 from justitia_ray.units import Tokens
@@ -13,7 +13,7 @@ class Recomputations:
 
     def __init__(self) -> None:
         self._tokens: Tokens = 0
-        """Tokens of readmitted sequences that are not divided among them yet."""
+        """Tokens of readmitted sequences that are not yet divided among the sequences."""
         self._missed: Tokens = 0
         """Number of tokens in `_tokens` that were not in the prefix cache."""
         self._share = 1.0
@@ -25,8 +25,8 @@ class Recomputations:
         """Record the preempted sequences that were admitted again in an iteration.
 
         Args:
-            tokens: Their tokens of prompts and answers.
-            found: Number of these that were in the cache.
+            tokens: Tokens of the sequences' prompts and answers.
+            found: Number of these tokens that were in the prefix cache.
         """
         self._tokens += tokens
         self._missed += tokens - found

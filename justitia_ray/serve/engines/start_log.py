@@ -1,7 +1,7 @@
-"""Root causes of failed engine starts, which vLLM writes to the log only.
+"""Causes of failed engine starts, which vLLM writes only to the log.
 
-vLLM's engine runs in processes of its own. If one fails during the start, vLLM raises an error that
-says "See root cause above", and the cause is in the log of the replica's process.
+vLLM's engine runs in separate processes. If one of them fails during the start, vLLM raises an
+error that says "See root cause above", and the cause is in the log of the replica's process.
 """
 
 import os
@@ -33,7 +33,7 @@ class StartLog:
                     self._sizes[path] = path.stat().st_size
 
     def cause_of(self, error: Exception) -> str:
-        """Return an error in one line; if it refers to the log, the engine's error from the log."""
+        """Return an error in one line, or the engine's own error if the first refers to the log."""
         said = " ".join(str(error).split())
         return (_REFERS_TO_LOG in said and self._last_error()) or said
 

@@ -45,12 +45,14 @@ _OWNED: dict[str, str] = {
         " Serve has the port (http_options)",
     ),
 }
-"""Options of vLLM that the service sets itself or that would bypass its checks, with the reason."""
+"""Options of vLLM that users must not set, with the reason: the service sets them itself, or they
+bypass its checks.
+"""
 _OFF: dict[str, str] = {
     "disable_log_stats": "the replica measures its engine by vLLM's statistics",
     "enable_log_outputs": "completions are never logged",
 }
-"""Flags of vLLM that must not be set, with the reason."""
+"""Flags of vLLM that must stay off, with the reason."""
 
 
 def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue]:
@@ -73,7 +75,7 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
         if key in _OFF:
             if value is not False:
                 raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: False ({_OFF[key]})")
-            continue  # off is vLLM's default; not every release has the flag's negation
+            continue  # off is vLLM's default, and some releases lack the flag's negation
         if key in _FORCED and value != _FORCED[key][0]:
             allowed, reason = _FORCED[key]
             raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: {allowed!r} ({reason})")
@@ -101,7 +103,7 @@ def parse_vllm_args(
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"vllm_args: vLLM says: {message}")
 
-    # Without abbreviations, so that a misspelt option does not match another one.
+    # The parser accepts no abbreviations, so that a misspelt option does not match another one.
     server = http_server()
     parser = server.make_arg_parser(Parser(allow_abbrev=False))
     absent = ABSENT_OPTIONS - {action.dest for action in parser._actions}

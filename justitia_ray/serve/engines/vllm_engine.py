@@ -61,7 +61,8 @@ _NOT_PASSED_ON = frozenset(
 _NO_METER = LeaseMeter(0)
 """Token meter returned for an unknown lease."""
 _OOM_LOOK_S: Seconds = 5.0
-"""Interval between reads of the kernel's count of processes killed for lack of memory (seconds)."""
+"""Interval between readings of the kernel's count of processes killed for lack of memory (seconds).
+"""
 _KILL_WAIT_S: Seconds = 5.0
 """Longest wait until killed processes exit (seconds); freeing the memory of a large model takes
 time.
@@ -80,8 +81,9 @@ class VllmEngine:
         cache_salts: Salts of the prefix cache, by tenant; None: all tenants share it.
         grammar_limits: Time (seconds) and memory (bytes) limits for compiling a grammar; None:
             grammars are not compiled in another process first.
-        holds_contexts: Whether contexts are kept through the gaps of their applications (`Hold`).
-        host_kv_gib: Size of the KV cache in host memory; None: there is none.
+        holds_contexts: Whether contexts are kept while their applications pause between inferences
+            (`Hold`).
+        host_kv_gib: Size of the KV cache in host memory; None: no host memory is used.
         exports_metrics: Whether vLLM's metrics are exported through Ray; this process
             then has to belong to a Ray cluster.
 
@@ -130,7 +132,7 @@ class VllmEngine:
         """The engine's processes and their descendants, listed while their parents run: children of
         a killed process are reparented to init and can no longer be found by parent."""
         self._oom_kills = 0
-        """Processes that the kernel had killed for lack of memory, at the last check."""
+        """Last reading of the kernel's count of processes killed for lack of memory."""
         self._looked_at: Seconds = 0.0
         self._kv_blocks = 0
         self._block_size: Tokens = 0
@@ -164,7 +166,8 @@ class VllmEngine:
         self._kv_blocks = config.cache_config.num_gpu_blocks - 1
         self._block_size = config.cache_config.block_size
         if not self._kv_blocks:
-            # An encoder keeps no KV, so max_num_seqs is its only limit: this value never is.
+            # An encoder keeps no KV: only max_num_seqs limits it, and this value is large enough
+            # never to.
             longest = config.model_config.max_model_len
             blocks_each = -(-longest // self._block_size)
             self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
@@ -198,7 +201,7 @@ class VllmEngine:
             stat_loggers.append(RayPrometheusStatLogger)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs.from_cli_args(arguments),
-            # Selects the default batch size of `vllm serve`, on an H100 8,192 tokens.
+            # Selects the default batch size of `vllm serve`, which is 8,192 tokens on an H100.
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=stat_loggers,
         )
@@ -221,7 +224,7 @@ class VllmEngine:
         await server.init_app_state(client, app.state, arguments, tasks)
         # vLLM's error handlers stop an HTTP server when the engine dies; none runs here.
         app.state.server = SimpleNamespace(should_exit=False)
-        freeze_gc_heap()  # the lifespan of vLLM's application, which is not run, would do this
+        freeze_gc_heap()  # vLLM's application would do this in its lifespan, which is not run
         return app
 
     def _make_grammar_checks(self, tasks: Iterable[str]) -> GrammarChecks | None:
@@ -284,7 +287,7 @@ class VllmEngine:
         messages = call_asgi(self._app, path, _request_headers(headers, body), body, context)
         async with aclosing(messages):
             async for message in messages:
-                # Answers of vLLM after the engine's death are not passed on.
+                # An answer that vLLM gives after the engine's death is not passed on.
                 self._raise_if_errored()
                 if message["type"] == "http.response.start":
                     yield _response_head(message)
@@ -351,7 +354,7 @@ class VllmEngine:
             self._looked_at, self._oom_kills = now, count_oom_kills()
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine died by itself; a killed worker rank looks the same."""
+        """Return whether the engine died by itself; a killed worker rank counts as well."""
         if self._is_killed:
             return False
         codes = [process.exitcode for process in self._core_processes]
@@ -367,7 +370,8 @@ class VllmEngine:
 
     def kill(self) -> None:
         """Kill all processes of the engine with SIGKILL, which also ends stopped processes."""
-        self._is_killed = True  # the exit code of a process is lost if another thread has reaped it
+        # Needed as the exit code is lost if another thread has reaped the process
+        self._is_killed = True
         _kill_processes(self._process_tree)
 
     async def stop(self) -> None:
@@ -379,7 +383,7 @@ class VllmEngine:
             await asyncio.to_thread(llm.shutdown)
             if llm.output_handler is not None:
                 await asyncio.wait([llm.output_handler])
-        # shutdown() stops only its own children, but a killed EngineCore leaves its workers.
+        # `shutdown` stops only direct children, and a killed EngineCore leaves its workers running.
         await asyncio.to_thread(_kill_processes, self._process_tree)
         self._process_tree = []
         self._core_processes = []

@@ -1,7 +1,7 @@
 """Locations of vLLM's HTTP server in release 0.32, and in 0.26, the last one on torch 2.11.
 
-vLLM guarantees neither location. `tests/conformance` checks everything used of a release; with 0.26
-it is run by hand, in a separate environment, when something in this folder changes.
+vLLM guarantees neither location. `tests/conformance` checks everything used of a release; for 0.26
+these tests are run by hand in a separate environment when this folder changes.
 """
 
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ ABSENT_OPTIONS = frozenset({"sse_keep_alive_interval"})
 
 
 class HttpServer(NamedTuple):
-    """Functions of vLLM's OpenAI server, wherever the installed release has them."""
+    """Functions of vLLM's OpenAI server, at their locations in the installed release."""
 
     make_arg_parser: Any
     """Adds the options of `vllm serve` to an argument parser."""
@@ -28,7 +28,7 @@ class HttpServer(NamedTuple):
 
 
 def validation_error(message: str) -> Exception:
-    """Return an exception that vLLM's server answers with status 400."""
+    """Return an exception that vLLM's server turns into an answer with status 400."""
     from vllm.exceptions import VLLMValidationError
 
     error: Exception = VLLMValidationError(message)
@@ -36,7 +36,7 @@ def validation_error(message: str) -> Exception:
 
 
 def retryable_error(message: str) -> Exception:
-    """Return an exception that vLLM's server answers with status 503; before 0.32 with 500."""
+    """Return an exception that vLLM's server answers with status 503 (before 0.32, with 500)."""
     from vllm import exceptions
 
     error: Exception = getattr(exceptions, "RetryableRequestError", RuntimeError)(message)

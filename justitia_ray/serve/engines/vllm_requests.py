@@ -3,8 +3,8 @@
 vLLM's serving layer makes the chunks of a stream (text, tool calls, finish reason, usage) from the
 outputs of the engine's client, and equal outputs give equal chunks. To continue a stream, the
 outputs of the earlier attempt therefore pass through vLLM's own output processor again, as if the
-engine had just produced them; this restores its detokenizer, stop-string search and counts. Only
-then is the request sent to the engine, with those tokens appended to the prompt.
+engine had just produced them; this restores the processor's detokenizer, stop-string search and
+counts. Then the request is sent to the engine with the earlier tokens appended to the prompt.
 
 None of this is a stable API of vLLM; `tests/conformance` checks each release. The context variable
 is defined here, in a module that is imported by name: Serve pickles a deployment class by value,
@@ -49,7 +49,8 @@ _NEEDS_PROBABILITIES = (
     "prompt_logprobs",
     "prompt_logprob_token_ids",
 )
-"""Sampling parameters that request log probabilities, which are not kept for continuing a stream.
+"""Sampling parameters that request log probabilities, which are not kept when a stream is
+continued.
 """
 
 
@@ -63,7 +64,7 @@ class StreamTape:
     def __init__(self, earlier: tuple[Output, ...]) -> None:
         self._earlier = earlier
         self._played: list[Any] = []
-        """Outputs of an earlier attempt as vLLM outputs, which vLLM's serving layer has not read
+        """Outputs of an earlier attempt in vLLM's form, which vLLM's serving layer has not read
         yet.
         """
         self._outputs: list[Output] = []
@@ -122,7 +123,8 @@ class StreamTape:
             self.obstacle = self.obstacle or "its prompt is not one of tokens"
         if not self._earlier:
             return
-        queue, state.queue = state.queue, None  # outputs are returned one by one
+        # Without a queue, the processor returns outputs one by one
+        queue, state.queue = state.queue, None
         tracing, output_processor.tracing_enabled = output_processor.tracing_enabled, False
         for output in self._earlier:
             made = output_processor.process_outputs(
@@ -141,7 +143,7 @@ class StreamTape:
 
 
 def _skip_tokens(request: Any, state: Any, tokens: list[int]) -> None:
-    """Make the engine continue after tokens, which the frontend counts as output."""
+    """Append tokens to the engine's prompt, while vLLM's frontend counts them as output."""
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
@@ -162,7 +164,7 @@ def _engine_output_from(request_id: str, output: Output) -> Any:
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
     reason, stop = output.finish_reason, output.stop_reason
-    # Stop strings are found by vLLM's output processor, not by the engine.
+    # vLLM's output processor finds stop strings, not the engine.
     by_engine = reason is not None and not isinstance(stop, str)
     return EngineCoreOutput(
         request_id=request_id,
@@ -209,19 +211,20 @@ class LeaseMeter:
         """Recomputed tokens of sequences that were preempted, by request id."""
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._reading: dict[str, Any] = {}
-        """State in vLLM of sequences without a token at the last check, by request id."""
+        """vLLM's `RequestState` of sequences without a token at the last check, by request id."""
         self._cached: dict[str, Tokens] = {}
-        """Prompt tokens that sequences with a token found in the prefix cache, by request id."""
+        """Prompt tokens found in the prefix cache, of sequences that have a token, by request id.
+        """
         self._read_once: dict[str, Any] = {}
-        """State in vLLM of prompts for which nothing is generated, by request id."""
+        """vLLM's `RequestState` of prompts for which no token is generated, by request id."""
 
     def add_sequence(self, state: Any) -> None:
         """Start to count the tokens of a sequence, given vLLM's `RequestState`.
 
-        Only the prompt's length and the statistics object are stored: vLLM updates that object, and
-        it outlives the state, which vLLM drops on the last token and on an abort. A prompt for
-        which nothing is generated has no such object; its state shows when it has been computed.
-        From the first token on, the state contains the tokens found in the prefix cache.
+        Only the prompt's length and the statistics object are stored. vLLM updates that object, and
+        drops the state on the last token and on an abort. A prompt for which nothing is generated
+        has no such object; its state shows when it has been computed. From the first token on, the
+        state contains the tokens found in the prefix cache.
         """
         self._reading[state.request_id] = state
         if state.detokenizer is None and state.logprobs_processor is None:
@@ -247,7 +250,7 @@ class LeaseMeter:
     def _recomputed_tokens(self) -> Tokens:
         """Return the recomputed tokens of all sequences, and the preemptions since the last call.
 
-        vLLM counts a preemption with the next token of its sequence.
+        vLLM counts a preemption with the next token of the preempted sequence.
         """
         for name, (prompt, stats) in self._sequences.items():
             preemptions = getattr(stats, "num_preemptions", 0)  # vLLM 0.26 does not report it
@@ -332,7 +335,8 @@ class LeasedEngineClient:
             raise validation_error(str(error)) from None
         except EngineError as error:
             raise retryable_error(str(error)) from None
-        checked = sampling_params.structured_outputs = copy(asked)  # the call's prompts share it
+        # Copied, because all prompts of the call share it
+        checked = sampling_params.structured_outputs = copy(asked)
         vars(checked).update(fields)
         outputs = self._engine.generate(prompt, sampling_params, *args, **kwargs)
         async with aclosing(outputs):
@@ -402,7 +406,7 @@ def meter_requests(
 
 
 class EngineGauges:
-    """Statistics of the engine as of its last iteration."""
+    """Statistics of the engine, as of its last iteration."""
 
     def __init__(self) -> None:
         self.prefills = Prefills()

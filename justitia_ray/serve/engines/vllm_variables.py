@@ -1,6 +1,6 @@
 """Environment variables that would change vLLM's HTTP application inside a replica.
 
-Only this service calls that application, so their purposes are served elsewhere.
+Only this service calls that application, so they have no use there.
 """
 
 import logging

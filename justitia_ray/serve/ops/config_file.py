@@ -1,4 +1,4 @@
-"""Check a Serve configuration file against Serve's schema and this project's."""
+"""Check a Serve configuration file against the schemas of Serve and of this package."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class CheckedFile:
 
     applications: tuple[CheckedApplication, ...]
     errors: tuple[str, ...]
-    """Error messages, one for each mistake: the key, what is wrong or allowed, the value."""
+    """Error messages, one for each mistake: the key, what is wrong or allowed, and the value."""
 
 
 def check_file(path: Path) -> CheckedFile:
@@ -122,7 +122,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Return the values of a Serve configuration file, unchecked.
 
     Raises:
-        ConfigError: If it cannot be read or is not a YAML mapping.
+        ConfigError: If the file cannot be read or is not a YAML mapping.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -155,7 +155,7 @@ def _check_application(
         if name == "Ingress":
             settings_key = f"{inner}user_config"
             settings = _validate(AppSettings, user_config or {}, f"{settings_key}.", errors)
-        # the settings are invalid, so their allowed names are not certain
+        # without valid settings the allowed names are uncertain
         elif len(allowed) > 1 and name not in allowed:
             errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
         elif user_config is not None:
@@ -181,7 +181,7 @@ def _check_application(
 
 
 def _autoscaling_errors(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield an error if Ray Serve would scale engines by its own, wrong count of calls."""
+    """Yield an error if Ray Serve would scale engines by its own count of calls, which is wrong."""
     scaling = deployment.get("autoscaling_config")
     if deployment.get("num_replicas") == "auto" or (scaling and not scaling.get("policy")):
         yield (
@@ -194,7 +194,7 @@ def _autoscaling_errors(deployment: Mapping[str, Any], key: str) -> Iterator[str
 def _scaled_twice(
     deployment: Mapping[str, Any], key: str, scaling: AutoscalingSection | None
 ) -> Iterator[str]:
-    """Yield errors for Serve's settings that conflict with this package's `autoscaling` section."""
+    """Yield errors for Serve settings that scale the engines beside the section `autoscaling`."""
     if scaling is None or scaling.external:
         return
     for name in ("num_replicas", "autoscaling_config"):
@@ -206,7 +206,7 @@ def _scaled_twice(
 
 
 def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs) -> Iterator[str]:
-    """Yield an error if the file and the arguments disagree on who scales the engines."""
+    """Yield an error if the file and the arguments differ in who scales the engines."""
     sections = [place.config.autoscaling for place in args.each_model()]
     inside = [one for one in sections if one is not None and not one.external]
     outside = [one for one in sections if one is not None and one.external]
@@ -254,7 +254,7 @@ def _dotted_path(place: Sequence[int | str]) -> str:
 
 
 def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section at `place`; empty if the place is not a section."""
+    """Return the keys of the section at `place`; empty if `place` is not a section."""
     for part in place:
         field = model.model_fields.get(str(part))
         candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]

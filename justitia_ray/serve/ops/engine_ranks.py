@@ -1,8 +1,8 @@
-"""Check that the ranks of an engine on several GPUs get them from the deployment.
+"""Check that the deployment gives the ranks of an engine on several GPUs their GPUs.
 
 vLLM divides a model by tensors inside a layer (`tensor_parallel_size`) and by layers
 (`pipeline_parallel_size`); each part is a rank, a process with its own GPU. The ranks are either
-processes beside the engine's on one node, with the GPUs of the replica's actor
+processes beside the engine's process on one node, with the GPUs of the replica's actor
 (`distributed_executor_backend: mp`), or Ray actors in the bundles of the replica's placement group,
 on any number of nodes (`ray`). A deployment that mixes both would wait forever for ranks without a
 GPU, so it is refused before it is deployed.
@@ -22,14 +22,14 @@ def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str)
 
     Args:
         engine: The settings of the engine.
-        deployment: The replicas' deployment in Serve's file. One that requests no GPU, neither for
-            the actor nor in bundles, is assumed to run on CPUs.
+        deployment: The replicas' deployment in Serve's file. A deployment that requests no GPU,
+            neither for the actor nor in bundles, is assumed to run on CPUs.
         key: Path of the deployment in the file, with a dot at its end.
     """
     given = {name.replace("-", "_"): value for name, value in engine.vllm_args.items()}
     sizes = [given.get(name, 1) for name in _SIZES]
     if engine.kind != "vllm" or not all(isinstance(size, int) for size in sizes):
-        return  # vLLM's own parser reports sizes that are no numbers
+        return  # sizes that are not numbers: vLLM's own parser reports them
     ranks = int(sizes[0]) * int(sizes[1])
     needs = f"{' x '.join(_SIZES)} is {ranks}"
     own = float((deployment.get("ray_actor_options") or {}).get("num_gpus") or 0)

@@ -1,7 +1,7 @@
-"""End applications from outside: in Serve, then the detached scheduler that outlives them.
+"""End applications from outside: first in Serve, then their detached schedulers.
 
-Serve has the configuration file of an application that was deployed from one. An application from
-`serve.run` is recognised by the names of its deployments, and its scheduler by its actor's name.
+Serve keeps the configuration file from which an application was deployed. An application from
+`serve.run` is recognised by the names of its deployments, and a scheduler by the name of its actor.
 After `serve delete`, only the scheduler may be left.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` has no arguments of applications
+from ray.serve.context import _get_global_client  # `serve.status` lacks arguments
 
 from justitia_ray.config import AppArgs, AppConfig
 from justitia_ray.errors import ConfigError
@@ -30,7 +30,7 @@ Configs = tuple[AppConfig, ...]
 
 _SCHEDULER_PREFIX = "scheduler/"
 _DEPLOYMENTS = ("Ingress", "Replica", "Predictor")
-"""Prefixes of the names of the deployments that every application of this package has."""
+"""Prefixes of the names of the deployments in every application of this package."""
 
 _SERVE_NAMESPACE = "serve"
 _POLL_S: Seconds = 0.2
@@ -60,7 +60,7 @@ class SchedulerName:
 def find_applications() -> dict[str, Configs | None]:
     """Return this package's applications on the connected cluster, by their names in Ray Serve.
 
-    The settings are None if Serve has no configuration file for the application.
+    The configurations are None if Serve has no configuration file for the application.
     """
     applications: dict[str, Configs | None] = {}
     for serve_name, details in serve_applications().items():
@@ -110,7 +110,7 @@ def _is_scheduler(scheduler: SchedulerName) -> bool:
     try:
         actor = ray.get_actor(scheduler.actor_name, namespace=scheduler.namespace)
     except ValueError:
-        return False  # ended in the meantime
+        return False  # the actor has ended in the meantime
     return hasattr(actor, "retire") and hasattr(actor, "cancel_application")
 
 
@@ -162,13 +162,13 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
     """End the selected applications and schedulers. Blocks.
 
     Args:
-        chosen: Selection of what to end.
+        chosen: Selection of applications and schedulers to end.
         address: Address of the Ray cluster, as for `ray.init`; not used if Ray is connected
             already.
         wait_s: Time for running calls to end, in seconds; then they are cut off.
 
     Raises:
-        ConnectionError: If no Ray cluster runs there.
+        ConnectionError: If no Ray cluster runs at the address.
     """
     outcome = ShutdownOutcome()
     with _connected_to_ray(address):
@@ -196,7 +196,7 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
 def _schedulers_in_use(
     chosen: Chosen, running: Mapping[str, Configs | None], outcome: ShutdownOutcome
 ) -> set[SchedulerName]:
-    """Return schedulers that keep running: only a part of their application is selected."""
+    """Return the schedulers that keep running because the rest of their application does."""
     in_use: set[SchedulerName] = set()
     for serve_name, configs in running.items():
         if chosen.names_a_part(configs):
@@ -263,14 +263,14 @@ def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
 def _kill_processes(serve_name: str) -> int:
     """Kill processes that a deleted application still runs; return the number of killed processes.
 
-    They are found by their actor names, because Serve reports no details of an application that it
-    deletes.
+    The processes are found by their actor names, because Serve reports no details of an application
+    that it deletes.
     """
     killed = 0
     for found in ray.util.list_named_actors(all_namespaces=True):
         name, namespace = found["name"], found["namespace"]
         if namespace == _SERVE_NAMESPACE and name.startswith(f"SERVE_REPLICA::{serve_name}#"):
-            with suppress(ValueError):  # it has just ended
+            with suppress(ValueError):  # the process has just ended
                 ray.kill(ray.get_actor(name, namespace=namespace), no_restart=True)
                 killed += 1
     return killed

@@ -1,1 +1,1 @@
-"""Predictor deployment: estimates, the learner, its store and its trainings."""
+"""Predictor deployment: estimates, the learning from finished applications, and training."""

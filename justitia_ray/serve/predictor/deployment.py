@@ -30,7 +30,7 @@ class Predictor:
     """Serve deployment of a `LearningPredictor`, which a `Learner` keeps up to date."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Load what the predictor has learned from the store, and continue to learn.
+        """Load the predictor's state from the store, and continue to learn.
 
         Args:
             config: `AppConfig` as a dict.
@@ -75,7 +75,7 @@ class Predictor:
     ) -> dict[str, Any]:
         """Return an `Estimate` as a dict: kv_token_time, p10, p90, output_tokens, source.
 
-        Calls in one turn of the event loop are answered together.
+        Calls in the same turn of the event loop are answered together.
 
         Args:
             application_class: A known or a new class.
@@ -94,7 +94,7 @@ class Predictor:
         return (await self._batch.estimate(request)).to_dict()
 
     async def observe_many(self, finished: Sequence[Observation]) -> None:
-        """Accept finished applications to learn from."""
+        """Accept finished applications from which the predictor learns."""
         await self._learner.observe_many(finished)
 
     async def take_history(self, history: Sequence[dict[str, Any]]) -> int:
@@ -104,7 +104,7 @@ class Predictor:
             history: `Observation`s as dicts.
 
         Raises:
-            RequestError: If an observation is malformed; none was accepted.
+            RequestError: If an observation is malformed; then none is accepted.
             AdmissionError: If too many observations are waiting, so that some would be lost.
         """
         observations = []
@@ -178,7 +178,7 @@ class EstimateBatch:
             if len(open_calls) == 1:
                 open_calls[0][1].set_exception(error)
                 return
-            # the calls are retried one by one, so that only an invalid call fails
+            # retried one by one, so that only an invalid call fails
             for call in open_calls:
                 self._waiting = [call]
                 self._answer_batch()

@@ -1,9 +1,9 @@
 """Learning in the service: finished applications arrive through the store, models leave through it.
 
-Every replica of the predictor runs a `Learner`. All of them add finished applications to the store,
-and read learned statistics and active models from it. The one that holds the store's lock learns:
-it reads finished applications in the store's order, saves the results, and trains models. When it
-exits, another continues from what it saved.
+Every replica of the predictor runs a `Learner`. Every replica adds finished applications to the
+store, and reads learned statistics and active models from it. The replica that holds the store's
+lock learns: it reads finished applications in the store's order, saves the results, and trains
+models. When it exits, another replica continues from the saved results.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _HOLD_S: Seconds = 10.0
 (seconds).
 """
 _AT_ONCE = 25
-"""Number of applications learned before estimates get a turn, about 10 ms."""
+"""Number of applications that are learned in about 10 ms, before estimates get their turn."""
 _KEPT = 10_000
 """Maximum number of finished applications kept in memory while the store fails; beyond it the
 oldest are lost.
@@ -50,7 +50,7 @@ oldest are lost.
 
 
 class Learner:
-    """Learning of one predictor replica; at most one replica learns. For use on one event loop.
+    """Learning of one predictor replica; only one replica learns. Used on one event loop.
 
     Args:
         settings: Settings of the predictor.
@@ -58,7 +58,7 @@ class Learner:
         trainer: Trains models.
         metrics: Counts learned applications and trainings.
         store_inputs: Whether the text of inputs is stored with the history.
-        models_dir: Directory of trained models to start with; None: no such models.
+        models_dir: Directory of trained models to start with; None: no models.
         clock: Monotonic clock (seconds).
         calendar: Returns seconds since 1970, for records.
     """
@@ -96,7 +96,7 @@ class Learner:
         self._revision = -1
         self._applied = ""
         self._ended: set[str] = set()
-        """Classes whose training has ended since their progress was last saved."""
+        """Classes whose training has ended and whose progress is not saved yet."""
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._ends = False
@@ -133,7 +133,7 @@ class Learner:
 
         Raises:
             AdmissionError: If too many observations are waiting, so that some would be lost.
-            StoreError: If the history cannot be stored; none of it was accepted.
+            StoreError: If the history cannot be stored; then none of it is accepted.
         """
         if await self._store.observed_count() > MOST_WAITING // 2:
             raise AdmissionError("the predictor is still learning what it was sent", 2.0)
@@ -147,7 +147,8 @@ class Learner:
 
         Args:
             application_class: Class of the model.
-            version: Version to activate; None: the one before the active one; 0: the class mean.
+            version: Version to activate; None: the version before the active one; 0: the class's
+                mean cost.
             release: Instead, let trainings replace the active version again.
 
         Returns:
@@ -195,7 +196,7 @@ class Learner:
                 await self._learn_from_store()
             await self._load_changes()
         except StoreError as error:
-            # What the store saved last is unknown, so it is read again.
+            # It is unknown which changes the store has saved, so they are read again.
             self._stop_learning()
             if self._trouble is None:
                 log_event(logger, logging.WARNING, "predictor.store_fails", reason=str(error))
@@ -252,7 +253,7 @@ class Learner:
     ) -> LearningPredictor:
         """Return a predictor with the state in the store; without histories it cannot learn.
 
-        Unreadable values are left out; with histories, they are also logged.
+        Unreadable values are left out, and logged if histories are read.
         """
         left_out = list(stored.damage)
         predictor = LearningPredictor(self._settings)
@@ -289,7 +290,7 @@ class Learner:
         return predictor
 
     async def _load_samples(self, application_class: str) -> tuple[list[Sample], int]:
-        """Return the parse_readable samples of a class, and the number of unreadable samples."""
+        """Return the readable samples of a class, and the number of unreadable samples."""
         stored, unreadable = await self._store.load_samples(application_class)
 
         def parse_readable() -> list[Sample]:

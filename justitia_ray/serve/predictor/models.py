@@ -1,4 +1,4 @@
-"""Versions of models in the store, which each predictor replica follows and changes."""
+"""Versions of models in the store; each predictor replica follows and may change them."""
 
 import asyncio
 import logging
@@ -24,23 +24,23 @@ class ModelVersions:
 
     def __init__(self, store: AnyPredictionStore) -> None:
         self.changing = asyncio.Lock()
-        """Lock held while a change of models is published, and while a `load` of the store is
-        followed, because following an older load would undo the change.
+        """Lock that is held while a change of models is published, and while a `load` of the store
+        is followed: following an older load would undo the change.
         """
         self._store = store
         self._indexes: dict[str, VersionIndex] = {}
         """Model indexes as last read from or written to the store, by application class."""
         self._models: dict[str, tuple[str, TrainedModel]] = {}
-        """Model that was read last, with its SHA-256, by class."""
+        """Model that was read last and its SHA-256, by class."""
         self._refused: set[tuple[str, str]] = set()
         """Damaged models that were logged, as (class, SHA-256)."""
 
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
     ) -> None:
-        """Make a predictor use the active models whose index has changed; if new, all models.
+        """Make a predictor use active models with a changed index, or all models if it is new.
 
-        Call it while holding `changing`, with a `load` made under it.
+        The caller holds the lock `changing`, and has loaded `stored` while holding it.
 
         Raises:
             StoreError: If the store does not answer; the remaining changes stay due.
@@ -79,7 +79,7 @@ class ModelVersions:
                 self._models[application_class] = (ended.index.versions[-1].sha256, ended.model)
 
     async def withdraw(self, names: Iterable[str], predictor: LearningPredictor) -> None:
-        """Deactivate stored models of classes that have changed so that the models are useless.
+        """Deactivate stored models of classes that have changed too much for them.
 
         Raises:
             StoreError: If the versions were changed meanwhile.

@@ -1,4 +1,4 @@
-"""Train models one after the other, each in a separate process."""
+"""Train models one after the other, each in its own process."""
 
 import asyncio
 import logging
@@ -97,7 +97,7 @@ class TrainingTurns:
         self._calendar = calendar
         self._on_ended = on_ended
         self.running: asyncio.Task[None] | None = None
-        """Task of the latest training, which may have ended."""
+        """Task of the latest training, which may have ended already."""
 
     def begin_due(self, predictor: LearningPredictor) -> None:
         """Start the next due training, unless another training is running."""

@@ -10,7 +10,7 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.units import Seconds, Tokens
 
 IDLE_S: Seconds = 2.0
-"""Time without a lease after which nothing will fill the prefix cache (seconds)."""
+"""Time without a lease after which no call is expected to fill the prefix cache (seconds)."""
 _LOOK_S: Seconds = 0.25
 
 
@@ -23,7 +23,8 @@ async def wait_until_filled(leases: LeaseTable, kv_tokens: Tokens, limit_s: Seco
         limit_s: Maximum wait.
 
     Returns:
-        Whether it has; False after the maximum wait, or if no lease comes for `IDLE_S`.
+        Whether the cache is filled; False after the maximum wait, or if no lease comes for
+            `IDLE_S`.
     """
     clock = asyncio.get_running_loop().time
     began_at = busy_at = clock()

@@ -1,4 +1,4 @@
-"""Holds of contexts that the scheduler has ordered, until the calls of their leases begin."""
+"""Holds of contexts that the scheduler has ordered, kept until the calls of their leases begin."""
 
 from collections.abc import Iterable
 
@@ -7,11 +7,11 @@ from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, Replica
 from justitia_ray.units import ApplicationId, LeaseId
 
 _MOST = 4096
-"""Maximum number of context holds that wait for a call, and of releases; some leases never run."""
+"""Maximum number of stored context holds, and of stored releases; some leases never get a call."""
 
 
 class CallHolds:
-    """Context holds by lease, and the applications that have ended since the last call."""
+    """Context holds by lease, and applications that have ended since the last call."""
 
     def __init__(self) -> None:
         self._of: dict[LeaseId, HoldContext] = {}

@@ -1,4 +1,4 @@
-"""Join parts of a stream over a short interval, to send fewer and larger ones."""
+"""Join the parts of a stream that arrive within a short time, to send fewer and larger ones."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -16,7 +16,7 @@ def coalesce(
 ) -> AsyncGenerator[Head | Part]:
     """Yield the first part of a stream at once, then every `interval_s` the joined new parts.
 
-    A head, which comes before all parts, is yielded unchanged. Errors of the source are raised
+    The head, which comes before all parts, is yielded unchanged. Errors of the source are raised
     after everything that came before them. Closing this generator closes the source.
 
     Args:

@@ -1,12 +1,13 @@
-"""Script of the process that reports a crash of the replica's process beside it.
+"""Script of a process beside a replica, which reports a crash of the replica's process.
 
-It reads its standard input: lines of JSON that contain the notice and its address, of which the
-last one counts, and then the text that `faulthandler` writes when the replica's process receives a
-fatal signal. That text is copied to standard error, and the notice is sent before the process has
-ended. An end of input without such text, as after SIGKILL, is not reported.
+It reads its standard input: first lines of JSON, each with a notice and its address, of which the
+last line counts; then the text that `faulthandler` writes when the replica's process receives a
+fatal signal. The script copies that text to standard error, and sends the notice before the
+replica's process has ended. If the input ends without that text, as after SIGKILL, nothing is
+reported.
 
-The script imports only the standard library, so it needs few milliseconds and megabytes; it imports
-`ssl` at the start if connections are encrypted.
+The script imports only the standard library, so it needs little time and memory; it imports `ssl`
+at the start if connections are encrypted.
 """
 
 import base64

@@ -1,10 +1,10 @@
-"""Report a crash of the replica's own process to the scheduler, like a death of its engine.
+"""Report a crash of the replica's own process to the scheduler, as a death of its engine is.
 
 A process that received SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL can do little more than write,
 and a scheduler that sees a connection end cannot distinguish a crash from a kill. So `faulthandler`
 writes into a pipe, and a small process at its other end (`crash_sender`) sends a notice that was
-signed in advance. Nothing is done while the replica runs. An `_exit`, or an error of the
-interpreter itself, leaves no such text and looks like a kill.
+signed in advance. Nothing is done while the replica runs. An `_exit`, or a fatal error of the
+interpreter itself, leaves no text and looks like a kill.
 """
 
 import base64
@@ -63,7 +63,7 @@ class CrashWatch:
             os.register_at_fork(after_in_child=self._close_pipe)
 
     def take_offer(self, offer: Offer) -> None:
-        """Make the crash sender report to this scheduler, instead of an earlier scheduler."""
+        """Make the crash sender report to this scheduler instead of an earlier one."""
         order = {
             "address": offer.address,
             "tls": self._tls,

@@ -52,7 +52,8 @@ _LAST_WORDS_S = 2.0
 """Time between a dead engine's error to callers and the end of the process (seconds)."""
 _CALLERS_WAIT_S = 3.0
 """Longest delay of a call's error until the scheduler has received the engine's failure (seconds);
-otherwise a call that kills engines could be leased again before the scheduler suspects it.
+otherwise a call that kills engines could be leased again before the scheduler knows that it may
+have killed this one.
 """
 _SCHEDULER_WAIT_S = 10.0
 """Longest wait of the process until the scheduler has received its engine's failure (seconds)."""
@@ -186,10 +187,11 @@ class EngineReplica:
             headers: Request headers.
             body: JSON request body.
             resume: Position at which an earlier attempt was cut and the body continues; None
-                without one.
+                without an earlier attempt.
 
         Raises:
-            CannotContinue: If this engine's answer does not start with what the caller has.
+            CannotContinue: If this engine's answer does not start with the part that the caller
+                has.
             UnknownLease: If the lease is unknown or no longer valid.
             EngineError: If the engine died; the stream then does not look complete.
         """
@@ -254,7 +256,7 @@ class EngineReplica:
         Serve only counts the calls of its own handles and calls this method as soon as it has
         decided to stop the replica; `graceful_shutdown_timeout_s` later it ends the process.
         """
-        # shut down while the engine was loading: the process ends at once
+        # the replica was shut down while its engine was loading: the process ends at once
         if self._pulling is None:
             return
         self._puller.draining = True
@@ -277,7 +279,7 @@ class EngineReplica:
             await asyncio.to_thread(self._crashes.stop)
 
     def _watch_engine(self) -> asyncio.Task[None]:
-        """Start to watch for stalls; an immediate pull reports each stall and its end."""
+        """Start to watch for stalls; a pull at once reports when a stall begins and ends."""
         on_change = self._leases.news.set
         watch = EngineWatch(self._engine, self._stalls, on_change, self._engine_died)
         return asyncio.get_running_loop().create_task(watch.run())
@@ -325,7 +327,8 @@ class EngineReplica:
                             yield item
                 except (asyncio.CancelledError, GeneratorExit):
                     if caller.is_lost:
-                        lease.outcome = None  # the call may run again elsewhere
+                        # No outcome: the call may run again on another replica
+                        lease.outcome = None
                     raise
                 finally:
                     if self._tracer is not None and span is not None:

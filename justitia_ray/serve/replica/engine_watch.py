@@ -17,7 +17,7 @@ class EngineWatch:
 
     Args:
         engine: The engine.
-        stalls: Detects its stalls.
+        stalls: Detects the engine's stalls.
         on_change: Called when the engine stalls, and when it continues.
         on_killed: Called with the reason after the engine was killed.
     """

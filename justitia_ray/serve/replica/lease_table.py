@@ -1,4 +1,4 @@
-"""Leases of one replica: armed, running, finished, and the reports about them.
+"""Leases of one replica: armed (waiting for their payload), running, finished; and their reports.
 
 It uses asyncio, but not Ray. Messages from the scheduler arrive through `read_messages`, payloads
 through `hold_lease`, and `report_ends` and `report_progress` create the next report.
@@ -38,8 +38,8 @@ class HeldLease:
     """Time at which the lease's payload arrived (loop clock, seconds)."""
     aborted: bool = False
     outcome: Outcome | None = Outcome.CANCELLED
-    """Outcome to report when the lease ends; None if the engine died or the call may run again
-    elsewhere.
+    """Outcome to report when the lease ends; None if the engine died, or if the call may run again
+    on another replica.
     """
 
 
@@ -59,16 +59,17 @@ class LeaseTable:
         self.held_leases: dict[LeaseId, HeldLease] = {}
         """Leases that are armed or running, by id; read-only for other objects."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
-        """Events of payloads that arrived before their lease was armed, by lease id."""
+        """Events on which payloads wait that arrived before their lease was armed, by lease id."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
-        """Ends that the scheduler has not confirmed, by lease id."""
+        """Reports of ended leases that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
         self.failure: EngineFailed | None = None
         """How the engine has failed; None while the engine is alive."""
         self.failure_told = asyncio.Event()
         """Event that is set once the current leader has received `failure`."""
         self._cut: list[LeaseRun] = []
-        """Leases that ended because the engine died, until the engine's failure is recorded."""
+        """Leases that ended because the engine died; kept until the engine's failure is recorded.
+        """
         self.prompt_tokens: Tokens = 0
         """Prompt tokens of all calls that have ended on this replica."""
         self.output_tokens: Tokens = 0
@@ -84,7 +85,7 @@ class LeaseTable:
         now = asyncio.get_running_loop().time()
         for message in messages:
             if not isinstance(message, Grant | Abort):
-                continue  # holds of contexts, which the engine does not support
+                continue  # orders to hold contexts, which this engine does not support
             lease_id = message.lease_id
             lease = self.held_leases.get(lease_id)
             if isinstance(message, Grant):
@@ -139,10 +140,10 @@ class LeaseTable:
         self.news.set()
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
-        """Return the ends that the scheduler has not confirmed, and clear `news`.
+        """Return the reports of ended leases that the scheduler has not confirmed; clear `news`.
 
-        An end is repeated in every report until it is confirmed: if two reports overtake each other
-        the older one is ignored, and a lease missing in both would count as lost.
+        A lease's end is repeated in every report until it is confirmed: if two reports overtake
+        each other the older one is ignored, and a lease missing in both would count as lost.
         """
         self.news.clear()
         return tuple(self.unconfirmed.values())
@@ -166,7 +167,7 @@ class LeaseTable:
         return tuple(progress)
 
     def confirm_ends(self, finished: Iterable[LeaseFinished]) -> None:
-        """Record that the scheduler has received ends; remember them for a new leader."""
+        """Record that the scheduler has received leases' ends; remember them for a new leader."""
         now = asyncio.get_running_loop().time()
         for end in finished:
             if self.unconfirmed.pop(end.lease_id, None) is not None:

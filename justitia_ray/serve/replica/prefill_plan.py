@@ -1,9 +1,9 @@
 """Measure the cost of computing prompts on a replica's engine, before it takes leases.
 
-A plan of a dozen calls to the idle engine: prompts of three lengths, each alone, and decoding with
-little and with much context. The first steps of real work would not do: batches of a load are often
-alike, so that new tokens, context and the number of sequences cannot be told apart, and how long
-that lasts depends on the load. Differences of two calls that differ in one length leave out the
+The measurement makes a dozen calls to the idle engine: prompts of three lengths, each alone, and
+decoding with little and with much context. The first steps of real work cannot replace it: the
+batches of one load are often alike, so that the effects of new tokens, context and the number of
+sequences cannot be separated. The difference of two calls that differ in one length leaves out the
 time that a call takes besides its steps.
 """
 
@@ -33,7 +33,7 @@ _TIMES_LONGER = 4
 _LENGTHS_USED = 3
 """Number of prompt lengths that the fit uses, the longest ones."""
 _LONGEST_CALL_S: Seconds = 2.0
-"""Time that no measured prompt may be expected to exceed; longer prompts are left out (seconds)."""
+"""Longest expected time of a measured prompt (seconds); longer prompts are left out."""
 _DECODED = 16
 """Number of iterations in each measurement of decoding."""
 _REPEATS = 2
@@ -47,13 +47,13 @@ _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 10, 250
 
 
 class _Refused(Exception):
-    """The engine did not answer a measured call with status 200."""
+    """The engine answered a measured call with another status than 200."""
 
 
 async def measure_prefill(
     engine: Engine, capacity: EngineCapacity, model: str
 ) -> MeasuredPrefill | None:
-    """Measure what computing prompts costs on an engine; None, with a log line: not measurable.
+    """Measure the cost of computing prompts on an engine; None, after a log line, if it fails.
 
     Takes about `_BUDGET_S` at most, `_GIVEN_UP_AFTER_S` if the engine is very slow.
 
@@ -95,7 +95,7 @@ class _MeasurementPlan:
         self._now: Callable[[], Seconds] = asyncio.get_running_loop().time
         self._until = self._now() + _BUDGET_S
         self._calls = 0
-        # Two of the longest prompts, with their outputs, take at most half of the KV memory.
+        # Two of the longest prompts and their outputs then take at most half of the KV memory.
         length = min(_LONGEST, capacity.kv_tokens // 4, capacity.max_model_len - _DECODED - 2)
         self.lengths: list[Tokens] = []
         """Lengths of the measured prompts (tokens), ascending; empty: no length is measurable."""
@@ -125,8 +125,8 @@ class _MeasurementPlan:
     async def _decode_time(self, lengths: Sequence[Tokens], choices: int) -> DecodeTime:
         """Return the time of an iteration that decodes `choices` sequences of each prompt.
 
-        Several distinct prompts: if all sequences had one beginning, some engines would read it
-        once for all.
+        Several prompts are used, because some engines would read a beginning that all sequences
+        share only once.
         """
         prompts = [self._random_prompt(length) for length in lengths]
         if self._capacity.caches_prefixes:
@@ -155,7 +155,7 @@ class _MeasurementPlan:
         """Run one call on the idle engine; return the time to its end.
 
         Raises:
-            _Refused: If it has another status than 200.
+            _Refused: If the answer has another status than 200.
         """
         self._calls += 1
         lease_id = f"prefill-plan-{self._calls}"

@@ -1,6 +1,7 @@
 """Loop in which a replica reports to the scheduler and pulls leases from it.
 
-It uses asyncio and a link to the scheduler. One pull is outstanding; a newer one releases it.
+It uses asyncio and a link to the scheduler. Only one pull waits at the scheduler: a newer pull ends
+the wait of the earlier one.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class Puller:
         on_engine_died: Called each time the engine is found dead.
         address: Address at which ingresses can call this replica.
         stalls: Shows whether the engine is stalled.
-        prefill: Cost of computing prompts that was measured; None: none was.
+        prefill: Cost of computing prompts that was measured; None: it was not measured.
         holds: Receives the holds of contexts; None: the engine holds none.
     """
 
@@ -91,8 +92,8 @@ class Puller:
         self._numbers = itertools.count(1)
         self._cursor = Cursor()
         self._progress_due_at = 0.0
-        """Time from which the next pull has to report every held lease (loop clock); 0 if the
-        scheduler may have missed an earlier report.
+        """Loop time from which the next pull has to report every held lease; 0 if the scheduler may
+        have missed an earlier report.
         """
         self.draining = False
         """Whether every pull reports that this replica accepts no new leases."""
@@ -127,10 +128,11 @@ class Puller:
                 self._on_engine_died(trouble)
 
     async def leave(self) -> None:
-        """Report the last ends and leave the scheduler, after `run` has ended; waits at most 2 s.
+        """Report the last ended leases and leave the scheduler, after `run` has ended; at most 2 s.
 
         A lease whose end is not reported would be treated as lost with the replica, and its
-        inference would run again. An unreachable scheduler notices the replica's absence itself.
+        inference would run again. A scheduler that cannot be reached notices the replica's absence
+        itself.
         """
         with suppress(JustitiaError, TimeoutError):
             await asyncio.wait_for(self._leave_scheduler(), _GOODBYE_S)
@@ -166,7 +168,7 @@ class Puller:
         )
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
-        """Return a report of all unconfirmed ends, and of every held lease if that is due.
+        """Return a report of all unconfirmed ends of leases, and of all held leases if that is due.
 
         Args:
             now: Current time (loop clock).
@@ -228,7 +230,7 @@ class Puller:
         return True
 
     def _take_epoch(self, epoch: Epoch) -> None:
-        """Start over with a new scheduler if its epoch is higher; ignore lower epochs."""
+        """Start over with a scheduler that has a higher epoch; ignore lower epochs."""
         if epoch > self.epoch:
             self.epoch = epoch
             self._cursor.reset()

@@ -1,8 +1,8 @@
 """Detect that an engine has stalled: it is alive and has work, but makes no steps.
 
-Missing tokens prove nothing, because a prefill takes time. But vLLM records every step of its loop
-while it has any request: also steps of a prefill, and while requests wait for memory, for a
-grammar, or for KV from elsewhere.
+A time without tokens proves nothing, because a prefill takes time. But vLLM records every step of
+its loop while it has any request: also steps of a prefill, and while requests wait for memory, for
+a grammar, or for KV from elsewhere.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ LOOK_S: Seconds = 0.25
 """Interval between two checks of an engine for a stall (seconds)."""
 _LONGEST_LOOK_S: Seconds = 1.0
 """Maximum time that counts between two checks of an engine (seconds): while the event loop was
-blocked, steps were not reported, so the time shows no stall.
+blocked no step was reported, so a longer time shows no stall.
 """
 _FIRST_STEPS = 16
-"""Number of first steps of an engine in which kernels may still be compiled."""
+"""Number of an engine's first steps in which kernels may still be compiled."""
 _FIRST_ALLOWANCES = 4
 """Factor of `stall_allowance_s` for an engine's first steps, each of which may compile several
 kernels.
@@ -73,8 +73,8 @@ class StallWatch:
     def look(self, now: Seconds, steps: Steps, suspended: Callable[[], str]) -> None:
         """Update the state from the engine's step count at time `now`.
 
-        Only a step ends a stall: if an engine's work was taken away, that does not show that it can
-        make steps.
+        Only a step ends a stall: an engine whose work was taken away has not shown that it can make
+        steps.
 
         Args:
             now: Time of a monotonic clock.

@@ -21,8 +21,8 @@ def start_deadline(limit_s: Seconds) -> Iterator[None]:
     """End this process and its child processes if the `with` block takes too long.
 
     vLLM waits without a limit for an engine process that hangs during its start, in one long call
-    on the event loop's thread, which cannot be cancelled: hence the timer thread. Serve treats it
-    as a failed start, and tries again.
+    on the event loop's thread, which cannot be cancelled: hence the timer thread. Serve treats the
+    ended process as a failed start, and tries again.
 
     Args:
         limit_s: Time limit for the block, in seconds.
@@ -38,7 +38,7 @@ def start_deadline(limit_s: Seconds) -> Iterator[None]:
 
 def _end_process(limit_s: Seconds) -> None:
     log_event(logger, logging.ERROR, "replica.start_timed_out", limit_s=limit_s)
-    faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # shows where it hangs
+    faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # shows where the process hangs
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -1,8 +1,8 @@
-"""Fit of the step times of an engine: step = a + b·(new tokens) + c·(context tokens) + attention.
+"""Fit an engine's step times: step = a + b·(new tokens) + c·(context tokens) + attention.
 
 The samples are of an engine that does nothing else: whole prompts, each alone, and iterations that
-only decode. An attention term, for each pair of a computed token and a token before it, is part of
-the fit only if the samples show it.
+only decode. The attention term, which grows with the pairs of a computed token and a token before
+it, is fitted only if the samples show it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from justitia_ray.cost import PrefillCost
 from justitia_ray.units import Seconds, Tokens
 
 _LEAST_ATTENTION = 0.1
-"""Ratio of attention time to other time of the longest prompt, below which attention counts as
+"""Ratio of attention time to other time of the longest prompt below which attention counts as
 noise.
 """
 
@@ -38,7 +38,7 @@ def fit_prefill_cost(
     """Return the cost of computing prompts on an engine; None: the samples contradict the model.
 
     Args:
-        kv_tokens: M, its KV memory.
+        kv_tokens: M, the engine's KV memory in tokens.
         prompts: The least time of each of two or three lengths, the shortest first.
         decodes: The least times of iterations with the fewest and with the most context.
     """

@@ -23,9 +23,10 @@ _MAX_MESSAGE_BYTES = 2**30
 _PING_S: Seconds = 1.0
 _SILENT_PINGS = 5
 """Number of unanswered pings, one second apart, after which a silent peer is given up, unless its
-machine answers. Pings are counted instead of timed: an event loop that was blocked has sent none
+machine answers. Pings are counted instead of timed: an event loop that was blocked has sent no ping
 meanwhile, and must not assume that the peer is lost. aiohttp's `heartbeat` would close the
-connection half an interval after the loop resumes."""
+connection half an interval after the loop resumes.
+"""
 CLOSE_S: Seconds = 0.5
 """Timeout of the closing handshake of a WebSocket (seconds); the peer may have exited."""
 _WRITABLE_BYTES = 4 * 2**20
@@ -40,7 +41,7 @@ class Connection:
         take: Called with each received message.
         lose: Called with the reason as soon as the connection is lost.
         standstill_s: Longest silence of the peer while its machine answers, e.g. because the
-            process is busy or stopped. 0: treat it like any other silence.
+            process is busy or stopped. 0: treated like any other silence.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Connection:
         finally:
             self.is_lost = True
             self._is_writable.set()
-            # The loss is reported before the closing handshake, which may take long.
+            # Reported before the closing handshake, which may take long.
             self._lose(reason)
             for task in tasks:
                 task.cancel()

@@ -51,7 +51,7 @@ class Dialer:
             target: Name of the process that listens there.
 
         Raises:
-            ConnectionLost: If it cannot be opened, or the other side refuses.
+            ConnectionLost: If the connection cannot be opened, or the other side refuses.
         """
         reason: Exception = ConnectionLost("no key is known yet")
         for key in self._keyring.keys:
@@ -89,4 +89,4 @@ class Dialer:
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             )
         finally:
-            session.detach()  # only the socket stays open: the session holds nothing else to close
+            session.detach()  # only the socket stays open; the session has nothing else to close

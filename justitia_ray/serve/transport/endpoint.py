@@ -24,7 +24,7 @@ async def listen(
 ) -> Listener:
     """Return a listener on this node's address, at the first free port.
 
-    It is as exposed as Ray's own ports on the node.
+    The port is as exposed as Ray's own ports on the node.
 
     Raises:
         ConfigError: If no port can be opened, or a certificate cannot be read.

@@ -22,7 +22,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Message: call of a method."""
 
     id: int
-    """Number of the call on its connection, contained in all messages of the call."""
+    """Number of the call on its connection; all messages of the call contain it."""
     method: str
     arguments: msgspec.Raw
 
@@ -101,8 +101,8 @@ class Outgoing:
     def __init__(self) -> None:
         self._small: deque[bytes] = deque()
         self._long: dict[int, deque[bytes | memoryview]] = {}
-        """Queued messages of calls that begin with a long message, by call; long messages are
-        memoryviews.
+        """Queued messages of each call whose first queued message is long, by call; long messages
+        are memoryviews.
         """
         self.size_bytes = 0
         """Number of queued bytes; 0 if no message is queued."""
@@ -149,7 +149,7 @@ class Outgoing:
             if rest:
                 waiting.appendleft(rest)
         if waiting:
-            self._long[call_id] = waiting  # after the other calls
+            self._long[call_id] = waiting  # the call's next piece comes after those of other calls
         return data
 
 

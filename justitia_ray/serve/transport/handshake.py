@@ -1,9 +1,9 @@
 """Handshake of a connection: both sides prove that they have the scheduler's secret.
 
 Caller and listener exchange nonces, and each sends an HMAC over both nonces, the wire version and
-the names of both processes; nothing else is decoded before. The secret comes from the scheduler by
-an actor call. The handshake authenticates the peer at the start; later messages are protected only
-by TLS or a trusted network.
+the names of both processes; no other message is decoded before. The secret comes from the scheduler
+by an actor call. The handshake authenticates the peer at the start; later messages are protected
+only by TLS or a trusted network.
 """
 
 import hmac
@@ -54,7 +54,7 @@ class Offer:
 
 
 class Keyring:
-    """The current and the previous key, so that a restarted scheduler breaks no connections."""
+    """The current and the previous key, so that a new scheduler's key breaks no connections."""
 
     def __init__(self) -> None:
         self.keys: tuple[Key, ...] = ()
@@ -94,7 +94,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True):
-    """Listener's answer to `Hello`: a refusal, or its nonce and proof."""
+    """The listener's answer to `Hello`: a refusal, or its nonce and proof."""
 
     refusal: str = ""
     unknown_key: bool = False

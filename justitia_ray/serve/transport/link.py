@@ -1,4 +1,4 @@
-"""Caller's end of a connection: calls with an answer, and streams with flow control."""
+"""The caller's end of a connection: calls with an answer, and streams with flow control."""
 
 import asyncio
 import itertools
@@ -30,7 +30,7 @@ _PAUSED_ITEMS = 64
 
 
 class Link(Protocol):
-    """A connection over which methods of another process are called."""
+    """A connection to another process, over which its methods are called."""
 
     @property
     def is_lost(self) -> bool:
@@ -185,7 +185,7 @@ class SocketLink:
     def _take_message(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None:
-            return  # the answer came too late: its call has ended on this side
+            return  # the call has already ended on this side
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()

@@ -1,4 +1,4 @@
-"""Listener's end of connections: a port of this process, and the methods served on it."""
+"""The listener's end of connections: a port of this process, and the methods served on it."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 PATH = "/connect"
 HANDSHAKE_S: Seconds = 5.0
-"""Time after which a connection that has not authenticated is closed (seconds)."""
+"""Time within which a new connection must authenticate, or be closed (seconds)."""
 _MAX_STRANGERS = 256
 """Maximum number of unauthenticated connections; further connections are closed at once."""
 
@@ -180,7 +180,7 @@ class Listener:
         socket = web.WebSocketResponse(
             max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=CLOSE_S
         )
-        # aiohttp's prepare() uses only attributes that a BaseRequest has
+        # aiohttp's `prepare` uses only attributes that a BaseRequest has
         opening = socket.prepare(cast("web.Request", request))
         peer = await self.admit(socket, opening)
         self._strangers.discard(request.protocol)  # not reached if the request was no WebSocket
@@ -235,7 +235,7 @@ class Listener:
             self._on_lost(peer)
 
     def _note_refused(self, error: Exception) -> None:
-        """Log a refused connection, but only the 1st, 2nd, 4th, 8th and so on."""
+        """Log a refused connection, but only the 1st, 2nd, 4th, 8th refusal and so on."""
         self._refused += 1
         if is_logged(self._refused):
             reason = str(error) or f"no handshake within {HANDSHAKE_S:g} s"
@@ -269,7 +269,7 @@ class _RefusedConnection(asyncio.Protocol):
 
 
 class _Served:
-    """A connection whose calls are served; when it is lost, the running calls are cancelled."""
+    """A connection whose calls are served; its running calls are cancelled when it is lost."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class _Served:
         self._serve = serve
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._working: set[int] = set()
-        """Numbers of calls that are cancelled when their caller no longer waits."""
+        """Numbers of the running calls that are cancelled when their caller no longer waits."""
         self._paused: dict[int, asyncio.Event] = {}
 
     def _take_message(self, message: Message) -> None:
@@ -331,7 +331,8 @@ class _Served:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # cancelled by the caller, or because an awaited task was cancelled
-            # On an unexpected error the caller receives its class, and this log has the traceback.
+            # After an unexpected error the caller receives the error's class, and this log the
+            # traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
 

@@ -133,8 +133,8 @@ class Method:
     Args:
         arguments: Type of each argument, or its `Form`.
         answer: Type of the answer or of an item, or its `Form`.
-        streams: Whether it answers with a stream of items.
-        runs: Whether its work is cancelled when the caller no longer waits for the answer.
+        streams: Whether the method answers with a stream of items.
+        runs: Whether the call is cancelled when its caller no longer waits for the answer.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Method:
         """Decode the arguments of a call.
 
         Raises:
-            MsgspecError, KeyError: If they have other types.
+            MsgspecError, KeyError: If the arguments have other types.
         """
         values = self._decode_arguments(raw)
         return [
@@ -178,7 +178,7 @@ class Method:
         """Decode an answer, or an item of a stream.
 
         Raises:
-            MsgspecError, KeyError: If it has another type.
+            MsgspecError, KeyError: If the answer has another type.
         """
         answer, unpack = self._decode_answer(raw), self._answer.unpack
         return answer if unpack is None else unpack(answer)

@@ -25,7 +25,7 @@ _RETRANSMITS, _PROBES, _LAST_ACK_RECEIVED = 2, 3, 8 + 12
 def host_answers(connection: Any) -> bool:
     """Return whether the machine at the other end of a connection acknowledges data.
 
-    Returns False if that is unknown: the system is not Linux, or there is no socket.
+    The result is False if the machine is unknown: not on Linux, or without a socket.
 
     Args:
         connection: A WebSocket, or another object with a transport's `get_extra_info`.
@@ -45,7 +45,7 @@ def host_answers(connection: Any) -> bool:
 
 
 def tcp_counts(*, retransmits: int, probes: int, last_ack_s: Seconds) -> bytes:
-    """Return the bytes of a `tcp_info` with these counts, for fake sockets in tests.
+    """Return the bytes of a `tcp_info` with the given counts, for fake sockets in tests.
 
     Args:
         retransmits: Number of retransmissions of unacknowledged data.
