@@ -1,6 +1,6 @@
 """Atomic writing of a file.
 
-Output goes to a scratch file in the same directory, which replaces the file at the end.
+The output goes to a temporary file in the same directory, which replaces the file at the end.
 `sim.result_files.writing` does the same for a directory.
 """
 
@@ -19,11 +19,11 @@ from justitia_ray.errors import ConfigError
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write bytes to; without an error it then replaces `path`.
 
-    After an error, `path` is unchanged and no scratch file is left.
+    After an error, `path` is unchanged and no temporary file is left.
 
     Raises:
-        ConfigError: If it cannot be written, or on any other OSError inside: do not read files
-            there.
+        ConfigError: If the file cannot be written. Every OSError inside the block becomes this
+            error, so do not read files there.
     """
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
     try:
@@ -42,8 +42,8 @@ def replacing_text(path: Path, *, packed: bool = False) -> Iterator[TextIO]:
     r"""Yield a file to write UTF-8 text to, as `replacing` does; lines end in `\n` on every system.
 
     Args:
-        path: Replaced at the end.
-        packed: Whether to gzip it. Equal texts then give equal bytes: no time is stored.
+        path: File to replace at the end.
+        packed: Whether to gzip it. Equal texts give equal bytes, because no time is stored.
 
     Raises:
         ConfigError: As `replacing`.

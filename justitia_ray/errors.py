@@ -34,8 +34,6 @@ from typing import Any
 
 
 class _Shown(reprlib.Repr):
-    """Shortens values for messages; null, true and false are as in JSON."""
-
     def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (found by the type)
         return "null"
 
@@ -48,14 +46,14 @@ _REPR.maxstring = _REPR.maxother = 100
 
 
 def error_class(name: str) -> type["JustitiaError"] | None:
-    """Return the error class of a name; None if there is none."""
+    """Return the error class with a name; None if there is no such class."""
     kind = globals().get(name)
     is_ours = isinstance(kind, type) and issubclass(kind, JustitiaError)
     return kind if is_ours else None
 
 
 def shown_short(value: object) -> str:
-    """Return a short text of a value for a message: callers may send megabytes."""
+    """Return a short text of a value for a message: values from callers may have megabytes."""
     return _REPR.repr(value)
 
 
@@ -72,7 +70,7 @@ class RequestError(JustitiaError):
 
     Attributes:
         message: What is wrong and what is allowed.
-        param: The field of the request body that is wrong, if it is one.
+        param: The wrong field of the request body, if a field is wrong.
     """
 
     def __init__(self, message: str, param: str | None = None) -> None:
@@ -186,7 +184,7 @@ class TooManyViewers(AdmissionError):
 
 
 class ConsoleIsBusy(AdmissionError):
-    """Another estimate of the console is being computed."""
+    """The console is already computing another estimate."""
 
 
 class QuotaExhausted(AdmissionError):
@@ -202,7 +200,7 @@ class DeadlineMissed(AdmissionError):
 
 
 class ApplicationIsEnding(AdmissionError):
-    """Whether the application has ended is not known yet; its id may be reused later."""
+    """A new scheduler does not know yet whether the application has ended; retry later."""
 
 
 class NotStored(AdmissionError):
@@ -226,7 +224,7 @@ class RemoteFailure(JustitiaError):
 
 
 class LeaseError(JustitiaError):
-    """A lease is not valid, or not valid any more.
+    """A lease is not valid, or no longer valid.
 
     Attributes:
         lease_id: The lease.
@@ -262,7 +260,7 @@ class AttemptsExhausted(EngineError):
 
 
 class KillsEngines(EngineError):
-    """Several engines died while running this call and no other: it is not run again."""
+    """Several engines died while they ran this call and no other call; it is not run again."""
 
 
 class CannotContinue(EngineError):

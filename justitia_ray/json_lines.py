@@ -10,9 +10,10 @@ from typing import Any, BinaryIO, TypeAlias
 from justitia_ray.errors import ConfigError
 
 MAX_LINE_BYTES = 64 * 1024**2
-"""Maximum length of a line, enough for an application of half a million inferences."""
+"""Maximum length of a line, enough for the record of an application with half a million inferences.
+"""
 MAX_FILE_BYTES = 1024**3
-"""Maximum size of an unpacked file, enough for a million applications without texts."""
+"""Maximum size of a file after unpacking, enough for a million applications without texts."""
 
 _Bytes: TypeAlias = BinaryIO | gzip.GzipFile
 
@@ -33,7 +34,7 @@ class JsonRecord:
         """Return a field that must be a text, and not blank.
 
         Raises:
-            ConfigError: If it is not.
+            ConfigError: If the field is missing, not a text, or blank.
         """
         value = self.fields.get(name)
         if not isinstance(value, str) or not value.strip():

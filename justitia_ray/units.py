@@ -1,7 +1,7 @@
 """Types of the project's quantities and ids.
 
-The aliases only document, so that exact arithmetic (`fractions.Fraction`) can replace floats
-wherever a `KvTokenTime` or a `VirtualTime` is expected, as in the oracle tests.
+The aliases are not distinct types, so that exact arithmetic (`fractions.Fraction`) can replace
+floats wherever a `KvTokenTime` or a `VirtualTime` is expected, as in the oracle tests.
 """
 
 from typing import TypeAlias

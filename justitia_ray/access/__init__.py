@@ -1,1 +1,1 @@
-"""Credentials: who calls, for which tenant, with which rights. Independent of Ray and HTTP."""
+"""Credentials of callers: identity, tenant and rights. Independent of Ray and HTTP."""

@@ -1,4 +1,4 @@
-"""Find credentials in the headers of HTTP calls, without ever showing them."""
+"""Find the credential in the headers of an HTTP call, without ever logging it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the credential of a call: `Authorization: Bearer …` or `x-api-key`; None without one.
 
     Args:
-        headers: Lower-case names, and values.
+        headers: Names in lower case, and values.
 
     Raises:
         Unauthenticated: If a credential is malformed, or two different ones are given.
@@ -40,10 +40,10 @@ def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 def check_single(headers: Iterable[tuple[bytes, bytes]], identifying: Iterable[bytes]) -> None:
     """Check that no header that identifies the caller occurs twice.
 
-    A proxy and its caller may each have set one, and readers differ in which one they use.
+    A proxy and its caller may each have set the header, and readers differ in which value they use.
 
     Args:
-        headers: Lower-case names, and values.
+        headers: Names in lower case, and values.
         identifying: Names of identifying headers besides those of credentials.
 
     Raises:

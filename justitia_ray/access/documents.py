@@ -33,7 +33,7 @@ def check_url(url: str) -> None:
     """Check that documents may be read from an address: HTTPS, or HTTP to this machine.
 
     Raises:
-        ValueError: If it is neither `https://` nor `http://` of this machine.
+        ValueError: If the address is neither `https://` nor `http://` of this machine.
     """
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname in _THIS_MACHINE:
@@ -50,13 +50,14 @@ async def fetch(url: str, ca_file: str | None) -> bytes:
 
     Args:
         url: Address of the document; redirects are followed to addresses that `check_url` accepts.
-        ca_file: Trusted CA certificates; None for those of the system.
+        ca_file: Trusted CA certificates; None for the system's certificates.
 
     Raises:
-        OSError: If it cannot be fetched: no connection, a status other than 200, or a timeout.
+        OSError: If the document cannot be fetched: no connection, a status other than 200, or a
+            timeout.
         ValueError: If the address is not allowed, or the document too long.
     """
-    # DNS look-ups have no timeout; the thread then ends later by itself.
+    # A DNS look-up has no timeout: the thread may end later than the call.
     async with asyncio.timeout(_LONGEST_READ_S + SILENCE_S):
         return await asyncio.to_thread(_read_url, url, ca_file)
 
@@ -88,7 +89,7 @@ def _build_opener(ca_file: str | None) -> OpenerDirector:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise OSError(f"{ca_file}: the certificates cannot be read: {error}") from error
-    # No proxy for HTTP, which is allowed only to this machine.
+    # HTTP is allowed only to this machine, so it needs no proxy.
     proxies = {scheme: url for scheme, url in getproxies().items() if scheme == "https"}
     return build_opener(ProxyHandler(proxies), HTTPSHandler(context=context), _Redirects())
 

@@ -1,8 +1,8 @@
 """Delays for answers to wrong credentials, which make guessing slow.
 
-The first failures of a key id, and of all callers together, are not delayed; each further one is
-delayed twice as long as the one before, up to a limit. Calls with a valid credential are never
-delayed.
+The answers to the first failures of a key id, and of all callers together, are not delayed; each
+further answer is delayed twice as long as the one before, up to a limit. Calls with a valid
+credential are never delayed.
 """
 
 import math
@@ -17,9 +17,9 @@ _UNDELAYED_PER_S = 100
 _FIRST_S: Seconds = 0.1
 _LONGEST_S: Seconds = 3.0
 _FORGOTTEN_S: Seconds = 60.0
-"""Seconds after which a failure no longer counts."""
+"""Time after which a failure no longer counts (seconds)."""
 _MOST_KEY_IDS = 4_096
-"""Maximum number of key ids that are counted; the oldest are dropped."""
+"""Maximum number of key ids that are counted; the oldest ids are dropped."""
 
 
 class FailureDelays:
@@ -29,7 +29,8 @@ class FailureDelays:
         self._by_id: OrderedDict[str, tuple[int, Seconds]] = OrderedDict()
         """Number of consecutive failures and time of the last one, by key id."""
         self._level = 0.0
-        """Level of a leaky bucket: each failure adds 1, and `_UNDELAYED_PER_S` drain per second."""
+        """Level of a leaky bucket: each failure adds 1, and `_UNDELAYED_PER_S` leak out per second.
+        """
         self._at: Seconds = -math.inf
 
     def note_failure(self, public_id: str, now: Seconds) -> Seconds:

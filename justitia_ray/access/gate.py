@@ -16,7 +16,9 @@ from justitia_ray.errors import TooManyFailures, Unauthenticated
 from justitia_ray.units import Seconds
 
 _MOST_WAITING = 1_000
-"""Maximum number of wrong credentials whose answers are being delayed; more are not checked."""
+"""Maximum number of wrong credentials whose answers are delayed at a time; further ones are not
+checked.
+"""
 
 
 class IdentifiesToken(Protocol):
@@ -31,9 +33,10 @@ class Gate:
     """Identifies callers; use it from one event loop.
 
     Args:
-        tables: Each returns the current keys of one source.
+        tables: Functions that each return the current keys of one source.
         tokens: Verifies JSON Web Tokens; None: tokens are not accepted.
-        anonymous: Identity of calls without a credential; None: they are refused.
+        anonymous: Identity of calls without a credential; None: they are refused as
+            unauthenticated.
         on_failure: Called on each failure with the id of the key that was sent, or `token`.
         clock: Monotonic clock (seconds).
         calendar: Returns seconds since 1970, for expiry.
@@ -65,7 +68,7 @@ class Gate:
         """Return the identity of a caller.
 
         Args:
-            headers: Headers of the call: lower-case names, and values.
+            headers: Headers of the call: names in lower case, and values.
 
         Raises:
             Unauthenticated: If the credential is missing or wrong; delayed after many failures.

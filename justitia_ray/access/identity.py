@@ -11,8 +11,9 @@ from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
 MOST_PARTS = 8
-"""Maximum number of parts in the tenant path of a call, except in the credential's own path: each
-level costs the scheduler time at every event."""
+"""Maximum number of parts in a call's tenant path, unless the credential's own path is longer: each
+level costs the scheduler time at every event.
+"""
 MIN_WEIGHT = 1e-3
 """Smallest weight of an application or tenant. V moves by the service over the active weight: an
 application with a weight of 1e-300 that runs alone would move V to where all later tags round to
@@ -30,11 +31,11 @@ class Scope(StrEnum):
     INFER = "infer"
     """Call models, and list them."""
     OWN = "own"
-    """Open, look up, close and cancel applications of its own tenant."""
+    """Open, look up, close and cancel applications of the credential's own tenant."""
     OPERATE = "operate"
     """View and change what belongs to the service or to other tenants; includes `own`."""
     PROXY = "proxy"
-    """Name any tenant; for a gateway that has authenticated its callers itself."""
+    """Name any tenant in a call; for a gateway that authenticates its callers itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Identity:
     """An identified caller."""
 
     tenant: str | None
-    """Tenant of the caller's calls, unless a call names one below it; None: every call names one.
+    """Tenant of the caller's calls, unless a call names a tenant below it; None: every call must
+    name one.
     """
     scopes: frozenset[Scope]
     credential: str
@@ -55,7 +57,7 @@ class Identity:
         """Check that the credential includes a right.
 
         Raises:
-            Forbidden: If it does not.
+            Forbidden: If the credential lacks the right.
         """
         included = scope is Scope.OWN and Scope.OPERATE in self.scopes
         if scope not in self.scopes and not included:
@@ -65,7 +67,7 @@ class Identity:
         """Return the tenant of a call.
 
         Args:
-            named: Tenant that the call names; None if it names none.
+            named: Tenant that the call names; None if the call names none.
 
         Raises:
             Forbidden: If the credential is not valid for the named tenant.
@@ -101,10 +103,10 @@ class Identity:
     def namespace_of(self, tenant: str) -> str:
         """Return the tenant under which long-lived names, such as sessions, are stored for a call.
 
-        It is the credential's own tenant: otherwise a caller could exceed its limit of names by
-        naming many tenants below its own. A tenant named by a gateway is used as it is, because the
-        gateway has authenticated its callers. (The tree of tenants needs no such rule, because the
-        limits of all nodes above apply.)
+        This is the credential's own tenant: otherwise a caller could exceed its limit of names by
+        naming many tenants below its own. If a gateway names the tenant, that tenant is used,
+        because the gateway has authenticated its callers. (Limits in the tree of tenants need no
+        such rule, because the limits of all nodes above a tenant apply to it.)
 
         Args:
             tenant: Result of `choose_tenant`.
@@ -117,7 +119,7 @@ class Identity:
         """Check that a requested weight does not exceed the caller's limit.
 
         Raises:
-            Forbidden: If it is above the credential's maximum.
+            Forbidden: If the weight is above the credential's maximum.
         """
         if weight is not None and weight > self.max_weight:
             raise Forbidden(
@@ -135,7 +137,7 @@ def check_tenant(tenant: str) -> None:
     """Check the form of a tenant's name.
 
     Raises:
-        RequestError: If it is malformed.
+        RequestError: If the name is malformed.
     """
     if len(tenant) > LONGEST_TENANT or not _TENANT.fullmatch(tenant):
         raise RequestError(

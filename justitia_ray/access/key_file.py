@@ -1,4 +1,4 @@
-"""File of API keys: reloaded when it changes, and changed by one process at a time."""
+"""File of API keys, which is reloaded when it changes, and changed by one process at a time."""
 
 import fcntl
 import os
@@ -26,11 +26,11 @@ class KeyFile:
 
     Args:
         path: The file.
-        on_trouble: Called once for each change that leaves the file unreadable, with the reason,
-            which contains neither a key nor a digest.
+        on_trouble: Called with the reason, once for each change that leaves the file unreadable.
+            The reason contains neither a key nor a digest.
 
     Raises:
-        ConfigError: If it cannot be read, or has a mistake.
+        ConfigError: If the file cannot be read, or has a mistake.
     """
 
     def __init__(self, path: Path, on_trouble: Callable[[str], None] = lambda reason: None) -> None:
@@ -88,7 +88,7 @@ def read_key_file(path: Path) -> tuple[KeyRecord, ...]:
     """Return the keys of a file.
 
     Raises:
-        ConfigError: If it cannot be read, or has a mistake.
+        ConfigError: If the file cannot be read, or has a mistake.
     """
     return _parse_records(path, _read_version(path)[1])
 
@@ -97,11 +97,12 @@ def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
     """Add a key to a file, which is created if it is missing, and return the key.
 
     Args:
-        path: The file; waits while another process changes it.
+        path: The file; the call waits while another process changes it.
         make: Creates the key, given the ids of the existing ones.
 
     Raises:
-        ConfigError: If the file has a mistake, or cannot be read or written; it is not changed.
+        ConfigError: If the file has a mistake, or cannot be read or written; the file is then not
+            changed.
     """
     with _lock_directory(path) as target:
         records = read_key_file(target) if target.exists() else ()
@@ -128,7 +129,7 @@ def remove_key(path: Path, key_id: str) -> KeyRecord | None:
 def _lock_directory(path: Path) -> Iterator[Path]:
     """Hold a lock on the file's directory; yield the file's path without symlinks.
 
-    The directory is locked, because the file itself is replaced meanwhile.
+    Not the file but its directory is locked, because the file is replaced meanwhile.
     """
     target = path.resolve()
     try:
@@ -164,7 +165,7 @@ def _parse_records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
 
 
 def _read_version(path: Path) -> tuple[_Version, bytes]:
-    """Return a file's version before the read, and its content.
+    """Return a file's content, and its version from before the content was read.
 
     A change during the read gives another version, so the next refresh reads the file again.
     """

@@ -1,13 +1,14 @@
 """Public keys of token issuers: fetched once for all callers, cached, and refreshed.
 
-A set is fresh for 300 s; after that it is used while a new one is fetched in the background; after
-600 s calls wait for the new one, unless the last attempt failed; if the issuer is unreachable its
-set stays valid for a day. Fetches are at least 30 s apart, or 5 s while there are no keys, whatever
-calls come.
+The key set of an issuer is fresh for 300 s; after that it is used while a new set is fetched in the
+background; after 600 s calls wait for the new set, unless the last fetch failed. If the issuer is
+unreachable, its set stays valid for a day. Fetches are at least 30 s apart, or 5 s while there are
+no keys, however many calls come.
 
-`jwt.PyJWKClient` (PyJWT 2.15) offers only the pause after a success: its set expires at its age,
-even while the issuer is unreachable, and then every call fetches under a lock, without a limit on
-the document's length; keys without an id are left out, and a set without keys is an error.
+`jwt.PyJWKClient` (PyJWT 2.15) is not used, because it pauses only after a successful fetch. Its key
+set expires even while the issuer is unreachable; then every call fetches under a lock, without a
+limit on the document's length. It also leaves out keys without an id, and treats a set without keys
+as an error.
 """
 
 import asyncio
@@ -28,14 +29,14 @@ certificates, None for the system's; it raises OSError or ValueError."""
 FRESH_S: Seconds = 300.0
 """Age of a key set, in seconds, from which it is refreshed in the background."""
 STALE_S: Seconds = 600.0
-"""Age of a key set, in seconds, from which calls wait for a new one: keys may have been
-withdrawn."""
+"""Age of a key set, in seconds, from which calls wait for a new set: keys may have been withdrawn.
+"""
 KEPT_S: Seconds = 86_400.0
-"""Seconds for which a key set is used while its issuer is unreachable."""
+"""Time for which a key set is used while its issuer is unreachable (seconds)."""
 PAUSE_S: Seconds = 30.0
-"""Minimum seconds between downloads of a key set, also when tokens name unknown keys."""
+"""Minimum time between two fetches of a key set, also if tokens name unknown keys (seconds)."""
 PAUSE_WITHOUT_KEYS_S: Seconds = 5.0
-"""Minimum seconds between downloads while there is no key and every call is refused."""
+"""Minimum time between two fetches while there is no key and every call is refused (seconds)."""
 _MOST_KEYS = 100
 
 KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
@@ -45,7 +46,9 @@ KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "ES512": ("EC", ("P-521",)),
     "EdDSA": ("OKP", ("Ed25519", "Ed448")),
 }
-"""Key type and allowed curves of each signature algorithm; none uses a shared secret."""
+"""Key type and allowed curves of each signature algorithm; no algorithm with a shared secret is
+allowed.
+"""
 
 _Keys: TypeAlias = dict[str, list[jwt.PyJWK]]
 """Verification keys by signature algorithm."""
@@ -61,9 +64,9 @@ class KeySet:
 
     Args:
         issuer: Name of the issuer.
-        jwks_url: Address of its keys; None: taken from its discovery document.
+        jwks_url: Address of its keys; None: it is taken from the discovery document.
         ca_file: Trusted CA certificates; None for those of the system.
-        algorithms: Accepted algorithms, of `KEY_TYPES`; other keys are dropped.
+        algorithms: Accepted algorithms among `KEY_TYPES`; keys of other algorithms are dropped.
         fetch: Returns a document.
         clock: A monotonic clock.
         on_trouble: Called with the issuer and the reason whenever fetching the keys fails.
@@ -92,7 +95,7 @@ class KeySet:
         self._not_before = -math.inf
         self._has_failed = False
         self._flaw = ""
-        """Error message for callers if the downloaded keys are unusable, else empty."""
+        """Error message for callers if the downloaded keys are unusable, otherwise empty."""
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
@@ -131,10 +134,10 @@ class KeySet:
     async def find_newer(self, algorithm: str) -> jwt.PyJWK | None:
         """Download the issuer's keys again and return the only key for an algorithm.
 
-        It is used after a wrong signature, because a key without an id may have been replaced.
+        It is called after a wrong signature, because a key without an id may have been replaced.
 
         Returns:
-            None if the last fetch is too recent or there is not exactly one key.
+            None if the last fetch is too recent, or not exactly one key fits.
         """
         fetching = self._start_fetch()
         if fetching is None:
@@ -149,7 +152,6 @@ class KeySet:
         return next((key for key in fitting if key.key_id == key_id), None)
 
     def _no_key_message(self, key_id: str | None, algorithm: str) -> str:
-        """Return the error message for a token that no key fits."""
         fitting = self._keys.get(algorithm, [])
         if key_id is None:
             shown = f"{len(fitting)} keys" if fitting else "no key"
@@ -163,7 +165,7 @@ class KeySet:
         return told
 
     def _start_fetch(self) -> asyncio.Task[None] | None:
-        """Return the running download, or start one; None if the last one is too recent."""
+        """Return the running fetch, or start one; None if the last fetch is too recent."""
         if self._fetching is None:
             if self._clock() < self._not_before:
                 return None
@@ -228,7 +230,7 @@ def _parse_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
         and jwk.get("crv") in curves
         and jwk.get("alg", algorithm) == algorithm
         and jwk.get("use", "sig") == "sig"
-        and "d" not in jwk  # a published private key is compromised
+        and "d" not in jwk  # a private key that is published is compromised
     )
     if not is_for_it:
         return None

@@ -1,8 +1,8 @@
 """API keys: their records, the form of records in files and in Redis, and the look-up of a key.
 
-A key is `jk-` and 32 random bytes as 43 characters of base64url. Only its SHA-256 is stored: 256
-random bits cannot be guessed, so a deliberately slow hash would only cost time. The public name of
-a key, e.g. in logs, is the first 8 digits of that hash.
+A key is `jk-` and 32 random bytes as 43 characters of base64url. Only the SHA-256 of a key is
+stored: 256 random bits cannot be guessed, so a deliberately slow hash would only cost time. The
+public name of a key, e.g. in logs, is the first 8 digits of that hash.
 """
 
 import base64
@@ -32,7 +32,7 @@ _ID_DIGITS = 8
 
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# Shorter than a key, to find truncated keys; longer than usual names.
+# The minimum is shorter than a key, to find truncated keys, and longer than usual names.
 _PLAIN_KEY = re.compile(rf"{_PREFIX}[A-Za-z0-9_-]{{16,}}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{32,}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:]{8}(Z|[+-][0-9]{2}:[0-9]{2}))?")
@@ -62,7 +62,7 @@ class KeyRecord:
     expires_at: float | None
     """Expiry in whole seconds since 1970; None: never."""
     created_at: float | None
-    """Creation time in whole seconds since 1970; None: unknown."""
+    """Creation time in whole seconds since 1970; None: not known."""
 
     def is_expired(self, now: Seconds) -> bool:
         """Return whether the key has expired at `now` (seconds since 1970)."""
@@ -84,7 +84,7 @@ class NewKey:
 
 
 class KeyTable:
-    """Immutable table of keys.
+    """Immutable table of API keys, found by key or by key id.
 
     Raises:
         ConfigError: If two records have the same id or digest.
@@ -102,7 +102,7 @@ class KeyTable:
         """Return the record of a key, expired or not; None if the key is unknown."""
         digest = _sha256(secret)
         record = self._by_digest.get(digest)
-        # The timing of the look-up depends on the digest, which callers cannot choose.
+        # The time of the look-up depends on the digest, which callers cannot choose.
         if record is None or not hmac.compare_digest(record.digest, digest):
             return None
         return record
@@ -161,16 +161,16 @@ def create_key(
 
     Args:
         tenant: Tenant of the key; None only with the scope `proxy` or `operate`.
-        user: User for whom its calls are logged.
+        user: User who is logged for the key's calls.
         scopes: Rights of the key.
-        max_weight: Largest weight that its applications may request.
+        max_weight: Largest weight that applications with the key may request.
         expires_at: Seconds since 1970, rounded down; None: never.
         now: Seconds since 1970.
         taken: Ids of existing keys.
         random_bytes: Returns the given number of random bytes.
 
     Raises:
-        ConfigError: If a value is not allowed; names the field.
+        ConfigError: If a value is not allowed; the message names the field.
     """
     while True:
         text = base64.urlsafe_b64encode(random_bytes(_RANDOM_BYTES)).decode().rstrip("=")
@@ -199,8 +199,8 @@ def read_records(text: str) -> tuple[KeyRecord, ...]:
     """Return the keys of a file written by `write_records`.
 
     Raises:
-        ConfigError: If it has a mistake; names entry, field, value and what is allowed, and shows
-            neither a key nor a digest.
+        ConfigError: If the file has a mistake; the message names entry, field, value and what is
+            allowed, and shows neither a key nor a digest.
     """
     root = _read_yaml(text)
     if not isinstance(root, dict) or "keys" not in root:
@@ -230,11 +230,11 @@ def check_distinct(records: Sequence[KeyRecord]) -> None:
     """Check that no two keys have the same id or digest.
 
     Raises:
-        ConfigError: If two have.
+        ConfigError: If two keys have the same id or digest.
     """
     by_id: dict[str, int] = {}
     for index, record in enumerate(records):
-        # An id is the start of its digest, so equal digests imply equal ids.
+        # A key's id is the start of its digest, so equal digests imply equal ids.
         first = by_id.setdefault(record.key_id, index)
         if first != index:
             same = "sha256" if records[first].digest == record.digest else "id"
@@ -294,7 +294,7 @@ def read_time(text: str) -> float:
     """Parse a time, as in `expires`; return seconds since 1970.
 
     Raises:
-        ValueError: If it is malformed; says what is allowed.
+        ValueError: If the time is malformed; the message says what is allowed.
     """
     try:
         if not _TIME.fullmatch(text):
@@ -315,7 +315,7 @@ def write_time(at: float) -> str:
     """Format seconds since 1970 as a time in UTC, without fraction.
 
     Raises:
-        ConfigError: If it is not in the years 1970 to 9999.
+        ConfigError: If the time is not in the years 1970 to 9999.
     """
     if not 0 <= at <= _LATEST:
         raise ConfigError("a time from 1970 to 9999 is allowed")
@@ -449,7 +449,7 @@ _DEPTH = 4
 
 
 def _read_yaml(text: str) -> object:
-    """Parse YAML's mappings, lists and scalars; a scalar is a string, or None for null.
+    """Parse YAML mappings, lists and scalars; a scalar becomes a string, or None for null.
 
     It uses the parser's events instead of PyYAML's composer, because ids such as 12345678 must stay
     strings, deep nesting crashes the composer, and a duplicate field must be an error.
@@ -464,7 +464,7 @@ def _read_yaml(text: str) -> object:
         if not isinstance(next(events), yaml.StreamEndEvent):
             raise ConfigError("has several YAML documents: one is allowed")
     except yaml.YAMLError as error:
-        # The error's own text quotes the line, which may contain a key.
+        # The message of PyYAML quotes the line, which may contain a key.
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or ""
         place = f" in line {mark.line + 1}" if mark else ""
@@ -509,7 +509,7 @@ def _entry_name(index: int, fields: object) -> str:
 
 
 def _quote(value: object) -> str:
-    """Return a short text of a value for messages, without keys and digests."""
+    """Return a short text of a value for error messages, with keys and digests removed."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -526,5 +526,5 @@ def _redact(text: str) -> str:
 
 
 def _sha256(secret: str) -> str:
-    # surrogatepass: headers may contain lone surrogates.
+    # `surrogatepass`, because headers may contain lone surrogates.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

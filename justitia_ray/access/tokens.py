@@ -1,8 +1,8 @@
 """Verify JSON Web Tokens with the keys of their issuer, and map them to identities.
 
 The result is cached for at most 60 s and never beyond the token's expiry, so that most calls cost a
-hash and a look-up. A key that its issuer withdraws therefore stays valid for the lifetime of its
-set (see `key_sets`) plus 60 s.
+hash and a look-up. So a key that its issuer withdraws stays valid for the lifetime of its key set
+(see `key_sets`) plus 60 s.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ from justitia_ray.units import Seconds
 LONGEST_TOKEN = 16_384
 """Maximum length of a token in characters; gateways allow headers of 8 to 16 KiB."""
 REMEMBERED_S: Seconds = 60.0
-"""Seconds for which the result of a verification is cached."""
+"""Time for which the result of a verification is cached (seconds)."""
 MOST_REMEMBERED = 10_000
-"""Maximum number of cached tokens; the least recently used is dropped."""
+"""Maximum number of cached tokens; the least recently used token is dropped."""
 
 _LONGEST_CREDENTIAL = 100
 _LONGEST_USER = 255
-"""Maximum length of a subject in OpenID Connect."""
+"""Maximum length of a user name; OpenID Connect sets it for subjects."""
 _LAST_INSTANT = 253_402_300_799
-"""Last second of the year 9999; larger times are in milliseconds, or wrong."""
+"""Last second of the year 9999; a later time in a token is in milliseconds, or wrong."""
 
 _Claims: TypeAlias = Mapping[str, Any]
 
@@ -41,8 +41,8 @@ class Issuer:
     """Trusted issuer of tokens: its name, keys, and claims for tenant, user and scopes.
 
     Raises:
-        ConfigError: If the address of its keys is not allowed, or an algorithm is not an allowed
-            asymmetric one.
+        ConfigError: If the address of the issuer's keys is not allowed, or an algorithm is not an
+            allowed asymmetric one.
     """
 
     issuer: str
@@ -50,9 +50,9 @@ class Issuer:
     audience: str
     """Value that a token's `aud` has to contain."""
     jwks_url: str | None = None
-    """URL of the issuer's keys; None: taken from its discovery document."""
+    """URL of the issuer's keys; None: it is taken from the discovery document."""
     jwks_ca_file: str | None = None
-    """File of CA certificates trusted for `jwks_url`; None for those of the system."""
+    """File of CA certificates trusted for `jwks_url`; None for the system's certificates."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     """Accepted signature algorithms."""
     tenant_claim: str = "tenant"
@@ -65,7 +65,7 @@ class Issuer:
     scope_claim: str = "scope"
     """Claim with the scopes, separated by spaces or as a list."""
     scope_prefix: str = "justitia."
-    """Prefix of the scopes of this service, which is removed."""
+    """Prefix of the scopes of this service, which is removed from them."""
     max_weight: float = 1.0
     """Largest weight that a token's applications may request."""
     leeway_s: Seconds = 30.0
@@ -139,7 +139,7 @@ class TokenVerifier:
         Raises:
             Unauthenticated: If the token is invalid.
             Forbidden: If the token is valid, but names no tenant.
-            AdmissionError: If the issuer's keys are not available now, so that the token cannot be
+            AdmissionError: If the issuer's keys are not available now, so that no token can be
                 checked.
         """
         if len(token) > LONGEST_TOKEN:
@@ -199,7 +199,7 @@ def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | No
     """Return a token's claims; None if its signature does not fit the key.
 
     Raises:
-        Unauthenticated: If it is not for this service, or malformed.
+        Unauthenticated: If the token is not for this service, or malformed.
     """
     try:
         claims: _Claims = jwt.decode(
@@ -239,7 +239,7 @@ def _check_times(claims: _Claims, now: Seconds, leeway_s: Seconds) -> Seconds:
     """Return the expiry of a token plus leeway, in seconds since 1970.
 
     Raises:
-        Unauthenticated: If it has expired, or is not valid yet.
+        Unauthenticated: If the token has expired, or is not valid yet.
     """
     for name in ("exp", "nbf", "iat"):
         value = claims.get(name, 0)

@@ -1,1 +1,1 @@
-"""Metrics and their series, log lines, and traces."""
+"""Exported metrics, log lines and traces."""

@@ -1,4 +1,4 @@
-"""Spans of a call: in the queue, under each lease, and as a whole; and of its application.
+"""Spans of traces: a whole call, its wait in the queue, each of its leases, and its application.
 
 A call that is not traced costs one hash of its application's name. Spans are created by hand when
 they end, and passed to an export function.
@@ -28,7 +28,8 @@ from justitia_ray.protocol.engine import Progress
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
 
 ASKED_AFTER_S: Seconds = 0.05
-"""Seconds after which a waiting traced call requests its outlook, once, from the scheduler."""
+"""Time after which a waiting traced call requests its outlook from the scheduler, once (seconds).
+"""
 
 Kind = Literal["internal", "server", "client"]
 Value = str | int | float | bool
@@ -39,13 +40,13 @@ AskOutlooks = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Span:
-    """A span that has started; it is exported when it ends."""
+    """A span that has started; a span is exported when it ends."""
 
     name: str
     context: TraceContext
     parent: TraceContext | None
     started_ns: int
-    """Start in nanoseconds since 1970, by the clock that `ended_ns` uses."""
+    """Start in nanoseconds since 1970, on the same clock as `ended_ns`."""
     kind: Kind = "internal"
     ended_ns: int = 0
     attributes: dict[str, Value] = field(default_factory=dict)
@@ -73,7 +74,7 @@ def _error_name(error: BaseException) -> str:
 
 
 class CallTrace(Protocol):
-    """Trace of one call; its methods are called in the order of their definitions."""
+    """Trace of one call; the methods are called in the order of their definitions."""
 
     headers: Mapping[str, str]
     """Trace headers for the replica; set when the call is submitted."""
@@ -85,10 +86,10 @@ class CallTrace(Protocol):
         """Record that the call was granted a lease."""
 
     def note_lost(self, error: BaseException) -> None:
-        """Record that a lease was lost before the call ended, so that the call waits again."""
+        """Record that a lease was lost before the call ended; the call waits for another lease."""
 
     def end(self, status: int | None = None) -> None:
-        """End the trace once, with a status or with the current exception."""
+        """End the trace once, with a status or with the exception being handled."""
 
 
 class CallFacts(NamedTuple):
@@ -109,9 +110,9 @@ class CallTracer:
         export: Receives the finished spans.
         model: The model's name.
         ask_outlooks: Requests the applications' outlooks from the scheduler.
-        parent: Parent of a call's span if the caller sends a trace context: the application's span,
-            with a link to the caller's, or the caller's span, with a link to the application's; the
-            parent also decides whether the call is traced.
+        parent: Parent of a call's span if the caller sends a trace context: either the
+            application's span or the caller's span. The other one of the two is linked; the parent
+            also decides whether the call is traced.
         clock: Returns nanoseconds since 1970.
     """
 
@@ -178,7 +179,7 @@ def _set_application_attributes(
 
 
 class TracedCall:
-    """Trace of a call while tracing is on; the sampling decision is made at its submission."""
+    """Trace of one call while tracing is on; whether it is sampled is decided at its submission."""
 
     def __init__(self, tracer: CallTracer, facts: CallFacts) -> None:
         self.headers: Mapping[str, str] = {}
@@ -186,7 +187,7 @@ class TracedCall:
         self._facts = facts
         self._began_ns = tracer.clock()
         self._call: Span | None = None
-        """Span of the whole call; None if it is not traced, or has ended."""
+        """Span of the whole call; None if the call is not traced, or has ended."""
         self._waits: Span | None = None
         self._runs: Span | None = None
         self._attempt = 0
@@ -205,7 +206,7 @@ class TracedCall:
                 parent, link = (caller, own) if tracer.joins_callers else (own, caller)
                 links = (link,)
         if not parent.is_sampled:
-            # Without the header, the engine would sample by its own rule.
+            # Without this header, the engine would sample by its own rule.
             self.headers = {TRACEPARENT: parent.traceparent}
             return
         operation = c.operation_of(facts.path)
@@ -224,7 +225,7 @@ class TracedCall:
         self._start_wait()
 
     def note_granted(self, grant: Grant) -> None:
-        """End the wait in the queue, and start the lease's span."""
+        """End the span of the wait in the queue, and start the span of the lease."""
         if self._call is None or self._waits is None:
             return
         self._cancel_outlook_request()
@@ -240,7 +241,7 @@ class TracedCall:
         self.headers = {TRACEPARENT: runs.context.traceparent}
 
     def note_lost(self, error: BaseException) -> None:
-        """End the lease's span with its error, and start the span of another wait."""
+        """End the span of the lease with its error, and start the span of another wait."""
         if self._runs is not None:
             self._set_error(self._runs, error)
             self._end_span(self._runs)
@@ -248,7 +249,7 @@ class TracedCall:
             self._start_wait()
 
     def end(self, status: int | None = None) -> None:
-        """End all open spans of the call, with a status or with the current exception."""
+        """End all open spans of the call, with a status or with the exception being handled."""
         call = self._call
         if call is None:
             return
@@ -277,7 +278,7 @@ class TracedCall:
         self._asking = asyncio.create_task(self._request_outlook())
 
     async def _request_outlook(self) -> None:
-        """Request the application's outlook; add it to the span of the wait."""
+        """Request the application's outlook, and add it to the span of the wait."""
         span = self._waits
         with suppress(JustitiaError):  # the scheduler may be restarting
             outlooks = await self._tracer.ask_outlooks((self._application_id,))
@@ -348,7 +349,7 @@ class EngineTracer:
         return span
 
     def end(self, span: Span, status: int, used: Progress) -> None:
-        """Export the span of an ended call, with the current exception if there is one.
+        """Export the span of an ended call, with the exception being handled, if any.
 
         Args:
             span: Span of the call.

@@ -1,10 +1,10 @@
-"""Log lines that consist of an event name and JSON fields, never of prompts or completions.
+"""Log lines: an event name with JSON fields, and never a prompt or a completion.
 
-If a logger writes JSON lines, the fields are fields of the line, beside those that Serve adds
-(`request_id`, `replica`, …). If it writes text, they are a JSON object after the name.
+In a JSON log, the fields of the event are fields of the line, beside those that Serve adds
+(`request_id`, `replica`, …). In a text log, they are a JSON object after the event's name.
 
-The scheduler writes its lines in batches: formatting and writing one line at once for each
-application takes a seventh of its time.
+The scheduler writes its lines in batches, because formatting and writing one line for each
+application at once would take a seventh of its time.
 """
 
 import json
@@ -23,7 +23,7 @@ from justitia_ray.units import Epoch, Seconds
 _BATCH = 50
 """Maximum number of lines that are formatted at once, which takes a millisecond or two."""
 _BATCH_S: Seconds = 0.2
-"""Maximum seconds for which a line is delayed."""
+"""Maximum delay of a line (seconds)."""
 
 
 def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> None:
@@ -33,7 +33,7 @@ def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> 
         logger: The logger to write to.
         level: A level of `logging`.
         event: The event's name, e.g. `application.ended`.
-        fields: Values that JSON can represent; any other is written as text.
+        fields: Values that JSON can represent; any other value is written as text.
     """
     if not logger.isEnabledFor(level):
         return
@@ -118,7 +118,7 @@ _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "ascti
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object: time, level, message, and the fields of the event."""
+    """Formats a log record as a JSON object: time, level, message, and the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
@@ -133,14 +133,14 @@ class JsonLines(logging.Formatter):
         own = {
             key: value
             for key, value in vars(record).items()
-            # Ray, once imported, adds a field to every record: `_ray_timestamp_ns`
+            # Ray, once imported, adds the field `_ray_timestamp_ns` to every record.
             if key not in _RECORD_FIELDS and not key.startswith("_")
         }
         return json.dumps(line | own, default=str)
 
 
 class JsonBatches(MemoryHandler):
-    """Writes JSON lines in batches; a warning is written at once, with the lines before it.
+    """Writes JSON lines in batches; a warning is written at once, after the lines before it.
 
     Args:
         stream: Output of the lines.
@@ -172,7 +172,7 @@ class JsonBatches(MemoryHandler):
                 self._stream.flush()
 
     def _keep_flushing(self) -> None:
-        """Write batches with a delay, in one thread; a thread for each batch would be too slow."""
+        """Write batches after their delay, in one thread; a thread for each batch would be slow."""
         while True:
             self._has_lines.wait()
             time.sleep(self._batch_s)
@@ -181,7 +181,7 @@ class JsonBatches(MemoryHandler):
 
 
 def write_json_lines() -> None:
-    """Log JSON lines to standard error in this process, besides what its handlers write."""
+    """Log JSON lines to standard error in this process, beside the output of its other handlers."""
     logging.basicConfig(level=logging.INFO, handlers=[JsonBatches(sys.stderr)])
     logging.getLogger("justitia_ray").setLevel(logging.INFO)
 

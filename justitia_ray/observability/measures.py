@@ -1,7 +1,7 @@
-"""Series of a process between two exports: plain numbers that an exporter reads periodically.
+"""Metric series of a process: plain numbers that an exporter reads periodically.
 
-A count is an integer's addition, and an observation that of its bucket: cheap enough for every
-event. The cost of an export is paid once for all events since the last one.
+Counting adds to one number, and observing a value adds to the number of its bucket: cheap enough
+for every event. The cost of an export is paid once for all events since the last export.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,8 @@ from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
-"""Label value of classes and tenants beyond the limit; it does not count towards the limit."""
+"""Label value of classes and tenants beyond the limit; this value does not count towards the limit.
+"""
 
 
 class MetricsBackend(Protocol):
@@ -29,7 +30,7 @@ class MetricsBackend(Protocol):
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Set a histogram's bucket counts and sum to their present totals.
+        """Set a histogram's bucket counts and its sum to their current totals.
 
         Args:
             metric: The histogram.
@@ -54,13 +55,14 @@ class CounterSeries:
         self._total += amount
 
     def set_total(self, total: float) -> None:
-        """Set the total from a counter that is kept elsewhere."""
+        """Set the total from a counter that is kept outside this module."""
         self._total = total
 
     def export(self, backend: MetricsBackend) -> None:
         """Export the increase since the last export; the first export creates the series with 0.
 
-        A rate includes the first increase of a series only if the series was scraped as 0 before.
+        Prometheus's `rate` includes the first increase of a series only if the series was scraped
+        as 0 before.
         """
         new = self._total - (self._exported_total or 0)
         if new > 0 or self._exported_total is None:
@@ -118,9 +120,9 @@ class Measures:
     Args:
         set_by: Kind of the process.
         common: Labels that all series of the process have.
-        max_classes: Maximum number of application classes with their own series; others are
-            `other`.
-        max_tenants: The same for tenants, and for nodes.
+        max_classes: Maximum number of application classes with their own series; further classes
+            share the series `other`.
+        max_tenants: The same limit for tenants, and for nodes of their tree.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class Measures:
         return self._told_apart[name].name_of(value)
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export every series; an error of one does not stop the others.
+        """Export every series; an error of one series does not stop the others.
 
         Raises:
             Exception: The first exception of the backend.

@@ -2,8 +2,8 @@
 
 Names are `justitia_<noun>_<unit>`, and Ray's exporter puts `ray_` before them. The dashboard and
 the table of `deployments/monitoring/README.md` are generated from this table. Each process of the
-kind in `set_by` exports its own series (Ray adds a `WorkerId`), so a query adds them up or takes
-the maximum: `sum by (model)`, `max by (model)`.
+kind in `set_by` exports its own series (Ray adds a `WorkerId`), so a query adds the series up or
+takes the maximum: `sum by (model)`, `max by (model)`.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,9 @@ EXPORTED_PREFIX = "ray_"
 """Prefix that Ray's exporter adds to every name."""
 
 ALL_LABELS = ("application", "model")
-"""Labels of every metric: `name` of the arguments, and the model. Ray Serve's own metrics have the
-name of the deployed Serve application there, which may differ."""
+"""Labels of every metric: `name` of the arguments, and the model. In Ray Serve's own metrics the
+first label is the name of the deployed Serve application, which may differ.
+"""
 
 _QUEUE_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COMPLETION_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -81,14 +82,15 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
 """Labels with known values: their counters are exported as 0 from the start. An operator's own
 headers and body fields add further values of `recognized_by`.
 
-The reasons exclude refusals that end an admitted inference, because these are counted as outcomes.
+The reasons leave out refusals that end an admitted inference, because these are counted as
+outcomes.
 """
 BOUNDED_LABELS = ("application_class", "tenant", "node")
 """Labels whose values come from callers and operators; beyond `metrics.max_classes`, and for
 tenants and nodes `metrics.max_tenants`, the value is `other`. Nodes are named as in `tenants` of
 the `user_config`, including patterns such as `acme/*`."""
 OPEN_LABELS = ("code",)
-"""Labels whose values depend on another label."""
+"""Labels whose values depend on the value of another label, so that they cannot be listed."""
 
 
 @dataclass(frozen=True, slots=True)

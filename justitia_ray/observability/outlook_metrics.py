@@ -1,4 +1,4 @@
-"""Metrics of outlooks and deadlines: why applications wait, and how accurate predictions were."""
+"""Metrics of outlooks and deadlines: why applications wait, and how accurate outlooks were."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class OutlookMetrics:
 
     Args:
         measures: The series of a scheduler.
-        clock: Precise monotonic clock, for the time that measuring takes.
+        clock: Precise monotonic clock, for the time that counting takes.
     """
 
     def __init__(self, measures: Measures, clock: Callable[[], Seconds]) -> None:
@@ -40,7 +40,7 @@ class OutlookMetrics:
             self._deadlines["made"].increase()
 
     def record_deadline(self, event: ev.Event) -> None:
-        """Count an inference that an event refused because of its deadline."""
+        """Count an inference that was refused because of its deadline."""
         is_new = isinstance(event, ev.InferenceSubmitted)
         self._deadlines["refused" if is_new else "missed"].increase()
 
@@ -48,9 +48,9 @@ class OutlookMetrics:
         """Update the counters of starts; count live applications again if the last count is old.
 
         Args:
-            core: The core, which must already include the reasons outside it that hold applications
-                back.
-            held_back: Applications that wait for the accounts before they are opened.
+            core: The core, after it was told why applications are held back outside the core.
+            held_back: Number of applications that wait for the quota accounts before they are
+                opened.
         """
         for (band, fell), count in core.outlooks.starts.fell.items():
             self._measures.counter(m.EXPECTED_STARTS_TOTAL, band, fell).set_total(count)

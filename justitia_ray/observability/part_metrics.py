@@ -15,8 +15,9 @@ from justitia_ray.protocol.refusals import drop_reason
 from justitia_ray.units import ApplicationId, Epoch, Seconds, Tokens
 
 _MAX_SOURCES = 50_000
-"""Maximum number of open applications with a recorded estimate source (10 MB); the oldest are
-dropped. The default of `scheduler.max_open_applications`."""
+"""Maximum number of open applications whose estimate source is kept (10 MB); the oldest are
+dropped. It equals the default of `scheduler.max_open_applications`.
+"""
 
 
 class IngressMetrics:
@@ -25,9 +26,9 @@ class IngressMetrics:
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._asked: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Estimate sources of applications whose opening is not confirmed yet."""
+        """Sources of the estimates of applications whose opening is not confirmed yet."""
         self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Estimate sources of open applications."""
+        """Sources of the estimates of open applications."""
         self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
         self._dropped = {
             pair: measures.counter(m.DROPPED_CALLS_TOTAL, pair[0] or "none", pair[1].value)
@@ -40,7 +41,7 @@ class IngressMetrics:
         self._epoch: Epoch = 0
 
     def record_estimate(self, application_id: ApplicationId, source: Source) -> None:
-        """Record the estimate in a request to open an application.
+        """Record the source of the estimate in a request to open an application.
 
         The scheduler uses the first estimate, so a later one changes nothing.
         """
@@ -86,7 +87,7 @@ class IngressMetrics:
         self._missed.increase()
 
     def record_end(self, ended: EndApplication) -> None:
-        """Record the estimate's error of a finished application that was opened here."""
+        """Record the error of the estimate for a finished application that was opened here."""
         source = self._sources.get(ended.application_id)
         self.forget_application(ended.application_id)
         if source is None or not is_lesson(ended):
@@ -139,7 +140,7 @@ class ReplicaMetrics:
         output_tokens: Tokens,
         cached_tokens: Tokens,
     ) -> None:
-        """Set the gauges, and the totals of the engine's and the lease table's own counters."""
+        """Set the gauges, and the totals from the counters of the engine and the lease table."""
         measures, capacity = self._measures, self._kv_tokens
         measures.gauge(m.KV_CAPACITY_TOKENS).value = capacity
         measures.gauge(m.KV_UTILIZATION_RATIO).value = 1 - free_kv_tokens / capacity
@@ -170,7 +171,7 @@ class PredictorMetrics:
         self._measures.counter(m.TRAININGS_TOTAL, result).increase()
 
     def measure(self, versions: Mapping[str, int]) -> None:
-        """Set the model version of each class; the label `other` has no version.
+        """Set the model version of each class; classes that share the label `other` have none.
 
         Args:
             versions: Version of the model in use by class; 0 if the mean of the class is used.

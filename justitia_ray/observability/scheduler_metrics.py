@@ -21,11 +21,11 @@ from justitia_ray.scaling.sizing import SizeDecision
 from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
-"""Histogram steps per power of ten; each power of ten is a limit between steps."""
+"""Number of histogram buckets per power of ten; each power of ten is a limit of a bucket."""
 _LEAST_S: Seconds = 1e-6
-"""Shortest duration with a step of its own, in seconds."""
+"""Shortest duration with a bucket of its own (seconds)."""
 _LAST = 9 * _STEPS_A_DECADE
-"""Last step, up to 1,000 s, which also counts longer decisions."""
+"""Index of the last bucket, up to 1,000 s; longer decisions count there too."""
 _LAG_SHARE = 0.01
 """Maximum share of the scheduler's time that the search for the greatest lag may take."""
 _ROUNDING = 1e-9
@@ -55,7 +55,7 @@ _QUEUE_GAUGES = (
 
 
 class DecisionMeter:
-    """Histogram of decision durations; its counts never decrease, so readings can be subtracted."""
+    """Histogram of decision durations; counts never decrease, so readings can be subtracted."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -66,23 +66,23 @@ class DecisionMeter:
         """Count an event that the core has handled.
 
         Args:
-            duration_s: Time that it took, in seconds.
-            count: Number of decisions that it contained, each with an equal share of the time: a
-                pull that grants forty inferences counts as forty decisions, not as one slow one.
+            duration_s: Time that the event took (seconds).
+            count: Number of decisions in the event, each with an equal share of the time: a pull
+                that grants forty inferences counts as forty decisions, not as one slow decision.
         """
         decades = math.log10(max(duration_s / count, _LEAST_S) / _LEAST_S)
         self._counts[min(math.ceil(decades * _STEPS_A_DECADE), _LAST)] += count
         self.total_s += duration_s
 
     def count_within(self, bound_s: Seconds) -> int:
-        """Return the number of decisions up to a duration, exact if it is the limit of a step."""
+        """Return the number of decisions up to a duration; exact at the limit of a bucket."""
         if bound_s == math.inf:
             return self._counts.total()
         last = round(math.log10(bound_s / _LEAST_S) * _STEPS_A_DECADE)
         return sum(count for step, count in self._counts.items() if step <= last)
 
     def totals(self) -> dict[str, Any]:
-        """Return count, total seconds, and pairs `[limit in seconds, count]` per step."""
+        """Return count, total seconds, and pairs `[limit in seconds, count]` by bucket."""
         return {
             "count": self._counts.total(),
             "total_s": self.total_s,
@@ -99,7 +99,7 @@ def _step_limit_s(step: int) -> Seconds:
 class LiveLag:
     """Finds the live application with the greatest lag behind GPS, a sign of starvation.
 
-    A new search starts only when the last one amounts to 1 % of the time since.
+    A new search starts only when the last search amounts to at most 1 % of the time since.
 
     Args:
         clock: Precise monotonic clock (seconds).
@@ -113,9 +113,9 @@ class LiveLag:
     def greatest_s(self, core: SchedulerCore) -> Seconds:
         """Return the greatest lag of a waiting application, in seconds; 0 if none is behind.
 
-        The lag is the one that a start now would have. With more than `MAX_LAG_CANDIDATES` live
-        applications, the earliest arrivals and the first in order are searched: unless they were
-        idle, they have waited longest.
+        The lag is the one that the application would have if it started now. With more than
+        `MAX_LAG_CANDIDATES` live applications, only the earliest arrivals and the first in order
+        are searched: unless they were idle, they have waited longest.
         """
         began_at = self._clock()
         if began_at < self._due_at:
@@ -132,10 +132,12 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
-    apart = core.ledger.fair_share.sets_apart  # tags in a demoted tree belong to another clock
+    # Tags of tenants beyond their quota belong to another clock
+    apart = core.ledger.fair_share.sets_apart
     ranked = (a for a in candidates if a.waiting and not (apart and a.is_deprioritised))
     tags = ((lags.tag(a.application_id), a.sequence, a) for a in ranked)
-    # Before the known history: it was late before this scheduler became the leader.
+    # Tags before the known history are skipped: those applications were late before this scheduler
+    # became the leader.
     late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
@@ -158,7 +160,7 @@ class SchedulerMetrics:
 
     Args:
         measures: The series of a scheduler.
-        clock: Precise monotonic clock, for the time that measuring takes.
+        clock: Precise monotonic clock, for the time that the search for the greatest lag takes.
 
     Attributes:
         tenants: Metrics of the tree of tenants.
@@ -175,7 +177,7 @@ class SchedulerMetrics:
         self._by_class: dict[tuple[str, str], ClassSeries] = {}
         """Series by class and tenant."""
         self._last: tuple[Seconds, float] | None = None
-        """Time and value of virtual time V at the last reading."""
+        """Time and value of virtual time V at the last export."""
         self._has_target = False
         """Whether autoscaling has ever had a target drain time."""
 
@@ -191,7 +193,7 @@ class SchedulerMetrics:
         state: State,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Count the actions of one event; called after each event, so it must be cheap.
+        """Count the actions of one event; it is called after each event, so it must be cheap.
 
         Args:
             event: The event.
@@ -228,13 +230,13 @@ class SchedulerMetrics:
         """Set the gauges, and the totals of the core's and the meter's own counters.
 
         Args:
-            core: The core, which must already include the reasons outside it that hold applications
-                back.
-            decisions: Durations of its decisions.
+            core: The core, after it was told why applications are held back outside the core.
+            decisions: Durations of the core's decisions.
             epoch: The scheduler's epoch.
             now: The core's current time.
             store_reachable: Whether saves reach the store.
-            held_back: Applications that wait for the accounts before they are opened.
+            held_back: Number of applications that wait for the quota accounts before they are
+                opened.
         """
         state, counters = core.state, core.state.counters
         virtual_time = float(core.ledger.fair_share.clock.virtual_time)
@@ -260,7 +262,7 @@ class SchedulerMetrics:
         self._set_totals(core, decisions)
 
     def measure_size(self, size: SizeDecision, target_drain_s: Seconds | None) -> None:
-        """Set the wanted number of replicas, and the drain time with the present replicas.
+        """Set the wanted number of replicas, and the drain time with the current replicas.
 
         Args:
             size: The decision.
@@ -269,7 +271,7 @@ class SchedulerMetrics:
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
         self._has_target = self._has_target or target_drain_s is not None
-        if self._has_target:  # no series without a target
+        if self._has_target:  # without a target there is no series
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
@@ -278,7 +280,7 @@ class SchedulerMetrics:
             self._measures.gauge(metric).value = 0
         if self._has_target:
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = 0
-        self._measures.gauge(m.STORE_REACHABLE).value = 1  # nothing is left to save
+        self._measures.gauge(m.STORE_REACHABLE).value = 1  # it has nothing to save any more
         self._outlooks.step_down()
         self.tenants.step_down()
         self._set_totals(core, decisions)
@@ -311,7 +313,7 @@ class SchedulerMetrics:
     def _count_start(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
-            return  # a repeated inference may have started before
+            return  # a repeated inference may have been counted before
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         series = self._series_of(application.application_class, application.tenant)

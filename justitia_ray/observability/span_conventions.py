@@ -1,4 +1,4 @@
-"""Table of spans and their attributes; their names occur nowhere else in the code.
+"""Table of spans and their attributes; the names occur nowhere else in the code.
 
 `gen_ai.*` are OpenTelemetry's semantic conventions for generative AI, status Development; this file
 follows their changes. `justitia.*` are this project's. No attribute contains a prompt or an answer.
@@ -25,7 +25,7 @@ ENGINE_SPAN = "justitia.engine"
 
 
 def operation_of(path: str) -> str:
-    """Return the conventional operation name of an API path; else the last part of the path."""
+    """Return the conventional operation name of an API path, or else the path's last part."""
     return _OPERATIONS.get(path) or path.rpartition("/")[2]
 
 

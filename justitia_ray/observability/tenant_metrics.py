@@ -1,4 +1,4 @@
-"""Metrics of the tree of tenants: quotas and usage of nodes, and exchanges with the accounts."""
+"""Metrics of the tree of tenants: quotas and usage of nodes, and calls to the accounts actor."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _NODE_GAUGES = (m.QUOTA_LIMIT, m.QUOTA_USED, m.QUOTA_RESERVED, m.QUOTA_EXCEEDED)
 
 
 class ExchangeMeter:
-    """Counts exchanges with the accounts, and records the durations of answered ones."""
+    """Counts calls to the accounts actor, and records the durations of answered calls."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -25,12 +25,12 @@ class ExchangeMeter:
         self._durations: deque[Seconds] = deque(maxlen=_MOST_DURATIONS)
 
     def record_answer(self, duration_s: Seconds) -> None:
-        """Count an exchange that was answered."""
+        """Count a call to the accounts actor that was answered."""
         self.answered += 1
         self._durations.append(duration_s)
 
     def record_failure(self) -> None:
-        """Count an exchange without an answer, which will be repeated."""
+        """Count a call to the accounts actor without an answer, which will be repeated."""
         self.failed += 1
 
     def take_durations(self) -> list[Seconds]:
@@ -41,12 +41,12 @@ class ExchangeMeter:
 
 
 class TenantMetrics:
-    """Sets the metrics of quotas, of usage by node, and of exchanges before each export."""
+    """Sets the metrics of quotas, of usage by node, and of calls to the accounts actor."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._counted: dict[tuple[str, ClientId], float] = {}
-        """Part of each tenant's totals that was added to its node before, by (kind, tenant)."""
+        """Part of each tenant's totals that was already added to its node, by (kind, tenant)."""
         self._tenant_keys: set[tuple[str, str, str]] = set()
         """(tenant, unit, period) of the quotas that have gauges."""
         self._node_keys: set[tuple[str, str, str]] = set()
@@ -79,8 +79,8 @@ class TenantMetrics:
 
         Args:
             nodes: The quotas of each node.
-            tree: Tree that describes the nodes.
-            refusals: Applications and inferences refused for a quota since the start.
+            tree: Tree of tenants that contains the nodes.
+            refusals: Number of applications and inferences refused for a quota since the start.
         """
         measures, left = self._measures, dict[tuple[str, str, str], float]()
         sums: dict[tuple[str, str, str], tuple[float, ...]] = {}
@@ -109,10 +109,10 @@ class TenantMetrics:
         measures.counter(m.REFUSALS_TOTAL, Refusal.QUOTA_EXHAUSTED.value).set_total(refusals)
 
     def measure_exchanges(self, meter: ExchangeMeter, waiting_claims: int) -> None:
-        """Export counts and durations of the exchanges since the last export.
+        """Export counts and durations of calls to the accounts actor since the last export.
 
         Args:
-            meter: Meter of the exchanges.
+            meter: Meter of these calls.
             waiting_claims: Number of undecided claims.
         """
         measures = self._measures
@@ -125,7 +125,8 @@ class TenantMetrics:
     def step_down(self) -> None:
         """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        for key in self._tenant_keys:  # queries take the maximum, the new leader's value
+        # Queries take the maximum, which is then the new leader's value
+        for key in self._tenant_keys:
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:
             for metric in _NODE_GAUGES:

@@ -2,8 +2,8 @@
 
 An application's trace id, the id of its own span and whether it is traced are hashes of its name,
 so every ingress process computes the same values without communication. BLAKE2b of
-`NAME|TENANT|APPLICATION` gives 24 bytes: the first 16 are the trace id; the last 8, mixed with a
-hash of the model's name, the span id, because an application has a span at each model that it
+`NAME|TENANT|APPLICATION` gives 24 bytes. The first 16 are the trace id. The last 8, mixed with a
+hash of the model's name, are the span id, because an application has a span at each model that it
 calls. An application is traced if the lower 64 bits of the trace id are below `sample_ratio`·2⁶⁴,
 the rule of OpenTelemetry's ratio sampler. A reused application id has the same trace again.
 """
@@ -54,7 +54,7 @@ def read_traceparent(text: str | None) -> TraceContext | None:
 def read_sampled(text: str | None) -> TraceContext | None:
     """Return the context of a `traceparent` header; None if its span is not sampled.
 
-    Nearly all headers are not traced; parsing them fully would take 1 µs per call.
+    Nearly all callers' spans are not sampled; parsing their headers fully would take 1 µs per call.
     """
     if text is None or (text.startswith(_FIRST_VERSION) and text.endswith(_NOT_SAMPLED)):
         return None

@@ -1,4 +1,4 @@
-"""Isolation of tenants in the engines' prefix cache, and the requests that can use it."""
+"""Isolation of tenants in the engines' prefix cache, and which requests can read the cache."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ Isolation = Literal["tenant", "top", "shared"]
 
 
 def cache_scope(isolation: Isolation, tenant: str) -> str:
-    """Return the scope in which a tenant's callers share the prefix cache; empty: all tenants.
+    """Return the group of tenants that share the prefix cache with a tenant; empty: all tenants.
 
     Args:
         isolation: `engine.cache_isolation`: share within a tenant, within a tree, or with all.
@@ -22,8 +22,8 @@ def cache_scope(isolation: Isolation, tenant: str) -> str:
 def reads_cache(body: InferenceBody) -> bool:
     """Return whether a request's prompts may be read from the prefix cache.
 
-    vLLM does not use it if prompt tokens need log probabilities, and for some inputs without
-    generation (`SamplingParams.skip_reading_prefix_cache`, vllm/sampling_params.py:622).
+    vLLM does not read the cache if prompt tokens need log probabilities, and for some inputs
+    without generation (`SamplingParams.skip_reading_prefix_cache`, vllm/sampling_params.py:622).
     """
     fields = body.fields
     if body.pools or fields.get("prompt_logprobs") is not None:

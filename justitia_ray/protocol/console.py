@@ -1,4 +1,4 @@
-"""Data of the console: the lines of its stream.
+"""Data of the console: the JSON lines of its stream.
 
 Names and order of the fields are those of the JSON. Times (`…_at`, `start`, `end`) are seconds on
 the scheduler's clock, which is close to Unix time; `at` of the same line is "now". Durations
@@ -33,7 +33,7 @@ QUEUE_ROWS = 50
 PLANNED = 128
 """Maximum number of planned rectangles in a frame."""
 PAST_S: Seconds = 300.0
-"""Maximum length of the past in a whole frame."""
+"""Maximum age of the bars in a whole frame."""
 
 CONTENT_TYPE = "application/x-ndjson"
 
@@ -53,8 +53,8 @@ class BarKind(StrEnum):
 class Bar(NamedTuple):
     """Rectangle in a lane: KV of an application on a replica over time. A JSON array.
 
-    A bar that was sent before replaces the earlier one with its id. If the application's KV changes
-    much, its bar ends and another one starts.
+    A bar replaces an earlier bar with the same id. If the application's KV changes much, its bar
+    ends and another bar starts.
     """
 
     id: int
@@ -67,11 +67,11 @@ class Bar(NamedTuple):
     end: Seconds | None
     """End; None if the bar has not ended."""
     kv_tokens: Tokens
-    """Height of the bar: KV tokens at the last look, or the mean of an ended bar."""
+    """Height of the bar: KV tokens at the last snapshot, or their mean over an ended bar."""
 
 
 class PlannedBar(NamedTuple):
-    """Rectangle in the future: next start of a waiting application, if predictions are right."""
+    """Rectangle in the future: next start of a waiting application, if predictions come true."""
 
     replica_id: ReplicaId
     application: ApplicationId
@@ -101,9 +101,9 @@ class ReplicaLane:
     used_kv_tokens: Tokens | None = None
     """KV in use by the engine's gauge at its last report; None before the first report."""
     leased_kv_tokens: Tokens | None = None
-    """KV held by running leases, as last reported."""
+    """KV tokens held by running leases, as last reported."""
     held_kv_tokens: Tokens | None = None
-    """KV of live applications' idle contexts."""
+    """KV tokens of idle contexts of live applications."""
     leases: int | None = None
     running: int | None = None
     sequences: int | None = None
@@ -134,7 +134,7 @@ class Strip:
     leased_kv_tokens: Tokens | None = None
     held_kv_tokens: Tokens | None = None
     free_kv_tokens: Tokens | None = None
-    """KV that is neither in use nor held by idle contexts."""
+    """KV that is neither in use nor occupied by idle contexts."""
     replicas_up: int | None = None
     replicas_wanted: int | None = None
     """Wanted number of replicas; None without autoscaling, or before its first decision."""
@@ -195,14 +195,14 @@ class Queue:
 
     rows: tuple[QueueRow, ...]
     waiting: int
-    """Number of waiting applications, also those that `rows` omits."""
+    """Number of waiting applications, including those that `rows` omits."""
     by_reason: Mapping[str, int]
     """Number of live applications by reason, without the node of a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Waiting times over applications, each that of its oldest waiting inference."""
+    """Waiting times of applications; an application's is that of its oldest waiting inference."""
 
     p50_s: Seconds
     p95_s: Seconds
@@ -214,7 +214,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLeft:
-    """Rest of a node's quota, over all models."""
+    """Remaining amount of a node's quota, over all models."""
 
     unit: str
     per: str
@@ -255,11 +255,11 @@ class Hello:
     tenant: ClientId | None
     """Tenant whose applications are shown, with its descendants; None: all tenants."""
     is_operator: bool
-    """Whether the viewer may cancel applications, ask "what if", and see predictors."""
+    """Whether the viewer may cancel applications, ask what-if questions, and see predictors."""
     models: tuple[str, ...]
     """Models with frames in this stream."""
     policies: tuple[str, ...] = ()
-    """Names of policies for "what if" questions."""
+    """Names of policies for what-if questions."""
     interval_s: Seconds = INTERVAL_S
 
 
@@ -272,14 +272,15 @@ class Frame:
     epoch: Epoch
     """Term of the scheduler; ids of bars start again in a new term."""
     number: int
-    """Number of the look since the scheduler's start; numbers may be skipped."""
+    """Number of the snapshot since the scheduler's start; numbers may be skipped."""
     at: Seconds
     """Time of the frame, on the scheduler's clock."""
     recorded_from: Seconds
     """Time from which bars are complete; recording starts with the first viewer."""
     is_whole: bool
-    """Whether `bars` are all bars of the past, which replace the reader's bars; otherwise they are
-    the bars that have changed since the model's last frame."""
+    """Whether `bars` are all recorded bars, which replace the reader's bars; otherwise they are the
+    bars that have changed since the model's last frame.
+    """
     strip: Strip
     replicas: tuple[ReplicaLane, ...] = ()
     bars: tuple[Bar, ...] = ()
@@ -291,12 +292,12 @@ class Frame:
     ages: Ages | None = None
     """Waiting times; None if no inference waits."""
     own: Counts
-    """Counts of the viewer's applications; for an operator, of all."""
+    """Counts of the viewer's applications; for an operator, of all applications."""
     others: Counts
     """Counts of all other applications."""
     shares: tuple[ShareRow, ...] = ()
     shares_past: tuple[SharePast, ...] = ()
-    """In a whole frame, shares of the last 15 minutes, one every five seconds; else empty."""
+    """Shares of the last 15 minutes, one every five seconds, in a whole frame; otherwise empty."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Numbers of omitted entries by field."""
 
@@ -333,7 +334,7 @@ class Bye:
     code: str
     """`limit` if the stream has reached its maximum duration, otherwise an error code."""
     retry_after_s: Seconds | None
-    """Seconds after which to connect again; None: not with this credential."""
+    """Seconds after which to connect again; None: this credential is not accepted."""
 
 
 Line: TypeAlias = Hello | Frame | Predictor | Trouble | Bye
@@ -351,7 +352,7 @@ def read_line(line: Mapping[str, Any]) -> Line | None:
     """Parse a line of the stream; None for a kind that this version does not know.
 
     Raises:
-        ResponseError: If it is not a line of its kind; the message names the first wrong field.
+        ResponseError: If the line does not match its kind; the message names the first wrong field.
     """
     kind = KINDS.get(str(line.get("kind")))
     return None if kind is None else read_answer(kind, line, f"line of the kind {line['kind']}")

@@ -1,6 +1,6 @@
-"""Answers of the console about one application, and of "what if".
+"""Answers of the console about one application, and to what-if questions.
 
-Names and order of the fields are those of the JSON; times as in `protocol.console`.
+Names and order of the fields are those of the JSON; times are as in `protocol.console`.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class CallSpan:
     outcome: str | None = None
     """`finished`, `failed`, `cancelled` or `expired`; None if it has not ended."""
     attempts: int = 0
-    """Number of leases so far."""
+    """Number of leases that the inference has had so far."""
     prompt_tokens: Tokens
     cached_prompt_tokens: Tokens | None = None
     """Prompt tokens from the engine's prefix cache; None if not known yet."""
@@ -70,7 +70,7 @@ class Timeline:
 
     at: Seconds
     recorded_from: Seconds
-    """Time since which calls are recorded; calls that ended earlier count only in the sums."""
+    """Time since which calls are recorded; calls that ended earlier count only in the totals."""
     application: ApplicationId
     tenant: ClientId
     application_id: ApplicationId
@@ -84,15 +84,15 @@ class Timeline:
     ended_at: Seconds | None = None
     outcome: str | None = None
     predicted_kv_token_time: KvTokenTime
-    """Predicted cost at arrival, or the raised prediction."""
+    """Predicted cost at the application's arrival, or the prediction raised since."""
     kv_token_time: KvTokenTime
     """Service so far; the true cost of an ended application."""
     prompt_tokens: Tokens
-    """Prompt tokens of ended calls."""
+    """Prompt tokens of ended inferences."""
     cached_prompt_tokens: Tokens
     output_tokens: Tokens
     inferences: int
-    """Number of ended calls."""
+    """Number of ended inferences of the application."""
     waiting: int = 0
     running: int = 0
     row: QueueRow | None = None
@@ -125,7 +125,7 @@ class Times:
 
     applications: int
     mean_s: Seconds | None
-    """Mean in seconds; None without applications."""
+    """Mean completion time in seconds; None without applications."""
     p90_s: Seconds | None
     worst_s: Seconds | None
 
@@ -137,11 +137,11 @@ class Change:
     before: Times
     after: Times
     mean: float | None
-    """Relative change: -0.25 is a quarter shorter; None without applications."""
+    """Relative change of the mean: -0.25 is a quarter shorter; None without applications."""
     p90: float | None
     worst: float | None
     no_later: float | None
-    """Share of the applications that end no later than before."""
+    """Share of the applications that end no later with the changed settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ on streams."""
 
 
 _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
-    # parser of the body by path, given the maximum output in tokens
+    # Parser of the body, by path; its last argument is the maximum output in tokens.
     CHAT: parse_chat,
     COMPLETIONS: parse_completion,
     RESPONSES: parse_response,
@@ -85,8 +85,8 @@ def parse_body(
 
     Args:
         path: One of `INFERENCE_PATHS`.
-        body: JSON as it was received.
-        models: Served names: the model's own first, then those of its adapters.
+        body: Body as it was received.
+        models: Served names: first the model's own name, then those of its adapters.
         max_model_len: The model's context length in tokens, if known.
         fields: The body's fields, if they were parsed before.
 
@@ -107,8 +107,8 @@ def parse_body(
 def read_tier(fields: dict[str, Any]) -> str:
     """Return the service tier in a body; unknown tiers count as the default tier.
 
-    Tiers of other services, e.g. `auto`, `fast` and `scale`, mean the default tier;
-    `x-justitia-tier` in the answer says which tier was used.
+    Tiers of other services, e.g. `auto`, `fast` and `scale`, mean the default tier; the answer's
+    header `x-justitia-tier` contains the tier that was used.
     """
     asked = fields.get("service_tier")
     return asked if isinstance(asked, str) and asked in TIERS else DEFAULT_TIER
@@ -128,8 +128,8 @@ def name_model(fields: dict[str, Any], body: bytes, models: Sequence[str]) -> by
     """Return a body that names its model: unchanged, or with the model's name added.
 
     Args:
-        fields: The body's fields; the name is added to them too.
-        body: JSON as it was received.
+        fields: The body's fields; the name is added to the fields too.
+        body: Body as it was received.
         models: Served names.
 
     Raises:

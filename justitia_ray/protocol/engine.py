@@ -30,11 +30,11 @@ class EngineCapacity:
     holds_contexts: bool = False
     """Whether contexts are evicted last while they are held (`Hold`)."""
     host_kv_tokens: Tokens = 0
-    """KV tokens that fit into the host memory behind the engine's; 0: there is none."""
+    """KV tokens that fit into the KV cache in host memory; 0 without one."""
 
 
 class Output(NamedTuple):
-    """Output of an engine step for a sequence: its tokens, and why it ended if it did.
+    """Output of one engine step for a sequence: tokens, and why the sequence ended if it did.
 
     The serving layer turns outputs into chunks, one after the other. Equal outputs give equal
     chunks, so a stream is continued from its outputs.
@@ -52,9 +52,10 @@ class Hold(NamedTuple):
 
     application_id: ApplicationId
     for_s: Seconds
-    """Time after the end of the call; 0: the context is not kept."""
+    """Time after the end of the call for which the context is kept; 0: not at all."""
     ended: tuple[ApplicationId, ...] = ()
-    """Applications that have ended since the last call: their contexts are kept no longer."""
+    """Applications that have ended since the last call: their contexts need not be kept any more.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class EngineCall:
     tenant: str = ""
     """Tenant of the call, which determines the prefix-cache entries that it shares."""
     hold: Hold | None = None
-    """Hold of its context, if the engine is configured for holds (`engine.hold_contexts`)."""
+    """Hold of the call's context, if the engine is configured for holds (`engine.hold_contexts`).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,9 @@ class Progress:
     output_tokens: Tokens
     """Generated tokens, over all sequences of the lease."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens found in the prefix cache, over all sequences of the lease; None until each has
-    generated a token. The final progress covers the sequences with a token; None if none had one.
+    """Prompt tokens found in the prefix cache, over all sequences of the lease; None until each
+    sequence has generated a token. The final value covers the sequences with a token; None if no
+    sequence had a token.
     """
     recomputed_tokens: Tokens = 0
     """Tokens that the engine has computed again after it had preempted sequences of the lease."""
@@ -113,7 +116,7 @@ class Steps(NamedTuple):
 
 
 class Engine(Protocol):
-    """Interface of an inference engine: start, call, meter, stop."""
+    """Interface of an inference engine: start, run calls, report tokens and memory, stop."""
 
     async def start(self) -> EngineCapacity:
         """Load the model and return the engine's capacity.
@@ -133,8 +136,8 @@ class Engine(Protocol):
         `progress` count them as output.
 
         Raises:
-            EngineError: If the engine died. A stream then never ends as if it were complete: no
-                `[DONE]` is sent, and no 5xx head is made from the engine's death.
+            EngineError: If the engine died. A stream then does not look complete (no `[DONE]` is
+                sent), and the call gets no head with status 5xx.
         """
 
     def paths(self) -> frozenset[str]:
@@ -163,15 +166,15 @@ class Engine(Protocol):
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease whose call has ended and return its final progress.
 
-        For a sequence stopped before its first token the computed prompt tokens are estimated: the
-        time since it was first scheduled times the prefill rate, at most its prompt. For sequences
-        stopped later the result agrees with the engine's own counters.
+        For a sequence that was stopped before its first token, the computed prompt tokens are
+        estimated: the time since it was first scheduled times the prefill rate, at most the length
+        of its prompt. For sequences stopped later the result agrees with the engine's own counters.
         """
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
         """Return the outputs of a stream's chunks that were not taken yet.
 
-        A caller that takes outputs with every chunk has at least the outputs of all chunks so far.
+        A caller that takes outputs after every chunk has at least the outputs of all chunks so far.
         `earlier` outputs are not included; the result is empty for a stream that cannot be
         continued, and for an unknown lease.
         """
@@ -179,9 +182,9 @@ class Engine(Protocol):
     def obstacle(self, lease_id: LeaseId) -> str:
         """Return why no other engine can continue a stream; empty if one can.
 
-        The value is known with the first chunk. A continuation would differ from what the same
-        engine would have generated, e.g. with more than one choice, a grammar, or penalties for
-        generated tokens.
+        The value is known with the first chunk. A stream cannot be continued if the continuation
+        would differ from what the same engine would have generated, e.g. with more than one choice,
+        a grammar, or penalties for generated tokens.
         """
 
     def free_kv_tokens(self) -> Tokens:

@@ -57,9 +57,9 @@ from justitia_ray.protocol.refusals import (
 from justitia_ray.units import ApplicationId, Seconds
 
 STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
-    # status, OpenAI's error type and code, by error class
+    # Status, and type and code in OpenAI's form, by error class.
     Unauthenticated: (401, "invalid_request_error", "invalid_api_key"),
-    Forbidden: (403, "PermissionDeniedError", None),  # codes of these errors are their own
+    Forbidden: (403, "PermissionDeniedError", None),  # the error itself has the code
     UnknownModel: (404, "NotFoundError", "model_not_found"),
     UnknownApplication: (404, "NotFoundError", "application_not_found"),
     ApplicationIsClosed: (409, "ConflictError", "application_closed"),
@@ -92,15 +92,16 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
 ACCEPTED_ENCODINGS = "gzip, deflate, zstd, br"
 """Content codings that are decoded in request bodies, in the form of `Accept-Encoding`."""
 RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
-"""Error code of a spent quota whose period is at most an hour; for longer periods `STATUS` has the
-code."""
+"""Error code of an exhausted quota with a period of at most an hour; for longer periods `STATUS`
+has the code.
+"""
 _RETRY_AFTER_S = 5.0
-"""Default `Retry-After` in seconds of temporary refusals."""
+"""Default `Retry-After` of temporary refusals (seconds)."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
-"""Refusals with a retry time of their own, or without a known one."""
+"""Refusals without a default retry time: they have their own, or none is known."""
 _TOO_SMALL = ": the call needs more than a quota of its tenant has in a whole period"
 _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines], str]] = {
-    # error class and text after the application's id, by refusal
+    # Error class, and text after the application's id, by refusal.
     Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
     Refusal.APPLICATION_CLOSED: (ApplicationIsClosed, " is closed and takes no more inferences"),
     Refusal.APPLICATION_CANCELLED: (ApplicationCancelled, " was cancelled"),
@@ -269,7 +270,7 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
 
 
 def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
-    """Return an engine's error on a path in OpenAI's form, whatever form the engine used."""
+    """Return an engine's error on a path in OpenAI's form, whichever form the engine used."""
     said = _parse_engine_error(path, status, body)
     if said is not None:
         return dict(said["error"])

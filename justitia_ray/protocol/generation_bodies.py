@@ -32,7 +32,7 @@ _REFUSED = {"use_beam_search": "beam search runs outside the engine's batch"}
 
 
 def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Parse the fields of a chat; without a limit, its output may fill the context.
+    """Parse the fields of a chat; without a limit, the output may fill the context.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -43,7 +43,7 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
     for message in messages:
         text_of(message.get("content"), "messages")
     max_tokens = integer(fields, "max_completion_tokens", 1, longest)
-    if max_tokens is None:  # takes precedence over max_tokens in the engine
+    if max_tokens is None:  # the engine prefers max_completion_tokens to max_tokens
         max_tokens = integer(fields, "max_tokens", 1, longest)
     tools = fields.get("tools")
     prompts: list[Prompt] = [
@@ -62,14 +62,16 @@ def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> Infe
     _refuse_fields(fields, _REFUSED)
     prompt = fields.get("prompt")
     if not prompt and fields.get("prompt_embeds"):
-        prompts: list[Prompt] = [""]  # embeddings have no text, so only the engine can count them
+        # Prompt embeddings have no text, so only the engine can count them
+        prompts: list[Prompt] = [""]
     elif not prompt or not isinstance(prompt, str | list):
         raise RequestError(
             "prompt must be a string, a list of strings, or token ids, and not empty", "prompt"
         )
     else:
         prompts = texts_or_ids(prompt, "prompt")
-    echoes = boolean(fields, "echo")  # lm-eval echoes a prompt for its log probabilities alone
+    # Lm-eval requests the prompt's log probabilities with an echo and no output
+    echoes = boolean(fields, "echo")
     max_tokens = integer(fields, "max_tokens", 0 if echoes else 1, longest)
     if max_tokens is None:
         max_tokens = USUAL_OUTPUT
@@ -90,7 +92,7 @@ def texts_or_ids(value: Any, field: str) -> list[Prompt]:
     if all(isinstance(part, int | float) and part % 1 == 0 for part in value):
         return [value]
     for part in value:
-        # The engine also accepts digits in strings in a list that can only contain ids.
+        # In a list that can only contain ids, the engine also accepts strings of digits.
         is_ids = isinstance(part, list) and part and not isinstance(part[0], list | dict)
         if not (isinstance(part, str) or is_ids):
             raise RequestError(f"{field} must hold strings, or lists of token ids, only", field)

@@ -15,7 +15,8 @@ from justitia_ray.units import Tokens
 
 _MAX_DEPTH = 128
 """Maximum nesting depth of a body: JSON parsers and writers fail at about a thousand levels, each
-at a different depth; tool schemas have some ten."""
+at another depth; tool schemas have about ten.
+"""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER = TypeAdapter(int)
 _BOOLEAN = TypeAdapter(bool)
@@ -27,7 +28,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     """Parse a JSON object strictly: finite numbers, no duplicate names, UTF-8.
 
     Raises:
-        RequestError: If the body is anything else.
+        RequestError: If the body is not a JSON object of this kind.
     """
     try:
         text = body.decode("utf-8")
@@ -91,7 +92,7 @@ def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]
         what: A noun for its items, e.g. `message`.
 
     Raises:
-        RequestError: If the field is anything else.
+        RequestError: If the field is missing, empty or of another form.
     """
     value = fields.get(name)
     if not isinstance(value, list) or not value:
@@ -155,11 +156,12 @@ _STRICT = json.JSONDecoder(
 
 
 USUAL_OUTPUT: Tokens = 16
-"""Assumed output tokens of a request without a limit, if the context length is unknown."""
+"""Assumed output tokens of a request without a limit, while the context length is unknown."""
 MAX_SEQUENCES = 1_024
-"""Maximum of prompts times n in a request: four times the sequences that an engine runs at once by
-default. All sequences are one inference, which occupies its replica until the last sequence
-ends."""
+"""Maximum number of sequences (prompts times n) in a request: four times the sequences that an
+engine runs at once by default. All sequences are one inference, which occupies its replica until
+the last sequence ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class PromptSize:
     prefixes: bytes = b""
     """Names of prompt prefixes that other requests may share (`core.prefixes.pack_prefixes`)."""
     copies: int = 1
-    """Choices per prompt, which share the prompt's KV memory on the engine."""
+    """Number of choices per prompt, which share the prompt's KV memory on the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ class InferenceBody:
     keeps: Tokens | None = None
     """Number of tokens to which the engine truncates a prompt; None: no truncation."""
     forced_length: bool = False
-    """Whether every choice has exactly `max_tokens` tokens."""
+    """Whether every choice has exactly `max_tokens` tokens, because the request says so."""
     pools: bool = False
     """Whether the request is for embeddings or scores: each prompt is computed once and charged as
     one output token; no text is generated."""
@@ -249,7 +251,7 @@ class PromptCount:
 
     tokens: Tokens
     is_exact: bool = True
-    """Whether the engine counts the same; an estimate never leads to a refusal."""
+    """Whether the engine counts the same number; an estimate never leads to a refusal."""
     ids: "array[int] | None" = None
     """Token ids, if they were requested and all are known."""
     cuts: tuple[Tokens, ...] = ()
@@ -261,10 +263,11 @@ Counting: TypeAlias = Generator[None, None, Tokens]
 """Generator that counts tokens in steps of a few milliseconds, so that other work can run in
 between."""
 PromptCounting: TypeAlias = Generator[None, None, PromptCount]
-"""Generator that counts a prompt in the same way as `Counting`."""
 CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], PromptCounting]
-"""Function that counts the tokens of a prompt like the model's engine, if possible. Its third
-argument is a limit in tokens: counting may stop at a larger count and return it. None: no limit."""
+"""Function that counts the tokens of a prompt, if possible as the model's engine does. Its third
+argument is a limit in tokens: once the count is above the limit, counting may stop and return it.
+None: no limit.
+"""
 
 
 def output_bound(
@@ -276,14 +279,14 @@ def output_bound(
 ) -> Tokens:
     """Return the maximum output of a choice in tokens, given the length of its prompt.
 
-    The engine cuts the requested output to what the context leaves (`get_max_tokens`,
-    vllm/entrypoints/serve/utils/api_utils.py:169): only a prompt that leaves no room is refused.
+    The engine reduces the requested output to the room that the context leaves (`get_max_tokens`,
+    vllm/entrypoints/serve/utils/api_utils.py:169), so only a prompt that leaves no room is refused.
 
     Args:
         body: The request.
-        longest_prompt: Tokens of its longest prompt.
+        longest_prompt: Tokens of the longest prompt.
         max_model_len: The model's context length in tokens, if known.
-        is_exact: Whether the engine will count the same.
+        is_exact: Whether the engine will count the same tokens.
 
     Raises:
         ContextLengthExceeded: If the prompt fills or exceeds the context.

@@ -1,9 +1,9 @@
-"""Inspection of a service: the state of each part as that part sees it, for comparison.
+"""Inspection of a service: each process reports its own view of the state, for comparison.
 
-It is the answer of `GET /v1/examination`, which `justitia doctor` reads, and contains ids, sizes
-and ages, but no texts. Each part reports only its own state, so that disagreements are visible. All
-ages are in seconds. Tables that could grow without bound are truncated, and `left_out` counts the
-entries left out.
+The answer of `GET /v1/examination` has these classes, and `justitia doctor` reads it. It contains
+ids, sizes and ages, but no texts. Each process reports only its own state, so that disagreements
+are visible. All ages are in seconds. Tables that could grow without bound are truncated, and
+`left_out` counts the entries left out.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,9 @@ from justitia_ray.units import (
 MAX_ENTRIES = 10_000
 """Maximum number of entries of each table; 10,000 entries are 2 MB of JSON."""
 MAX_LISTED_APPLICATIONS = 1_000
-"""Maximum number of applications in a status; 1,000 take the scheduler 0.1 s, mostly for lags."""
+"""Maximum number of applications in a status; 1,000 of them take the scheduler 0.1 s, mostly to
+compute lags.
+"""
 
 
 class _InspectionModel(BaseModel):
@@ -44,10 +46,13 @@ class ApplicationFacts(_InspectionModel):
     ingress_id: IngressId
     """Ingress that opened the application."""
     finish: VirtualTime
-    """Virtual finish time F in GPS; of a withdrawn application, without the work of its next
-    submission."""
+    """Virtual finish time F of the application in GPS; F leaves out the work of the next submission
+    if the application was withdrawn.
+    """
     clock: VirtualTime
-    """Virtual time V of the clock of F; with `fairness: tenant`, the tenant's clock."""
+    """Virtual time V of the clock to which F belongs; with `fairness: tenant`, the clock of the
+    tenant.
+    """
     active: bool
     """Whether GPS still serves the application (F > V)."""
     withdrawn: bool
@@ -55,7 +60,7 @@ class ApplicationFacts(_InspectionModel):
     attained: KvTokenTime
     age_s: Seconds
     idle_s: Seconds | None
-    """Seconds without a waiting or running inference; None while there is one."""
+    """Seconds without a waiting or running inference; None while there is such an inference."""
     idle_limit_s: Seconds | None = None
     """Seconds after which the idle application ends; None: `SilenceLimits.application_s`."""
     waiting: int
@@ -90,7 +95,8 @@ class ReplicaFacts(_InspectionModel):
     draining_s: Seconds | None = None
     """Seconds since the replica began to drain; None if it does not drain."""
     stalled_s: Seconds | None = None
-    """Seconds since the replica first reported a stalled engine; None if the engine makes steps."""
+    """Seconds since the replica first reported its stalled engine; None if the engine makes steps.
+    """
     kv_tokens: Tokens
     block_size: Tokens = 1
     unexplained_kv_tokens: Tokens = 0
@@ -101,7 +107,7 @@ class ReplicaFacts(_InspectionModel):
     next_unread: int | None = None
     """Number of the first unacknowledged message; None if there is none."""
     free_for_first: bool = False
-    """Whether the replica is idle although the first inference in order would fit on it."""
+    """Whether the replica has no lease although the first inference in order would fit on it."""
 
 
 class IngressFacts(_InspectionModel):
@@ -123,7 +129,7 @@ class StoreFacts(_InspectionModel):
 
 
 class SilenceLimits(_InspectionModel):
-    """Limits on ages and silences; a value above its limit is a fault."""
+    """Limits on ages and silences; a value above its limit means a fault."""
 
     lease_s: Seconds
     replica_s: Seconds
@@ -138,7 +144,7 @@ class ScalingFacts(_InspectionModel):
 
     wanted: int
     asked: int
-    """Wanted number of replicas before limiting it to `minimum` and `maximum`."""
+    """Wanted number of replicas before the limits `minimum` and `maximum` are applied."""
     minimum: int
     maximum: int | None
     load_s: Seconds
@@ -148,7 +154,7 @@ class ScalingFacts(_InspectionModel):
     downscale_delay_s: Seconds | None
     """Configured delay of a scale-down in seconds; None: Serve does not scale."""
     is_serves: bool
-    """Whether Serve is configured to scale to the wanted number."""
+    """Whether Serve is configured to scale the model to the wanted number."""
 
 
 class SchedulerReport(_InspectionModel):
@@ -170,7 +176,7 @@ class SchedulerReport(_InspectionModel):
     store: StoreFacts | None = None
     applications: dict[ApplicationId, ApplicationFacts] = {}
     ended: tuple[ApplicationId, ...] = ()
-    """Ended applications that GPS still serves, which are stored as well."""
+    """Ended applications that GPS still serves; the store has them too."""
     inferences: dict[RequestId, InferenceFacts] = {}
     leases: dict[LeaseId, LeaseFacts] = {}
     replicas: dict[ReplicaId, ReplicaFacts] = {}
@@ -180,7 +186,7 @@ class SchedulerReport(_InspectionModel):
     broken_rules: tuple[str, ...] = ()
     """Violated invariants of the scheduler's state, with details."""
     unchecked_rules: str | None = None
-    """Reason why invariants were not checked; None if they were."""
+    """Reason why invariants were not checked; None if they were checked."""
     left_out: dict[str, int] = {}
     """Number of omitted entries by table."""
 
@@ -217,7 +223,9 @@ class FrontFacts(_InspectionModel):
     max_connections: int | None = None
     """Connection limit of each HAProxy; None for Serve's proxy, which has none."""
     wanted_descriptors: int | None = None
-    """File descriptors that HAProxy needs for its limit; with fewer it does not start."""
+    """File descriptors that HAProxy needs for its limit; with fewer descriptors HAProxy does not
+    start.
+    """
     descriptors: int
     """Limit of open files per process on the ingress's machine."""
     fitting_connections: int
@@ -229,7 +237,7 @@ class FrontFacts(_InspectionModel):
 
 
 class ProxyFacts(_InspectionModel):
-    """Addresses of the cluster that a process would call through an HTTP proxy."""
+    """Addresses in the cluster that a process would call through an HTTP proxy."""
 
     variable: str
     """Environment variable that names the proxy."""
@@ -247,7 +255,7 @@ class IngressReport(_InspectionModel):
     front: FrontFacts | None = None
     """Front end before the ingress (HAProxy or Serve's proxy), by its environment."""
     proxied: ProxyFacts | None = None
-    """Proxied addresses; None if calls to the cluster's nodes are direct."""
+    """Cluster addresses that are called through a proxy; None if all calls to nodes are direct."""
     tickets: dict[RequestId, bool] = {}
     """Pending inferences of the ingress, and whether each waits for a lease."""
     left_out: int = 0
@@ -267,7 +275,7 @@ class DeploymentFacts(_InspectionModel):
     status: str
     """Serve's status, `UPDATING` until every replica has the deployed configuration."""
     target: int
-    """Number of replicas that Serve keeps."""
+    """Number of replicas that Serve aims for."""
     running: int
     starting: int = 0
     stopping: int = 0
@@ -278,13 +286,15 @@ class DeploymentFacts(_InspectionModel):
     unplaced_s: Seconds = 0.0
     """Seconds since the first replica without a node was created."""
     unchanged_s: Seconds = 0.0
-    """Seconds since the last deployment, or since the latest running replica was created."""
+    """Seconds since the last deployment, or since the youngest running replica was created."""
     needs: str = ""
     """Resources that a replica requests, as text."""
     fitting_nodes: int = 0
     """Number of nodes with these resources, free or used."""
     failed_starts: int = 0
-    """Number of replicas since the deployment that ended before they ran; 0 once it is complete."""
+    """Number of replicas since the deployment that ended before they ran; 0 once the deployment is
+    complete.
+    """
     failed_log: str | None = None
     """Log file and node of the last failed start."""
 
@@ -325,6 +335,6 @@ def read_inspection(answer: Mapping[str, Any]) -> Inspection:
     """Parse an inspection, which may come from another version of the service.
 
     Raises:
-        ResponseError: If it is not an inspection; the message names the first wrong field.
+        ResponseError: If the answer is not an inspection; the message names the first wrong field.
     """
     return read_answer(Inspection, answer, "examination")

@@ -23,7 +23,7 @@ class Mailbox(Generic[Message]):
         """Number of the latest message."""
 
     def __len__(self) -> int:
-        """Return the number of messages to send that are not acknowledged."""
+        """Return the number of messages that are to be sent and not acknowledged."""
         return len(self._messages) - len(self._withdrawn)
 
     def put(self, message: Message) -> None:
@@ -32,7 +32,7 @@ class Mailbox(Generic[Message]):
         self._messages.append((self.last, message))
 
     def withdraw(self, number: int) -> None:
-        """Stop sending a message that is not acknowledged; it may have been read already. O(1)."""
+        """Stop sending an unacknowledged message, which may have been read already. O(1)."""
         if self._messages and self._messages[0][0] <= number <= self.last:
             self._withdrawn.add(number)
 
@@ -46,7 +46,7 @@ class Mailbox(Generic[Message]):
 
 
 class Cursor:
-    """Reader's position in a mailbox, so that a repeated message is read once."""
+    """Reader's position in a mailbox, with which it drops messages that it has read before."""
 
     def __init__(self) -> None:
         self.ack = 0

@@ -55,24 +55,24 @@ IngressMessage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class HoldContext:
-    """Keep the context that the inference of a lease leaves; sent with the lease."""
+    """Order to keep the context that the inference of a lease leaves; sent with the lease."""
 
     lease_id: LeaseId
     application_id: ApplicationId
     for_s: Seconds
-    """Time after the inference's end."""
+    """Time after the inference's end for which the context is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseContexts:
-    """Keep the contexts of an application no longer; sent when it has ended."""
+    """Order to stop keeping an application's contexts; sent when the application has ended."""
 
     application_id: ApplicationId
 
 
 ReplicaMessage: TypeAlias = Grant | Abort | HoldContext | ReleaseContexts
 NOT_TAKEN: Epoch = 0
-"""Returned instead of an epoch by a call that came too late and had no effect."""
+"""Value that a call returns instead of an epoch if it came too late and had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class IngressMail:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Call of a replica for work, which also reports progress, ends and liveness."""
+    """Call of a replica for work; it also reports progress, ended inferences and failures."""
 
     replica_id: ReplicaId
     epoch: Epoch
@@ -125,14 +125,15 @@ class Pull:
     """Progress of all leases that the replica holds, sent every `replica.report_interval_s` and
     when an earlier report may be lost; None in other pulls, which report only ends."""
     finished: tuple[LeaseFinished, ...]
-    """Ended inferences that no answer has confirmed; to a new leader also those of the last
-    minute."""
+    """Ended inferences that no answer has confirmed; for a new leader also those of the last
+    minute.
+    """
     preemptions: int
     wait_s: Seconds
     """Longest time in seconds for which the scheduler may hold the call without a message."""
     draining: bool = False
     address: str = ""
-    """Host and port for calls from ingresses."""
+    """Host and port at which ingresses can call the replica."""
     stalled: bool = False
     """Whether the engine is alive but makes no steps."""
     hangs: bool = False
@@ -140,7 +141,7 @@ class Pull:
     failure: EngineFailed | None = None
     """Failure of the engine; repeated in every later pull."""
     prefill: MeasuredPrefill | None = None
-    """Cost of computing prompts that the replica has measured; None: it measures none."""
+    """Measured cost of computing prompts; None if the replica does not measure it."""
 
 
 @dataclass(frozen=True, slots=True)

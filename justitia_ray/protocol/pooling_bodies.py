@@ -33,7 +33,7 @@ _SIDES = (
     ("data_1", "data_2"),
     ("text_1", "text_2"),
 )
-"""vLLM's names of the fields with the two sides of a score."""
+"""vLLM's names of the two fields with the texts of a score request."""
 _LIMITS = ("truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc")
 
 
@@ -101,9 +101,10 @@ def _side_fields(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _text_pairs(first: Any, second: Any) -> list[Prompt]:
-    """Return the pairs to score: one first text with each second, or both lists in order.
+    """Return the pairs to score: the first text with each second, or both lists in order.
 
-    vLLM pairs a single first side with each of the second, and several with as many.
+    vLLM pairs a single first text with each second text, and several first texts with as many
+    second ones.
     """
     firsts, seconds = _as_list(first), _as_list(second)
     if len(firsts) == 1:

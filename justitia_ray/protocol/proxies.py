@@ -1,4 +1,4 @@
-"""Proxies in the environment: whether HTTP calls to an address would be sent to one.
+"""HTTP proxies in the environment: whether calls to an address would go through a proxy.
 
 The rules are those of httpx, which this project's clients use: an entry of NO_PROXY is a host, a
 domain with its subdomains, or an address. Networks such as `10.0.0.0/8` match no address there.
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
-"""Hosts that this project's clients call without a proxy, whatever the environment says."""
+"""Hosts that this project's clients call without a proxy, regardless of the environment."""
 
 
 def proxy_variable(url: str, environment: Mapping[str, str]) -> str | None:

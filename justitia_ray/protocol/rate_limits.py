@@ -1,11 +1,11 @@
-"""Rate-limit headers: a tenant's limits in the forms by which clients pace themselves.
+"""Rate-limit headers: a tenant's limits in the forms that clients know.
 
 OpenAI's `x-ratelimit-*` and Anthropic's `anthropic-ratelimit-*` show one limit of requests and one
-of tokens: the limit with the least left. `RateLimit-Policy` and `RateLimit` of the IETF (draft 10
-of httpapi-ratelimit-headers) list several, including KV token-time and applications. A tenant may
-have a hundred limits, and proxies refuse a long head (HAProxy one of 16 kB, nginx one of 4 kB), so
-the limits with the smallest share left are listed first, as far as they fit. A tenant without
-limits gets no header.
+of tokens: of each, the limit with the least left. `RateLimit-Policy` and `RateLimit` of the IETF
+(draft 10 of httpapi-ratelimit-headers) list several limits, also of KV token-time and applications.
+A tenant may have a hundred limits, and proxies refuse long response heads (HAProxy those of 16 kB,
+nginx those of 4 kB), so the limits with the smallest share left are listed first, as far as they
+fit. A tenant without limits gets no header.
 """
 
 import math
@@ -35,7 +35,7 @@ def limit_headers(
     is_anthropic: bool,
     binding: LimitStanding | None = None,
 ) -> dict[str, str]:
-    """Return the rate-limit headers of an answer; of duplicate limits, the first is used.
+    """Return the rate-limit headers of an answer; of duplicate limits the first is used.
 
     Args:
         standings: Limits of the tenant and of the nodes above it.
@@ -124,7 +124,7 @@ def duration(seconds: Seconds) -> str:
 
 
 def _tightest(standings: Iterable[LimitStanding]) -> dict[str, LimitStanding]:
-    """Return the limit with the least left for each of OpenAI's units; ties by the later reset."""
+    """Return the limit with the least left for each of OpenAI's units; equals by later reset."""
     tightest: dict[str, LimitStanding] = {}
     for standing in standings:
         unit = _OPENAI_UNITS.get(standing.unit)

@@ -1,7 +1,7 @@
-"""Reduce a refused body to a small one that is refused too, to make its explanation cheap.
+"""Reduce a refused body to a small body that is refused too, so that errors are cheap to explain.
 
 Only parts whose removal keeps a valid body valid are removed: items of lists, names that no schema
-requires, ends of long texts. So a failure of the small body is one of the whole body.
+requires, ends of long texts. So an error in the small body is also an error in the whole body.
 """
 
 import json
@@ -14,7 +14,7 @@ Place = tuple[str | int, ...]
 """Path of field names and list positions to a value in a body."""
 
 _DEEPEST = 8
-"""Number of levels that are reduced; deeper values are kept whole."""
+"""Number of levels that are reduced; deeper values stay whole."""
 _LONGEST_TEXT = 64
 """Maximum length of a text in a reduced body, in characters."""
 
@@ -27,7 +27,7 @@ class ReducedBody(NamedTuple):
     """Positions of a list's items in the original body, by the list's place in the reduced body."""
 
     def whole_place(self, place: Place) -> Place:
-        """Return the place in the original body for a place in the reduced one."""
+        """Return the place in the original body that corresponds to a place in the reduced body."""
         return tuple(
             self.positions[place[:depth]][part]
             if isinstance(part, int) and place[:depth] in self.positions
@@ -36,7 +36,7 @@ class ReducedBody(NamedTuple):
         )
 
     def is_small(self, levels: int, characters: int) -> bool:
-        """Return whether the reduced body has at most these levels and characters of JSON."""
+        """Return whether the reduced body has at most the given levels and characters of JSON."""
         return _has_at_most(self.value, levels) and len(json.dumps(self.value)) <= characters
 
 
@@ -45,13 +45,14 @@ def reduce_body(
 ) -> ReducedBody:
     """Reduce a refused body to a small body that is still refused.
 
-    Of several bad items of one type the first is kept. A list of n items costs some 2 n checks; a
-    list whose items are refused only together, up to n log n.
+    Of several bad items of one type the first is kept. A list of n items takes about 2 n checks, or
+    up to n log n if the items are refused only together.
 
     Args:
         body: The body.
         is_refused: Returns whether a body is refused.
-        needed: Names kept in each object: required ones, and those that identify its form.
+        needed: Names kept in each object: required names, and names that identify the object's
+            form.
     """
     positions: dict[Place, list[int]] = {}
 
@@ -117,7 +118,7 @@ def _first_of_types(items: list[Any]) -> list[int]:
 def _refused_subset(
     parts: Sequence[T], is_refused: Callable[[Sequence[T]], bool], beside: Sequence[T] = ()
 ) -> Sequence[T]:
-    """Return a small subset of parts that is still refused together with `beside`."""
+    """Return a small subset of parts that is still refused if `beside` is in the body too."""
     if len(parts) <= 1:
         return parts
     first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]

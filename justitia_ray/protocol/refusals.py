@@ -1,9 +1,9 @@
 """HTTP headers of refusals: why a call was dropped, and whether and when to retry it.
 
-Clients of OpenAI and Anthropic read `retry-after-ms` before `Retry-After`, and `x-should-retry`
-before the status. OpenAI's client does not retry after a wait of more than two minutes; Anthropic's
-waits for any time. So a wait before a useful retry never exceeds two minutes, and for a quota that
-is spent for longer the headers forbid a retry.
+The clients of OpenAI and Anthropic prefer `retry-after-ms` to `Retry-After`, and `x-should-retry`
+to the status. OpenAI's client does not retry if it would have to wait more than two minutes;
+Anthropic's client waits for any time. So the headers never request a wait of more than two minutes,
+and forbid a retry if a quota stays exhausted for longer.
 """
 
 import math
@@ -42,7 +42,9 @@ LONGEST_RETRY_S: Seconds = 120.0
 _JITTER = 0.1
 _SHORTEST_RETRY_MS = 100
 HOUR_S: Seconds = 3_600.0
-"""Longest period of a quota that counts as a rate limit; longer ones count as budgets."""
+"""Longest period of a quota that counts as a rate limit; quotas with longer periods count as
+budgets.
+"""
 
 
 class DropReason(StrEnum):
@@ -53,7 +55,7 @@ class DropReason(StrEnum):
     TOO_MANY_APPLICATIONS = "too_many_applications"
     """Too many applications are open: in total or of the tenant."""
     QUOTA = "quota"
-    """A quota of the tenant, or of a node above it, is spent for this period."""
+    """A quota of the tenant, or of a node above it, is exhausted for this period."""
     CAP = "cap"
     """The application has used up the budget of one application."""
     DEADLINE = "deadline"
@@ -71,7 +73,7 @@ class DropReason(StrEnum):
     NOT_STORED = "not_stored"
     """Redis did not store the application in time."""
     SUPERSEDED = "superseded"
-    """Another scheduler is the leader, and this ingress cannot reach it."""
+    """Another scheduler is the leader, and this ingress cannot reach that one."""
     NO_REPLICA = "no_replica"
     """No replica answered."""
     ATTEMPTS = "attempts"
@@ -115,10 +117,10 @@ def is_rate(error: QuotaExhausted) -> bool:
 
 
 def is_spent(error: AdmissionError) -> bool:
-    """Return whether an immediate retry by the client cannot succeed.
+    """Return whether a refusal is final: the client should not retry by itself.
 
-    That is the case for a spent budget, a quota that is reset later than clients wait, and a missed
-    deadline for which no better time is known.
+    That is so for an exhausted budget, for a quota that is reset later than clients wait, and for a
+    missed deadline without a known time for a retry.
     """
     wait_s = error.retry_after_s
     if isinstance(error, ApplicationBudgetExhausted):
@@ -133,7 +135,8 @@ def retry_headers(error: AdmissionError, draw: Callable[[], float]) -> dict[str,
 
     Args:
         error: The refusal.
-        draw: Draws a number from 0 to 1, which spreads the retries of callers with equal waits.
+        draw: Draws a number from 0 to 1, to spread the retries of callers that are told the same
+            wait.
     """
     wait_s = error.retry_after_s
     if is_spent(error):

@@ -25,9 +25,9 @@ class RequestMapping:
     """Maps model names and reasoning efforts in a model's requests.
 
     Args:
-        names: Served names: the model's own first, then those of its adapters.
+        names: Served names: first the model's own name, then those of its adapters.
         aliases: Other names of the model, and patterns of names.
-        efforts: A caller's reasoning effort to the effort sent to the engine.
+        efforts: Reasoning effort to send to the engine, by the caller's effort.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class RequestMapping:
         self._efforts = efforts
 
     def map_request(self, fields: dict[str, Any], body: bytes) -> bytes:
-        """Return a body with the engine's names and efforts; the same body if nothing changes.
+        """Return a body with the engine's names and efforts; the unchanged body if nothing differs.
 
         Args:
-            fields: The body's fields; modified too.
-            body: JSON as it was received.
+            fields: The body's fields; modified as well.
+            body: Body as it was received.
         """
         asked: Any = fields.get("model")
         changed = False
@@ -50,7 +50,7 @@ class RequestMapping:
         if is_foreign and best_alias(asked, self._aliases) is not None:
             fields["model"] = self._names[0]
             changed = True
-        # effort fields of Chat Completions, Responses and Messages
+        # Fields with the effort in Chat Completions, Responses and Messages.
         for holder, name in (
             (fields, "reasoning_effort"),
             (fields.get("reasoning"), "effort"),

@@ -14,7 +14,7 @@ from justitia_ray.protocol.inference_body import boolean
 
 Fields = dict[str, Any]
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    # vllm/sampling_params.py:631; a round bracket excludes that end of a range
+    # vllm/sampling_params.py:631; a round bracket excludes that end of the range
     "temperature": ("[0, 2]", lambda value: 0.0 <= value <= 2.0),
     "top_p": ("(0, 1]", lambda value: 0.0 < value <= 1.0),
     "top_k": ("[-1, ∞)", lambda value: value >= -1),
@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "min_tokens": ("[0, ∞)", lambda value: value >= 0),
 }
 _SAMPLED = {
-    # parameters that are checked, by API path; a path ignores all others
+    # Parameters that are checked, by API path; a path ignores all other parameters.
     CHAT: tuple(_RANGES),
     COMPLETIONS: tuple(_RANGES),
     RESPONSES: tuple(name for name in _RANGES if name != "min_tokens"),
@@ -163,9 +163,9 @@ def _check_response(fields: Fields) -> None:
 def _check_message(fields: Fields) -> None:
     """Check tool choice and thinking budget of a Messages request.
 
-    vLLM checks them in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484. The
-    last, a tool that is not listed, vLLM refuses only with some tool parsers; here it is always
-    refused, as OpenAI's and Anthropic's services do.
+    vLLM checks them in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484. With
+    some tool parsers only, vLLM refuses the choice of a tool that is not listed (the last rule);
+    here it is always refused, as by OpenAI's and Anthropic's services.
     """
     choice = fields.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "tool":

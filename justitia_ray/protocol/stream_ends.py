@@ -7,7 +7,8 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES,
 
 _DONE = (re.compile(rb'^data: ?\{"error"', re.M), re.compile(rb"^data: ?\[DONE\]", re.M))
 _ENDS = {
-    # By path: event of a failed stream, event of a complete one. Both match only at a line start.
+    # By path: the event of a failed stream, and the event of a complete stream; both match only at
+    # the start of a line.
     CHAT: _DONE,
     COMPLETIONS: _DONE,
     MESSAGES: (re.compile(rb"^event: ?error", re.M), re.compile(rb"^event: ?message_stop", re.M)),
@@ -19,7 +20,7 @@ _ENDS = {
 
 
 _MARK = b'"error"'
-"""Text in every error event and in few others, for a fast first check."""
+"""Text in every error event and in few other events, for a fast first check."""
 
 
 class StreamEnd:

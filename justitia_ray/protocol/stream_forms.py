@@ -1,8 +1,8 @@
-"""Events that this service inserts into a stream, in the form of each API.
+"""Events that the service inserts into an engine's stream, in the form of each API.
 
-An engine's events are passed through. While a stream is silent, keepalives are sent to its caller;
-if it fails after its head, an error event. Responses have numbered events and contain their own id:
-after the first inserted event the engine's events are renumbered.
+An engine's events are passed through. While a stream is silent, its caller receives keepalives; if
+the stream fails after its head, an error event. The events of a Responses stream have numbers and
+contain the response's id, so the engine's events are renumbered after the first inserted event.
 """
 
 import json
@@ -27,7 +27,7 @@ class Keepalive(StrEnum):
     """The API's own keepalive event (`ping`, `response.queued`, `keepalive`); a comment where there
     is none."""
     CHUNK = "chunk"
-    """An event on every API: a chunk without text where there is no keepalive event."""
+    """An event on every API; where the API has no keepalive event, a chunk without text."""
     COMMENT = "comment"
     """Comment of server-sent events, which clients ignore."""
     NONE = "none"
@@ -45,7 +45,7 @@ _REPEATED: dict[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
 }
-"""Request fields that a response repeats, with default values."""
+"""Request fields that the response repeats, with their default values."""
 
 
 class StreamForm:
@@ -80,7 +80,7 @@ class StreamForm:
         return not self._last or self._last.endswith(b"\n\n")
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk in the form for the caller."""
+        """Return an engine's chunk in the form in which the caller gets it."""
         self._last = chunk
         return chunk
 
@@ -90,7 +90,7 @@ class StreamForm:
         Args:
             kind: Form of the keepalive.
             comment: Comment to send, in the form of server-sent events.
-            is_news: Whether the comment carries information, so that it is sent in addition to an
+            is_news: Whether the comment carries information, so that the comment is sent beside an
                 event.
         """
         if kind is Keepalive.COMMENT:
@@ -131,7 +131,7 @@ class ChunkForm(StreamForm):
         """Id and creation time of chunks that were inserted before the engine's first chunk."""
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk with the response id and time that the caller knows."""
+        """Return an engine's chunk with the response id and time that the caller saw before."""
         if self._start is not None:
             chunk = _CHUNK_START.sub(self._with_sent_start, chunk)
         self._last = chunk
@@ -184,7 +184,7 @@ _CREATED = b"event: response.created\n"
 
 
 class ResponseForm(StreamForm):
-    """Form of OpenAI's Responses: numbered events, the first with the response's id.
+    """Form of OpenAI's Responses: numbered events, of which the first contains the response's id.
 
     While an inference waits for its first lease the engine has not created a response. A response
     with status `queued` is then created here, and the engine's events are sent under its id.
@@ -196,12 +196,14 @@ class ResponseForm(StreamForm):
         """Response id sent to the caller; None before the first event."""
         self._created_at = 0
         self._replaces: tuple[tuple[bytes, bytes], ...] | None = None
-        """Pairs of the engine's id or time and the one sent to the caller; None: not known yet."""
+        """Pairs of the engine's id or time and the value sent to the caller; None: not known yet.
+        """
         self._began_here = False
         self._shift = 0
         """Offset added to the engine's sequence numbers."""
         self._number: int | None = None
-        """Sequence number of the next event; None: one above the last chunk's numbers."""
+        """Sequence number of the next event; None: one more than the last number in the last chunk.
+        """
 
     def passed(self, chunk: bytes) -> bytes:
         """Return an engine's chunk in the form for the caller."""
@@ -219,7 +221,7 @@ class ResponseForm(StreamForm):
         return chunk
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
-        """Return the event `response.failed`, after `response.created` if that was not sent."""
+        """Return the event `response.failed`, after a `response.created` if none was sent."""
         code = error.get("code")
         if not isinstance(code, str):
             fallback = "invalid_prompt" if 400 <= status < 500 else "server_error"
@@ -321,6 +323,6 @@ def _encode_event(data: dict[str, Any]) -> bytes:
 
 
 def stream_form(path: str, payload: bytes, clock: Callable[[], float] = time.time) -> StreamForm:
-    """Return the stream form of a path; `clock` returns seconds since 1970."""
+    """Return the `StreamForm` for a path; `clock` returns seconds since 1970."""
     form = {MESSAGES: MessageForm, RESPONSES: ResponseForm}.get(path, ChunkForm)
     return form(path, payload, clock)

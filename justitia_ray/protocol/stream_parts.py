@@ -1,9 +1,9 @@
 """Continuation of an interrupted stream on another replica, without repeating sent chunks.
 
-The ingress stores in a `Delivered` the outputs that came with the chunks and the number of chunks
-sent to the caller. The engine of the next attempt receives the outputs and produces all chunks
-again, the same ones (see `Engine.call`); `without_delivered` drops the chunks that the caller has.
-Chunks are counted as the serving layer sends them and never parsed. This module does not use Ray.
+The ingress stores in a `Delivered` the outputs that came with the chunks, and the number of chunks
+sent to the caller. The engine of the next attempt receives the outputs and produces the same chunks
+again (see `Engine.call`); `without_delivered` drops the chunks that the caller has. Chunks are
+counted as the serving layer sends them and never parsed. This module does not use Ray.
 """
 
 import re
@@ -24,7 +24,8 @@ _EVENT_START = re.compile(rb'^data: \{"id": ?"[^"]*", ?"object": ?"[^"]*", ?"cre
 """Id and time of an event, which differ between attempts."""
 _NAME = re.compile(rb'"(?:id|item_id|call_id|created_at)": ?("[^"\\]*"|\d+)')
 """Id and time of a response, and ids of its items, which differ between attempts and occur in many
-events. Inside text the quotes would be escaped."""
+events. Generated text cannot match, because its quotes are escaped.
+"""
 
 
 class Part(NamedTuple):
@@ -34,7 +35,7 @@ class Part(NamedTuple):
     chunks: int
     """Number of engine chunks in this part."""
     outputs: tuple[Output, ...]
-    """Engine outputs that came with the chunks: those of the chunks, possibly more."""
+    """Engine outputs sent with this part: those of its chunks, and possibly later ones."""
     obstacle: str = ""
     """Reason why no other replica can continue the stream; see `Engine.obstacle`."""
 
@@ -46,7 +47,6 @@ class Resume:
     outputs: tuple[Output, ...]
     """All known outputs of the engine."""
     chunks: int
-    """Number of engine chunks that the caller has received."""
     size_bytes: int
     """Total length of these chunks in bytes."""
     event_start: bytes
@@ -103,7 +103,7 @@ class Delivered:
         """Return the position to continue from; None if the caller has received no chunk.
 
         Raises:
-            CannotContinue: If the rest could differ from what the caller has.
+            CannotContinue: If the rest might not continue what the caller has.
         """
         if not self.chunks:
             return None
@@ -112,13 +112,14 @@ class Delivered:
         tokens = iter(self._tokens)
         outputs = [Output(tuple(islice(tokens, length))) for length in self._lengths]
         if self._last is not None:
-            outputs[-1] = self._last  # only the last output can contain an end
+            # `_last` is kept whole: only the last output can have a finish reason
+            outputs[-1] = self._last
         names = tuple(self._names or ())
         return Resume(tuple(outputs), self.chunks, self._size_bytes, self._event_start, names)
 
 
 def joined(parts: Iterable[Part]) -> Part:
-    """Join consecutive parts."""
+    """Join consecutive parts of a stream to one part."""
     bodies, counts, outputs, obstacles = zip(*parts, strict=True)
     body, together = b"".join(bodies), tuple(output for some in outputs for output in some)
     return Part(body, sum(counts), together, next(filter(None, obstacles), ""))
@@ -172,7 +173,7 @@ def _renaming(resume: Resume) -> Callable[[bytes], bytes]:
     known: dict[bytes, bytes] = {}
 
     def rename_id(found: re.Match[bytes]) -> bytes:
-        """Return the id that was sent at this position before; a new id is unchanged."""
+        """Return the id that was sent at this position before; a new id stays unchanged."""
         new, place = found[1], len(known)
         if new not in known:
             known[new] = resume.names[place] if place < len(resume.names) else new

@@ -1,5 +1,5 @@
-"""Recognition: finds the application of a call, even if its caller sends no header of this service.
+"""Recognition of agents' sessions: find the application of a call without headers of this service.
 
-Without Ray and asyncio: rules that read a call, names of sessions and conversations, and the
-directory in which the ingresses look them up.
+Without Ray and asyncio: the rules that read a call, the names of sessions and conversations, and
+the directory in which ingresses look the names up.
 """

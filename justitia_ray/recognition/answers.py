@@ -1,4 +1,4 @@
-"""Reads the model's turn from an answer in transit; a follow-up call sends it back."""
+"""Read the model's turn from an answer as it passes; a call that continues it repeats the turn."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,7 +9,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of_items
 
 _LONGEST = 4 * 2**20
-"""Maximum size of an event in bytes; answers with larger events are not read."""
+"""Maximum size of an event in bytes; answers with larger events are not used."""
 
 
 class _ToolFunction(msgspec.Struct):
@@ -113,7 +113,7 @@ class _PartialTurn:
 
 
 class AnswerReader:
-    """Reads an answer, whole or as a stream of events, and detects its end."""
+    """Reads an answer, whole or as a stream of events, and notices when it is complete."""
 
     def __init__(self, path: str, *, stream: bool) -> None:
         self._stream = stream
@@ -136,7 +136,7 @@ class AnswerReader:
         return self._is_whole and not self._given_up
 
     def add(self, chunk: bytes) -> None:
-        """Read a chunk of the answer's body; stop reading if it is no answer of the endpoint."""
+        """Read a chunk of the answer's body; stop reading if it is not the endpoint's answer."""
         if self._given_up:
             return
         try:
@@ -149,7 +149,7 @@ class AnswerReader:
             self._given_up = True
 
     def turns(self) -> list[Turn]:
-        """Return the model's turns, one per choice, without empty ones."""
+        """Return the model's turns, one for each choice, except empty turns."""
         said = self._turns
         if said is None:
             said = [saying.turn() for saying in self._partial_turns.values()]

@@ -1,13 +1,14 @@
-"""Names of conversations: a call belongs to the earlier one whose messages and answer it repeats.
+"""Names of conversations: a call continues the call whose messages and answer it repeats.
 
 The name of an answered call is a digest of its scope, of all turns that it sent and of the answer.
-A call that continues it sends the same turns first. So its own beginnings that end with a turn of
-the model are looked up by name, the longest first. The turns are digested once, and no text is
-stored. Two calls with equal messages and answers have one name, which then identifies neither
-(`Directory`).
+A call that continues the conversation sends the same turns first. So every beginning of its turns
+that ends with a turn of the model is looked up by name, the longest first. The turns are digested
+once, and no text is stored. Two calls with equal messages and answers have the same name, which
+then identifies neither (`Directory`).
 
-A sub-agent begins with the text that its spawner's model gave to a tool. Where a harness is known,
-the answer has a second name by this text, and a call that begins with it is looked up by that name.
+A sub-agent's conversation begins with the text that the model of its spawner gave to a tool. If the
+harness is known, the answer gets a second name from this text, and a call that begins with the text
+is looked up by that name.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ Name = bytes
 """Name of a conversation: a digest of 16 bytes over its turns."""
 MOST_ASKED = 16
 """Maximum number of beginnings of a conversation that are looked up, longest first. A client that
-cuts off old turns has other beginnings anyway."""
+drops old turns has other beginnings anyway.
+"""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -40,14 +42,15 @@ class Conversation:
             turns: The turns so far.
             scope: Tenant and credential, within which conversations are matched.
             can_be_spawned: Whether the call may come from a sub-agent, or from an agent that spawns
-                some.
+                sub-agents.
         """
         self.path = path
         self._scope = scope
         self.can_be_spawned = can_be_spawned
         self._running = hashlib.sha256(f"{scope}\0{path}".encode())
         self._begun = turns[-1] if turns and turns[-1].role == MODEL else None
-        """Beginning of the model's answer, if the caller sends one as the last turn; else None."""
+        """Beginning of the model's answer, if the caller sends it as the last turn; otherwise None.
+        """
         names: list[Name] = []
         unnamed = sum(turn.role == MODEL for turn in turns) - MOST_ASKED
         self._unanswered: list[Turn] = []
@@ -92,7 +95,7 @@ def read_conversation(
         path: Path of the endpoint.
         fields: The call's body, checked by the endpoint's reader.
         scope: See `Conversation`.
-        by_harness: Whether a known harness sends it.
+        by_harness: Whether a known harness sends the call.
     """
     turns = turns_of(path, fields)
     if turns is None:

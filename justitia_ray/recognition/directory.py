@@ -1,7 +1,8 @@
 """Directory of names: maps sessions and conversations to applications.
 
-All ingresses of an application share one, in its scheduler, so that every ingress finds the same
-application. It is bounded and not stored: each ingress sends its recent names to a new scheduler.
+All ingresses of a Serve application share the directory of its first model's scheduler, so that
+every ingress finds the same application. The directory is bounded and not stored: each ingress
+sends its recent names to a new scheduler.
 """
 
 from collections import OrderedDict
@@ -14,7 +15,9 @@ MOST_NAMES = 100_000
 """Maximum number of names, which take some 30 MB."""
 DEEPEST = 32
 """Generations of sub-agents that belong to their root's application. A deeper session becomes a
-root, so that an agent that spawns itself for ever does not keep its early place in the order."""
+root, so that an agent that spawns itself for ever does not keep its early position in the order for
+ever.
+"""
 
 
 class Entry(NamedTuple):
@@ -46,7 +49,7 @@ class Directory:
     def find_conversation(self, tenant: str, names: Iterable[Name]) -> str | None:
         """Return the application of the first known name.
 
-        "": the name is ambiguous. None: none of the names is known.
+        The result is "" if the name is ambiguous, and None if no name is known.
         """
         for name in names:
             entry = self._find(tenant, name)
@@ -71,16 +74,16 @@ class Directory:
         parent: Name | None = None,
         parents: str | None = None,
     ) -> str:
-        """Return the application of a session: the one its root was first registered with.
+        """Return the application of a session: that of its root when the root was registered.
 
-        A session keeps its first application, whatever parent it names later. An unknown parent is
-        registered too, as a root, and stays one. So there are no cycles.
+        A session keeps its first application, even if it names another parent later. An unknown
+        parent is registered as a root, and stays a root. So there are no cycles.
 
         Args:
             tenant: Tenant of the names.
             session: Name of the session.
             own: Application of the session if it is a root.
-            parent: Name of the session that spawned it; None: it names none.
+            parent: Name of the session that spawned it; None if it names none.
             parents: Application of the parent if that is a root.
         """
         entry = self._find(tenant, session)
@@ -98,7 +101,7 @@ class Directory:
         return entry.application_id
 
     def restore_names(self, tenant: str, names: Iterable[tuple[Name, str]]) -> None:
-        """Add names of an earlier directory; names known here keep their entry."""
+        """Add names of an earlier directory; names that are known already keep their entry."""
         for name, application_id in names:
             if self._find(tenant, name) is None:
                 self._store(tenant, name, Entry(application_id))

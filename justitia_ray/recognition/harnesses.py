@@ -1,7 +1,7 @@
-"""Headers of agent harnesses, whose users cannot add a header of this service.
+"""Headers of agent harnesses, whose users cannot add a header of this service to their calls.
 
-A harness sends a run id, or a session id and its parent's. A harness that sends neither is
-recognised by its `User-Agent` or the start of its system prompt, and its calls are grouped by
+A harness sends a run id, or a session id and the parent's session id. A harness that sends neither
+is recognised by its `User-Agent` or by the start of its system prompt, and its calls are grouped by
 conversation. The table follows the harnesses' documentation and observed calls; an operator can add
 rows.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 HeaderNames = tuple[str, ...]
 """Names of a header, newest first, because harnesses have renamed theirs."""
 Marks = tuple[tuple[str, str], ...]
-"""Pairs of a header and the start of its value in lower case; "" allows any value."""
+"""Pairs of a header and the start of its value in lower case; "" matches any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,11 @@ class Harness:
     """Headers that are `true` in the last call of a session."""
     application_class: str | None = None
     marks: Marks = ()
-    """Headers that distinguish the harness from clients with the same id headers; one of them is
-    enough. None: the id headers are enough."""
+    """Headers that distinguish the harness from clients with the same id headers; one match is
+    enough. None: the id headers are enough.
+    """
     openings: tuple[str, ...] = ()
-    """Possible starts of its system prompt, which also identify it."""
+    """Possible starts of the harness's system prompt, which also identify it."""
     converses: bool = False
     """Whether calls without a session id are grouped by conversation."""
     counts_chunks: bool = False
@@ -66,8 +67,8 @@ class Harness:
     def read(self, headers: Mapping[str, str]) -> Session | None:
         """Return the session that a call's headers name; None without one.
 
-        A run stands for all its sessions. Where the header of the run only repeats a session with a
-        parent, the parent leads to the run.
+        All sessions of a run belong to the run. If the header of the run only repeats the id of a
+        session with a parent, the parent leads to the run.
 
         Args:
             headers: Non-empty values by name in lower case.
@@ -108,7 +109,7 @@ HARNESSES = (
         ),
         converses=True,
     ),
-    # Since 0.147 sub-agents send the session id of their root.
+    # Since release 0.147 sub-agents send the session id of their root agent.
     Harness(
         "codex",
         run=("session-id", "session_id"),
@@ -135,7 +136,7 @@ HARNESSES = (
         marks=(("user-agent", "qwencode/"),),
         openings=("You are Qwen Code,",),
         converses=True,
-        counts_chunks=True,  # after 240 s without a chunk the client repeats the turn
+        counts_chunks=True,  # after 240 s without a chunk the client repeats the call
     ),
     Harness(
         "dynamo",

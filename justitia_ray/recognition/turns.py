@@ -1,8 +1,8 @@
-"""The turns of a conversation in a form that clients do not change.
+"""Turns of a conversation, reduced to the parts that clients send again unchanged.
 
 A client sends the conversation again with every call, with changes: parts of texts are joined or
 split, prompt-cache marks move, thoughts are left out, tool arguments are re-encoded. Role, text and
-tool-call ids stay, so a turn consists of these. Consecutive messages or items of the model are one
+tool-call ids stay the same, so a turn consists of these. Consecutive messages of the model are one
 turn.
 """
 
@@ -17,7 +17,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 MODEL = "assistant"
 """Role of turns of the model."""
 _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
-"""Kinds of parts with the model's reasoning, which clients may omit from later calls."""
+"""Kinds of content parts with the model's reasoning, which clients may omit from later calls."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _SYSTEM = ("system", "developer")
 _REMINDER = ("<system-reminder>", "</system-reminder>")
@@ -93,7 +93,7 @@ def _without_reminders(text: str) -> str:
 
 
 def _without_system_billing(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Return messages with the billing line removed from a first system message."""
+    """Return messages with the billing line removed from a system message at the start."""
     if not messages or messages[0].get("role") not in _SYSTEM:
         return messages
     first = messages[0]

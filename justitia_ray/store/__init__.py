@@ -1,1 +1,1 @@
-"""State that outlives a process: Redis schema, its clients, and an embedded Redis server."""
+"""State that outlives a process: the Redis schema, its clients, and an embedded Redis server."""

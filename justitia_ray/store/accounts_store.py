@@ -1,7 +1,7 @@
 """Store of an application's quota accounts: the records of the quota book, and a term.
 
-It uses a scheduler's store with its fence: only the latest term can write. The model's part of its
-name is empty, which no model's is.
+It is a `SchedulerStore`, which lets only the latest term write, under a name whose model part is
+empty.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class StoredAccounts:
 class AccountsStore:
     """Store of an application's accounts; use it from one event loop.
 
-    Every method raises `StoreError` if Redis is unreachable or refuses.
+    Every method raises `StoreError` if Redis is unreachable or refuses a command.
 
     Args:
         url: One of `redis_url.FORMS`; None: nothing is stored, and terms are taken from the wall
@@ -56,8 +56,8 @@ class AccountsStore:
         """Write records, and delete those that are None, unless a later term has begun.
 
         Returns:
-            Whether the store still had this term. If not, it was emptied or restored from a backup,
-                and the caller has to save everything.
+            Whether the store still had this term. If not, the store was emptied or restored from a
+                backup, and the caller has to save everything.
 
         Raises:
             StaleEpoch: If a later term has begun; nothing was written.

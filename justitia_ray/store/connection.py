@@ -17,8 +17,8 @@ from redis.exceptions import AuthenticationError, RedisClusterException, RedisEr
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.store.redis_url import RedisUrl, Setup, read_redis_url
 
-# An unreachable Redis must be noticed well within the 3 s in which replicas report.
-# A busy Redis may take longer to answer; a save has a few megabytes at most.
+# An unreachable Redis must be noticed well within the 3 s in which replicas report. An answer may
+# take longer, if Redis is busy or a save has some megabytes.
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -47,8 +47,8 @@ NO_CREDENTIALS = Credentials()
 class Connection:
     """Redis client for one event loop that connects at its first use.
 
-    All writes are scripts: a script uses only the keys of one model, which share a slot, so it runs
-    on a Redis Cluster as well as on one server.
+    All writes are scripts: a script uses only keys of one model, which are in one slot, so it also
+    runs on a Redis Cluster.
 
     Args:
         url: One of `redis_url.FORMS`.
@@ -76,7 +76,8 @@ class Connection:
         timeouts: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "socket_timeout": _ANSWER_TIMEOUT_S,
-            # One immediate retry, for a pooled connection from before a restart of Redis.
+            # One immediate retry, because a pooled connection may be from before a restart of
+            # Redis.
             "retry": Retry(NoBackoff(), 1),
         }
         options = timeouts | _auth_options(
@@ -109,7 +110,7 @@ class Connection:
         and another server may have taken over its address.
 
         Raises:
-            StoreError: If Redis is unreachable, does not answer in time or refuses.
+            StoreError: If Redis is unreachable, does not answer in time or refuses the command.
         """
         try:
             yield
@@ -122,7 +123,7 @@ class Connection:
         """Close the idle connections; the next command opens a new one."""
         with suppress(*_FAILURES):
             if isinstance(self.client, RedisCluster):
-                await self.client.aclose()  # the next command finds the cluster's nodes again
+                await self.client.aclose()  # the next command looks up the cluster's nodes again
             else:
                 await self.client.connection_pool.disconnect(inuse_connections=False)
 

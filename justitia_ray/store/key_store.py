@@ -22,10 +22,14 @@ from justitia_ray.store.schema import (
 _ID = re.compile(rb"[0-9a-f]{8}")
 
 ADD = checking_kinds("hash") + "return redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])"
-"""Script that adds a record. KEYS: keys. ARGV: id, JSON. Returns 0 if the id is taken."""
+"""Script that adds a record. KEYS: the hash `keys`. ARGV: id, JSON. Returns 0 if the id exists
+already.
+"""
 
 REVOKE = checking_kinds("hash") + "return redis.call('HDEL', KEYS[1], ARGV[1])"
-"""Script that removes a record. KEYS: keys. ARGV: id. Returns 0 if there is none."""
+"""Script that removes a record. KEYS: the hash `keys`. ARGV: id. Returns 0 if the id does not
+exist.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class StoredKeys:
     records: dict[str, JsonObject]
     """Records by key id, sorted by id."""
     damage: list[str]
-    """Messages, one for each entry that could not be read and was left out."""
+    """Messages, one for each entry that was left out because it could not be read."""
 
 
 class KeyStore:
@@ -80,7 +84,7 @@ class KeyStore:
         return found
 
     async def add(self, record: Mapping[str, Any]) -> bool:
-        """Add a record; return False, and change nothing, if its id is taken.
+        """Add a record; return False, and change nothing, if the id exists already.
 
         Args:
             record: JSON object with the key's id as `id`.

@@ -25,7 +25,8 @@ class LeaderRecord:
     host: str = field(default_factory=socket.gethostname)
     process_id: int = field(default_factory=os.getpid)
     since: Seconds = field(default_factory=lambda: round(time.time(), 3))
-    """Time at which the process began to become the leader, in seconds since 1970 by its clock."""
+    """Time at which the process started to become the leader, in seconds since 1970 on its clock.
+    """
 
     def is_succeeded_by(self, record: Mapping[str, Any]) -> bool:
         """Return whether a stored leader is a later process of the same actor."""
@@ -37,14 +38,14 @@ class LeaderRecord:
 
 
 class StaleEpoch(StoreError):
-    """Error: another scheduler has become the leader, so this one must stop granting leases.
+    """Another scheduler has become the leader, so this one must stop granting leases.
 
     Attributes:
         ours: Epoch of the scheduler that tried to save.
         theirs: Epoch in the store, greater than ours.
         leader: Record of the leader with that epoch; empty if the store has none.
-        succeeded: Whether the new leader is another process of the same actor, started in its
-            place.
+        succeeded: Whether the new leader is another process of the same actor, started to replace
+            it.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class StaleEpoch(StoreError):
 
 
 def describe_leader(record: Mapping[str, Any]) -> str:
-    """Describe the leader for messages; its record may be malformed."""
+    """Describe the leader for messages; the record may be malformed."""
     if not record:
         return "by whom is not known"
     since = record.get("since")

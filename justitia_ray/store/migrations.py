@@ -33,7 +33,7 @@ def migrated(version: int, records: Records) -> Records:
 def _migrate_from_1(records: Records) -> Records:
     """Fill in fields that version 1 did not always write.
 
-    All accounts were in KV token-time then, so an application's `kv_token_time` equals its
+    All policies then counted KV token-time, so an application's `kv_token_time` equals its
     `attained`. The counts of a policy are unknown and start at zero.
     """
     clock = records.clock
@@ -41,7 +41,7 @@ def _migrate_from_1(records: Records) -> Records:
         clock = {"grants": 0, "policy": "", "counted": {}, **clock}
     applications = {}
     for name, record in records.applications.items():
-        # live applications; the others are served only by GPS
+        # a live application; other records are of ended applications that GPS still serves
         if "state" in record and "attained" in record:
             filled = {"replicas": [], "ended_leases": [], "kv_token_time": record["attained"]}
             record = filled | record
@@ -52,8 +52,8 @@ def _migrate_from_1(records: Records) -> Records:
 def _migrate_from_2(records: Records) -> Records:
     """Prefix application ids with their tenant; before, all tenants shared one set of ids.
 
-    What GPS still owes to ended applications keeps no tenant. The counts of a policy may be by
-    application and start at zero.
+    Ended applications that GPS still serves keep their ids without a tenant. The counts of a policy
+    may be by application, and start at zero.
     """
     clock = records.clock
     if clock is not None:

@@ -1,7 +1,8 @@
-"""Stores of the predictor: learned statistics, models, and finished applications not yet learned.
+"""Stores of the predictor: learned statistics, models, and finished applications to learn from.
 
 In Redis one replica of the predictor learns at a time: it holds the lock `prediction:learner` and
-writes only while it does. All replicas add finished applications and read what was learned.
+writes only while it holds the lock. All replicas add finished applications and read the learned
+values.
 """
 
 import json
@@ -32,13 +33,14 @@ from justitia_ray.store.schema import (
 from justitia_ray.units import Seconds
 
 MOST_WAITING = 20_000
-"""Maximum number of finished applications that wait to be learned, some tens of megabytes; the
-oldest are dropped."""
+"""Maximum number of finished applications that wait to be learned (some tens of megabytes); the
+oldest are dropped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPredictions:
-    """Everything learned that is stored; dictionaries are keyed by application class."""
+    """All stored results of learning, in dictionaries by application class."""
 
     revision: int
     applied: str
@@ -47,7 +49,7 @@ class StoredPredictions:
     learning: dict[str, JsonObject]
     models: dict[str, VersionIndex]
     damage: list[str]
-    """Messages, one for each stored value that could not be read and was left out."""
+    """Messages, one for each stored value that was left out because it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Learned:
     """Samples since the last save, by application class."""
 
 
-# NX: the predictor may write before any scheduler has become the leader.
+# NX, because the predictor may write before any scheduler has become the leader.
 ADD_OBSERVED = (
     checking_kinds("string", "stream")
     + """
@@ -147,7 +149,8 @@ class PredictionStore:
     """Redis store of one model's predictor; use it from one event loop.
 
     Writes are not fenced by the scheduler's epoch. Every method raises `StoreError` if Redis is
-    unreachable or refuses, and, naming the key, if a value has another kind or version.
+    unreachable or refuses, and if a value has another kind or version; the message then names the
+    key.
 
     Args:
         url: One of `redis_url.FORMS`.
@@ -171,7 +174,7 @@ class PredictionStore:
         self._save_index = register(SAVE_INDEX)
 
     async def load(self) -> StoredPredictions:
-        """Return everything learned; unreadable values are left out and listed in `damage`."""
+        """Return all learned values; unreadable values are left out and listed in `damage`."""
         keys = self._keys
         read = (
             keys.schema,
@@ -225,7 +228,7 @@ class PredictionStore:
         return data
 
     async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
-        """Add finished applications that wait to be learned: all or none.
+        """Add finished applications that wait to be learned, either all or none.
 
         Raises:
             StoreError: Also if an observation is not JSON.
@@ -273,7 +276,7 @@ class PredictionStore:
             await self._release(keys=[self._keys.prediction_learner], args=[learner])
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
-        """Write changes, all or none, if `learner` still has the lock.
+        """Write all changes at once, if `learner` still holds the lock.
 
         Args:
             learner: Name given to `hold`.
@@ -336,13 +339,13 @@ class PredictionStore:
         keys = self._keys
         key = keys.prediction_models
         unnamed = [v.number for v in before.versions if after.find(v.number) is None]
-        # also without new bytes; the script then keeps the model
+        # The active model's key is passed even without new bytes; the script then keeps the model.
         changed = [keys.model(application_class, n) for n in (after.active, *unnamed)]
         async with self._connection.errors():
             raw: bytes | None = await self._client.hget(key, application_class)
             stored = VersionIndex()
             if raw is not None:
-                with suppress(ValueError):  # a damaged index may be replaced
+                with suppress(ValueError):  # a damaged index is replaced
                     stored = decode_index(raw)
             if stored != before:
                 return None
@@ -381,10 +384,10 @@ class PredictionMemory:
         self.applied = ""
         self.changes = 0
         self._last = (0, 0)
-        """Last stream id: its milliseconds, and its number among ids of that millisecond."""
+        """Last stream id: milliseconds, and number among the ids of that millisecond."""
 
     async def load(self) -> StoredPredictions:
-        """Return everything learned."""
+        """Return all learned values."""
         return StoredPredictions(
             self.changes,
             self.applied,

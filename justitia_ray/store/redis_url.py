@@ -42,7 +42,7 @@ class RedisUrl:
     text: str
     """Original URL; redis-py parses it again in the case of a single server."""
     address: str
-    """URL without options, for error messages."""
+    """URL without its options, for error messages."""
     tls: bool
     hosts: tuple[tuple[str, int], ...] = ()
     """Addresses of Sentinels, or of cluster nodes."""
@@ -55,7 +55,8 @@ def read_redis_url(url: str) -> RedisUrl:
     """Parse a Redis URL, which must not contain a secret.
 
     Raises:
-        ConfigError: If it is malformed, or contains a user or a password; the URL is not quoted.
+        ConfigError: If it is malformed, or contains a user or a password; the message does not
+            contain the URL.
     """
     if "@" in url:
         raise ConfigError(
@@ -71,7 +72,7 @@ def read_redis_url(url: str) -> RedisUrl:
         hosts = tuple(_split_host(text, default) for text in parts.netloc.split(","))
         service, db = _split_path(setup, parts)
     except (KeyError, ValueError):
-        # No cause: the parser's message quotes parts of the URL.
+        # Raised without a cause, because the parser's message quotes parts of the URL.
         raise ConfigError(
             f"redis_url cannot be read (not shown, it may hold a password): {FORMS} is allowed;"
             " percent-encode special characters"

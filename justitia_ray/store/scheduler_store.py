@@ -1,4 +1,4 @@
-"""The scheduler's durable state in Redis, and the epoch that fences off earlier schedulers.
+"""The scheduler's durable state in Redis, and the epoch that stops writes of earlier schedulers.
 
 The store is used by the leading scheduler. The caller decides when to save, and collects the
 changes.
@@ -43,8 +43,8 @@ local function epoch_in(key)
 end
 """
 
-# One script, so that a scheduler with unreadable data does not become the leader.
-# Epochs are at least Redis's clock in ms, so that none repeats after the store is emptied.
+# All in one script, so that a scheduler with unreadable data does not become the leader. Epochs are
+# at least Redis's clock in ms, so that none repeats after the store is emptied.
 _BECOME_LEADER = (
     checking_kinds("string", "string")
     + _EPOCH
@@ -138,8 +138,10 @@ return {told, ''}
 """Script that saves changes if no later scheduler leads. KEYS: schema, epoch, leader, clock,
 settings, applications, replicas, then the usage of each day. ARGV: see `SchedulerStore.save`.
 Returns the stored epoch and, if that is a later one, its leader. If the stored epoch is an earlier
-one, the store was emptied or restored from a backup: its data are outdated and the new data
-incomplete, so only the epoch is stored, and the caller has to save everything."""
+one, the store was emptied or restored from a backup. Then the stored data are outdated and the
+passed changes incomplete, so the script stores only the epoch, and the caller has to save
+everything.
+"""
 
 
 UsageRecords: TypeAlias = dict[Day, dict[ClientId, JsonObject]]
@@ -170,8 +172,8 @@ class StoredState:
 class SchedulerStore:
     """Redis store of one model's scheduler; use it from one event loop.
 
-    Every method but `ping` raises `StoreError` if Redis is unreachable or refuses, and, naming the
-    key, if a value has another form or version.
+    Every method but `ping` raises `StoreError` if Redis is unreachable or refuses, and if a value
+    has another form or version; the message then names the key.
 
     Args:
         url: One of `redis_url.FORMS`.
@@ -204,8 +206,8 @@ class SchedulerStore:
 
         The new epoch is above the stored one, and at least the milliseconds of Redis's clock. So no
         epoch repeats, even if the data are lost, as long as that clock goes forward and leaders
-        change less than once a millisecond. If the clock goes back (it was reset, or a server with
-        another clock took over), an epoch may repeat, but only if the data are lost too.
+        change less often than once a millisecond. If the clock goes back (it was reset, or a server
+        with another clock took over), an epoch may repeat, but only if the data are lost too.
 
         Data of an older version are migrated.
 
@@ -216,7 +218,7 @@ class SchedulerStore:
             StaleEpoch: If another scheduler became the leader while data were migrated.
         """
         keys = self._keys
-        # The leader's JSON without its brace: the script inserts the epoch.
+        # The leader's JSON without its opening brace; the script inserts the epoch.
         leader = encode(keys.leader, self._leader.record(0)).partition(",")[2]
         async with self._connection.errors():
             try:
@@ -225,7 +227,7 @@ class SchedulerStore:
                     args=[SCHEMA_VERSION, above, leader],
                 )
             except ResponseError:
-                # the script's error names no key; load() raises one that does
+                # the script's error names no key, but an error of load() does
                 await self.load()
                 raise
         epoch = int(taken)
@@ -256,9 +258,9 @@ class SchedulerStore:
     async def load(self) -> StoredState:
         """Return the stored state.
 
-        It is one snapshot except for the applications, which are read in parts, because 200,000 in
-        one answer would exceed the timeout. Only the leader writes them, so they are consistent for
-        a scheduler that has just become the leader.
+        All values except the applications are read as one snapshot. The applications are read in
+        parts, because 200,000 of them in one answer would exceed the timeout. Only the leader
+        writes them, so they are consistent for a scheduler that has just become the leader.
         """
         keys = self._keys
         strings = [keys.schema, keys.epoch, keys.leader, keys.clock, keys.settings]
@@ -290,7 +292,7 @@ class SchedulerStore:
         replicas: Mapping[ReplicaId, Mapping[str, Any]] | None = None,
         usage: Mapping[Day, Mapping[ClientId, Mapping[str, Any]]] | None = None,
     ) -> bool:
-        """Write changes, all or none, if no later scheduler leads.
+        """Write all changes at once, if no later scheduler leads.
 
         Args:
             epoch: Epoch that `become_leader` returned to this scheduler.
@@ -303,8 +305,9 @@ class SchedulerStore:
 
         Returns:
             Whether the store still had this epoch. False means that the store was emptied or
-                restored from a backup meanwhile (e.g. a Redis without persistence restarted): this
-                epoch leads again but nothing else is stored, so the caller has to save everything.
+                restored from a backup meanwhile, e.g. because a Redis without persistence
+                restarted. Then this epoch is stored again but nothing else, so the caller has to
+                save everything.
 
         Raises:
             StaleEpoch: If a later scheduler leads; nothing was written.
@@ -351,7 +354,7 @@ class SchedulerStore:
         return stored == epoch
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return the totals of the given days by day and tenant; empty days are missing."""
+        """Return the totals of the given days, by day and tenant; unused days are missing."""
         keys, found = self._keys, {}
         for day in days:
             async with self._connection.errors():
@@ -390,8 +393,8 @@ class NoStore:
 
     Epochs rise across restarts as long as the clocks of the scheduler's nodes agree to within the
     time of a restart. If a clock was set back, callers have a higher epoch, and the scheduler takes
-    an epoch above it with their first call. Without a store there is no fence: two schedulers with
-    the same name do not detect each other.
+    an epoch above it with their first call. Without a store, two schedulers with the same name do
+    not detect each other.
     """
 
     def __init__(self, wall: Callable[[], Seconds] = time.time) -> None:

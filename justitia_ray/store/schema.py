@@ -58,7 +58,7 @@ SCHEMA_VERSION = 3
 
 JsonObject: TypeAlias = dict[str, Any]
 
-# A brace in the name would end the hash tag early and spread a model over slots.
+# A brace in the name would end the hash tag early, and spread a model's keys over several slots.
 _NAME = re.compile(r"[^{}\s]{1,200}")
 
 
@@ -133,7 +133,7 @@ def encode(key: str, value: Mapping[str, Any]) -> str:
     """Return the JSON of a value, to be stored under `key`.
 
     Raises:
-        StoreError: If JSON cannot represent it (a NaN, an infinity, a custom type).
+        StoreError: If JSON cannot represent the value (a NaN, an infinity, a custom type).
     """
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
@@ -145,7 +145,7 @@ def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
     """Parse the JSON object stored under `key`; None if the key does not exist.
 
     Raises:
-        StoreError: If it is not a JSON object; the message names the key, never the value.
+        StoreError: If the value is not a JSON object; the message names the key, never the value.
     """
     if raw is None:
         return None
@@ -166,11 +166,12 @@ def decode_hash(
     Args:
         key: Key of the hash.
         raw: The hash.
-        damage: If given, receives a message for each invalid field, which is then left out instead
-            of raising.
+        damage: If given, receives a message for each invalid field, and the field is left out;
+            without it, an invalid field raises an error.
 
     Raises:
-        StoreError: If a field is not UTF-8 or its value is not a JSON object; names key and field.
+        StoreError: If a field is not UTF-8 or its value is not a JSON object; the message names key
+            and field.
     """
     decoded: dict[str, JsonObject] = {}
     for field, value in sorted(raw.items()):
@@ -193,14 +194,14 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def decode_count(key: str, raw: bytes | None, least: int = 1) -> int | None:
-    """Parse the integer >= `least` stored under `key`; None if the key does not exist.
+    """Parse the integer stored under `key`, at least `least`; None if the key does not exist.
 
     Raises:
         StoreError: If the value is anything else.
     """
     if raw is None:
         return None
-    # int() alone would accept signs, blanks and underscores
+    # `int` alone would accept signs, blanks and underscores
     if not raw.isdigit() or int(raw) < least:
         raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= {least} is expected")
     return int(raw)

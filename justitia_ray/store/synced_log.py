@@ -1,7 +1,7 @@
-"""Sync the append-only files of an embedded Redis to disk.
+"""Sync the append-only files of an embedded Redis to the disk.
 
-Redis's own `appendfsync everysec` answers before it writes to the file while the disk is slow, for
-up to two seconds; these answered writes are lost if Redis is killed. So Redis is configured to
+With Redis's own `appendfsync everysec`, Redis answers up to two seconds before it writes to the
+file while the disk is slow, and these writes are lost if Redis is killed. So Redis is configured to
 write without syncing, and this module calls fsync.
 
 Redis refuses writes while it cannot write to the file, but does not notice if the system later
@@ -30,7 +30,8 @@ def keep_synced(data_dir: Path, ended: threading.Event, rewrite: Callable[[], bo
     Args:
         data_dir: The server's directory.
         ended: Set once the server has ended.
-        rewrite: Makes the server write all of its data to a new file; returns whether it accepted.
+        rewrite: Makes the server write all of its data to a new file; returns whether the server
+            accepted the order.
     """
     log = SyncedLog(data_dir, rewrite)
     while not ended.wait(_EVERY_S):
