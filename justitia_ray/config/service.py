@@ -48,9 +48,9 @@ class SchedulerSection(Section):
     cost: Literal["kv_token_time", "with_prefill"] = "kv_token_time"
     """Cost of an inference, by which applications are charged and ordered, and tenants are counted.
     `kv_token_time`: the KV memory that it holds while it decodes, as in the paper; computing its
-    prompt costs nothing. `with_prefill`: also the computation of the prompt tokens that were not
-    cached, by `engine.prefill_cost` or as a replica measures it; an application that is opened
-    before a cost is known keeps the paper's."""
+    prompt costs nothing. `with_prefill` (experimental): also the computation of the prompt tokens
+    that were not cached, by `engine.prefill_cost` or as a replica measures it; an application that
+    is opened before a cost is known keeps the paper's."""
     lag_meter: bool = False
     """`true`: measures the bound on the lag of every application from all starts and reports, and
     compares its lag with it at its end: `justitia_bounded_applications_total`,

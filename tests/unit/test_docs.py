@@ -4,18 +4,20 @@ import argparse
 import ast
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from starlette.routing import Route
 
 from justitia_ray.cli.main import command_parser
 from justitia_ray.config import AppConfig, ModelEntry, RecognitionSection
+from justitia_ray.config.service import SchedulerSection
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.outlook import WHAT_WOULD_HELP
-from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies import POLICIES, find_policy
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.core.queue_profile import MAXIMUM_PLACES
+from justitia_ray.cost import COSTS
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
@@ -39,6 +41,50 @@ def relative_path(page: Path) -> str:
 def test_every_choice_of_a_setting_is_documented(name: str) -> None:
     assert f"`{name}`" in SETTINGS
     assert name not in POLICIES or f"`{name}`" in README
+
+
+def options_by_stage() -> dict[str, set[str]]:
+    """Return the options in the table of stages, each as a user would write it, by their stage."""
+    page = (ROOT / "justitia_ray" / "core" / "policies" / "README.md").read_text(encoding="utf-8")
+    section = page.split("## What is stable\n")[1].split("\n## ")[0]
+    found: dict[str, set[str]] = {}
+    for options, stage in re.findall(r"^\| (`.*?) \| (\w+)[^|]* \|", section, re.MULTILINE):
+        found.setdefault(stage, set()).update(re.findall(r"`([^`]+)`", options))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *POLICIES,
+        *COSTS,
+        *(option.name for option in COMMON),
+        *sorted({option.name for policy in POLICIES for option in find_policy(policy).OPTIONS}),
+    ],
+)
+def test_table_of_stages_has_every_policy_and_option(name: str) -> None:
+    listed = set[str]().union(*options_by_stage().values())
+    assert name in {part for option in listed for part in option.split(": ")}
+
+
+def test_table_of_stages_has_every_cost_of_the_scheduler() -> None:
+    listed = set[str]().union(*options_by_stage().values())
+    costs = get_args(SchedulerSection.model_fields["cost"].annotation)
+
+    assert {f"scheduler.cost: {cost}" for cost in costs} <= listed
+
+
+def test_table_of_stages_and_settings_agree_on_what_is_experimental() -> None:
+    """A setting is experimental as a whole, or with one of its values."""
+    rows = re.findall(r"^\| `([\w.]+)` \| [^|]* \| (.*) \|$", SETTINGS, re.MULTILINE)
+    whole = {key for key, text in rows if text.startswith("Experimental")}
+    values = {
+        f"{key}: {value}"
+        for key, text in rows
+        for value in re.findall(r"`(\w+)` \(experimental\)", text)
+    }
+
+    assert whole | values == {name for name in options_by_stage()["experimental"] if "." in name}
 
 
 def test_every_key_of_a_model_entry_is_documented() -> None:
