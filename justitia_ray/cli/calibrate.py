@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: If an option or a file is wrong.
         ConnectionError: If the live service cannot be reached.
-        ResponseError: If it answers with an error.
+        ResponseError: If the live service answers with an error.
     """
     added = options.added_prompt_tokens
     if added is not None and added < 0:
@@ -163,7 +163,7 @@ def _initial_profile(options: argparse.Namespace, kv_tokens: Tokens) -> EnginePr
     if options.start is not None:
         profile = load_profile(options.start)
     else:
-        # vLLM's defaults; its V1 engine recomputes preempted sequences.
+        # The defaults of vLLM, whose V1 engine recomputes preempted sequences.
         profile = EngineProfile(
             kv_tokens=kv_tokens,
             block_size=16,
@@ -186,7 +186,7 @@ def _provenance_of(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: To
 
 
 def _command_line(options: argparse.Namespace) -> list[str]:
-    """Return the command with file names but no directories, for the head of the profile."""
+    """Return the command line, with file names in place of paths, for the head of the profile."""
     words = ["justitia", "calibrate"]
     if options.url is not None:
         words += ["--url", "URL"]

@@ -31,7 +31,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the errors of the file and return 2, or print that there are none and return 0.
+    """Print the file's errors and return 2; without errors print that, and return 0.
 
     Raises:
         ConfigError: If the file cannot be read.

@@ -4,8 +4,8 @@ The file holds JSON lines, one finished application per line:
 
     {"class": "report", "input": "…", "inferences": [{"prompt_tokens": 812, "output_tokens": 64}]}
 
-All fields are required and no others allowed, and each count must be at least 1; blank lines are
-skipped. The cost of an application is computed from its inferences.
+All fields are required, other fields are refused, and each count must be at least 1. Blank lines
+are skipped. The cost of an application is computed from its inferences.
 """
 
 import argparse
@@ -99,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: If an option or a line of the file is wrong; nothing was imported.
-        ResponseError, ConnectionError: If the service accepted only a part; the message says how
-            much.
+        ResponseError, ConnectionError: If the service accepted only a part of the file; the message
+            says how much.
     """
     counts = Counter(application.application_class for application in read_history(options.file))
     total = counts.total()
@@ -145,7 +145,7 @@ async def _send_batches(
 
 
 async def _send_with_retries(transport: HttpTransport, path: str, body: bytes) -> Response:
-    """Send a batch; retry while the predictor is busy with earlier ones."""
+    """Send a batch; retry while the predictor is busy with earlier batches."""
     headers = {"content-type": "application/json"}
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         answer = await transport.request("POST", path, headers, body)
@@ -156,7 +156,7 @@ async def _send_with_retries(transport: HttpTransport, path: str, body: bytes) -
 
 
 def _write_data_directory(out: Path, file: Path, classes: Counter[str]) -> None:
-    """Write `apps/` and `recorded/` of a data directory; each inference becomes one stage."""
+    """Write `apps/` and `recorded/` of a data directory; each inference becomes a stage."""
     for name in ("apps", "recorded"):
         if (out / name).exists():
             raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")

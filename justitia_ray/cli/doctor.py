@@ -23,7 +23,8 @@ from justitia_ray.protocol.proxies import proxy_hint
 from justitia_ray.store.scheduler_store import SchedulerStore
 
 _LEAST_INTERVAL_S = 1.0
-"""Minimum seconds between the two looks: the scheduler updates its report once per second."""
+"""Minimum time between the two snapshots (seconds): the scheduler updates its report once a second.
+"""
 
 
 def add_subcommand(commands: Any) -> None:
@@ -109,7 +110,7 @@ async def _look_at_each(
 def _error_text(error: Exception, url: str) -> str:
     if not isinstance(error, ResponseError):
         return str(error)
-    # An answer without an error code may be from a proxy.
+    # An answer without this service's error code may come from a proxy.
     hint = "" if error.code else proxy_hint(url, os.environ)
     if error.status == 404 and error.code is None:
         return f"no application that can be examined is served there ({error}){hint}"
@@ -119,7 +120,7 @@ def _error_text(error: Exception, url: str) -> str:
 def _open_store(
     path: Path | None, configs: list[AppConfig] | None, seen: Inspection
 ) -> SchedulerStore | None:
-    """Open the store of an inspected application; None without a store or without `--config`.
+    """Open the store of an inspected application; None without a store, or without `--config`.
 
     Raises:
         ConfigError: If the file has no such application.

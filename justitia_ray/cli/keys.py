@@ -55,7 +55,7 @@ class KeyPlace(Protocol):
     """Location of the keys, for messages."""
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the readable keys, and an error message for each unreadable one."""
+        """Return the readable keys, and one error message for each unreadable key."""
 
     def add(self, make_key: MakeKey) -> NewKey:
         """Store a new key and return it."""
@@ -103,7 +103,7 @@ class RedisPlace:
         return self._run_with_store(load)
 
     def add(self, make_key: MakeKey) -> NewKey:
-        """Store a new key and return it; retry with another id if the id was taken meanwhile."""
+        """Store a new key and return it; retry with another id if the id is taken."""
 
         async def add(store: "KeyStore") -> NewKey:
             taken: set[str] = set()
@@ -222,14 +222,14 @@ def run_create(options: argparse.Namespace) -> int:
         new = place.add(make_key)
         try:
             audit.write("audit.key_created", now, new.record.key_id, None, public_json(new.record))
-        finally:  # the key is valid even if the audit line failed
+        finally:  # the key is valid even if the audit line cannot be written
             print(new.secret, flush=True)
     print(f"key {new.record.key_id} is in {place.name}; it is shown this once", file=sys.stderr)
     return 0
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the keys and return 0, or 1 if some cannot be read.
+    """Print the keys; return 0, or 1 if some keys cannot be read.
 
     Raises:
         ConfigError: If an option or the file is wrong.
@@ -295,7 +295,7 @@ def read_expiry(text: str, now: float) -> float:
     """Return the expiry time of a key in seconds since 1970.
 
     Args:
-        text: A number of days or hours, `90d` or `12h`; a day or a time.
+        text: A number of days or hours (`90d`, `12h`), a date, or a date with a time.
         now: Seconds since 1970.
 
     Raises:
@@ -385,8 +385,10 @@ class AuditLog:
             event: Name of the change.
             at: Seconds since 1970.
             key_id: The key.
-            before: Its record before the change, without the digest; None if there was none.
-            after: Its record after the change, without the digest; None if there is none.
+            before: Record of the key before the change, without the digest; None if the key did not
+                exist.
+            after: Record of the key after the change, without the digest; None if the key does not
+                exist any more.
 
         Raises:
             ConfigError: If the line cannot be written.
@@ -412,7 +414,7 @@ class AuditLog:
             print(text, end="", file=sys.stderr, flush=True)
             return
         data = text.encode()
-        # A single write call keeps lines of concurrent commands apart.
+        # A single write call does not mix the lines of concurrent commands.
         if self._file.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -431,7 +433,7 @@ def _audit_log(path: Path | None) -> Iterator[AuditLog]:
     """Open the audit log; called before anything is changed.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If the file cannot be written.
     """
     if path is None:
         yield AuditLog("stderr", None)

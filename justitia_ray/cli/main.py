@@ -1,7 +1,8 @@
 """The `justitia` command: parses the arguments and returns the exit status.
 
 Exit status: 0: done; 1: the service or the cluster did not do what was requested; 2: the user's
-input is wrong. A user's mistake prints one sentence and no traceback, and so does a missing extra.
+input is wrong. For a user's mistake or a missing extra, the command prints one sentence and no
+traceback.
 """
 
 import argparse
@@ -38,14 +39,14 @@ _EXTRAS = {
     **dict.fromkeys(("doctor", "check-config", "env", "shutdown", "keys"), "serve"),
     "report": "lab",
 }
-"""Extra of the package that a command needs, by command; other commands need none."""
+"""Extra of the package that a command needs, by command; the other commands need none."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
     Args:
-        arguments: Arguments without the program's name; None: those of this process.
+        arguments: Arguments without the program's name; None: this process's arguments.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     command = words[0] if words and words[0] in COMMANDS else None

@@ -169,9 +169,9 @@ def run_evaluate(options: argparse.Namespace) -> int:
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
     """Return the metrics as a table for a terminal.
 
-    `p10-p90` is the share of tests between them, with the random deviation from 80 % that is
-    expected; `pinball` is the loss of p10, cost and p90 over that of the class's own quantiles:
-    below 1, the model is useful.
+    `p10-p90` is the share of test costs between p10 and p90, with the expected random deviation
+    from 80 %. `pinball` is the loss of the model's p10, cost and p90 over the loss of the class's
+    own quantiles: below 1, the model is useful.
     """
     rows = [
         ["class", "kind", "train", "test", *_ERRORS, "p10-p90", "pinball", "ms", "s"],
@@ -274,8 +274,8 @@ def run_list(options: argparse.Namespace) -> int:
     """Print the versions of each class.
 
     Raises:
-        ConfigError: If there is no such directory.
-        StoreError: If an index in it is damaged.
+        ConfigError: If the directory does not exist.
+        StoreError: If an index in the directory is damaged.
         ResponseError, ConnectionError: If the service did not answer.
     """
     _check_target(options)
@@ -296,7 +296,7 @@ def run_rollback(options: argparse.Namespace) -> int:
     """Roll back a class and print the version that serves now.
 
     Raises:
-        ConfigError: If the options contradict each other, or there is no such class or version.
+        ConfigError: If the options contradict each other, or the class or version does not exist.
         ResponseError, ConnectionError: If the service refused or did not answer.
     """
     name = options.application_class

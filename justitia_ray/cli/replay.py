@@ -49,12 +49,12 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay the file, write the results, print the failures; return 1 if there were any.
+    """Replay the file, write the results, print the failures; return 1 if a call failed.
 
     Raises:
         ConfigError: If an option or the file is wrong, or does not fit the service.
         ConnectionError: If the service cannot be reached or is not ready.
-        ResponseError: If it does not answer as this service does.
+        ResponseError: If another program than this service answers.
     """
     for name in ("speed", "timeout_s"):
         value = getattr(options, name)

@@ -1,4 +1,4 @@
-"""`justitia report`: the papers' evaluations and more, simulated, on one HTML page."""
+"""`justitia report`: simulate the papers' evaluations and others; write one HTML page."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from justitia_ray.sim.suites.inputs import data_directory
 SEEDS, QUICK_SEEDS = 5, 2
 QUICK_APPLICATIONS = 60
 _LINE_EVERY_S = 10.0
-"""Seconds between progress lines if stderr is no terminal."""
+"""Seconds between progress lines if stderr is not a terminal."""
 
 
 def add_subcommand(commands: Any) -> None:
@@ -118,7 +118,7 @@ def _check_at_least_one(name: str, value: int | None) -> int | None:
 
 
 class _ProgressLines:
-    """Prints progress to stderr: in place on a terminal, otherwise a line every ten seconds."""
+    """Prints progress to stderr: in place on a terminal, otherwise one line every ten seconds."""
 
     def __init__(self) -> None:
         self._printed_at = 0.0

@@ -53,7 +53,7 @@ def check_applications(count: int) -> None:
     """Check the value of `--applications`.
 
     Raises:
-        ConfigError: If it is not in the range of a listing.
+        ConfigError: If the number is outside the range that listings allow.
     """
     if not 0 <= count <= MAX_LISTED_APPLICATIONS:
         raise ConfigError(
@@ -70,8 +70,8 @@ def show_answer(
 ) -> int:
     """Request an answer and print it, once or at intervals until interrupted; return 0.
 
-    In repetition, a service that does not answer is reported on stderr and called again: it may be
-    back.
+    In repetition, a service that does not answer is reported on stderr, and called again because it
+    may return.
 
     Args:
         command: Name of the command.
@@ -80,9 +80,9 @@ def show_answer(
         text: Returns the answer as text.
 
     Raises:
-        ConfigError: If the time between two requests is not above 0.
+        ConfigError: If the interval of repetition is not above 0.
         ResponseError: If the service answered with an error, without repetition.
-        ConnectionError: If it did not answer, without repetition.
+        ConnectionError: If the service did not answer, without repetition.
     """
 
     async def request_answer() -> T:

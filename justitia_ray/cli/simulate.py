@@ -32,8 +32,9 @@ from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import read_workload
 
 _EXACT_UP_TO = 4
-"""Maximum number of replicas with reports after every iteration; more replicas report at
-intervals."""
+"""Maximum number of replicas that report after every iteration; with more, replicas report at
+intervals.
+"""
 _LATE_S = 2.0
 _BAR_AFTER_S = 2.0
 
@@ -254,7 +255,7 @@ def _check_range(name: str, value: float, *, least: float) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector: scanning millions of acyclic objects is slow."""
+    """Disable the garbage collector: scanning millions of objects without cycles is slow."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""`justitia status`: the state of a running service, as tables for a terminal or as JSON."""
+"""`justitia status`: print the state of a running service, as tables or as JSON."""
 
 import argparse
 from typing import Any
@@ -57,7 +57,7 @@ def _model_text(name: str, status: ModelStatus, predictor: Json | None) -> str:
     )
 
 
-# --- facts: one line each; a fact without a value is left out
+# --- facts, one line each; facts without a value are left out
 
 
 def _model_facts(status: ModelStatus, predictor: Json | None) -> list[tuple[str, str | None]]:
@@ -120,7 +120,7 @@ def _policy_text(status: ModelStatus) -> str | None:
 
 
 def _replica_count(status: ModelStatus) -> str:
-    """Return the number of replicas; if another number is wanted, also that and the reason."""
+    """Return the number of replicas; also the wanted number and its reason, if it differs."""
     count, size = len(status.replicas), status.size
     if size is None or not size["autoscaled"] or size["wanted"] == count:
         return f"{count}"
@@ -139,7 +139,7 @@ def _dead_engines(status: ModelStatus) -> str | None:
 
 
 def _prefill_cost(cost: PrefillCostView | None) -> str | None:
-    """Return the cost of computing prompts and its source; None: nothing."""
+    """Return the cost of computing prompts and its source; None if prompts cost nothing."""
     if cost is None:
         return None
     if cost.per_token is None:
@@ -184,7 +184,7 @@ def _inference_counts(status: ModelStatus) -> str:
 
 
 def _prompt_text(status: ModelStatus) -> str | None:
-    """Return the cached share and the cost of ended prompts; None if no inference has ended."""
+    """Return the cached share and the cost of ended prompts; None without ended inferences."""
     tokens, cached = status.prompt_tokens, status.cached_prompt_tokens
     if not tokens:
         return None
@@ -196,7 +196,7 @@ def _prompt_text(status: ModelStatus) -> str | None:
 
 
 def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | None]]:
-    """Return the applications that share the memory, and their contexts."""
+    """Return the facts about the working set: applications that share the memory, contexts."""
     if view is None:
         return []
     contexts = f"{view.context_tokens:,} KV tokens beside what runs, of {view.room_tokens:,}"
@@ -210,7 +210,7 @@ def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | Non
 
 
 def _next_inference(status: ModelStatus) -> list[tuple[str, str | None]]:
-    """Return the facts about the next inference to grant, and why it is the next."""
+    """Return the facts about the next inference to grant, and why it comes next."""
     head, held_back_s = status.head, status.held_back_s
     if head is None:
         held = held_back_s is not None

@@ -6,15 +6,15 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Columns: TypeAlias = Mapping[str, Callable[[T], str]]
-"""Columns of a table: the head of each, and the function that returns the cell of a row."""
+"""Columns of a table: the heading of each, and the function that returns a row's cell."""
 
 
 def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
     """Return rows as lines, columns as wide as their widest cell and two spaces apart.
 
     Args:
-        rows: Rows of equal length; the first holds the heads.
-        numbers_from: First of the right-aligned columns at the end; None: there are none.
+        rows: Rows of equal length; the first row holds the headings.
+        numbers_from: Index of the first right-aligned column; None: all are left-aligned.
     """
     if not rows:
         return ""
@@ -35,7 +35,7 @@ def column_table(columns: Columns[T], rows: Iterable[T], *, numbers_from: str) -
     Args:
         columns: The columns.
         rows: The rows.
-        numbers_from: Head of the first right-aligned column.
+        numbers_from: Heading of the first right-aligned column.
     """
     cells = [[text(row) for text in columns.values()] for row in rows]
     if not cells:

@@ -1,4 +1,4 @@
-"""`justitia top`: the first applications in order, why they wait, and when they start and end."""
+"""`justitia top`: print the first applications in order, why they wait, and their times."""
 
 import argparse
 from typing import Any
@@ -91,7 +91,7 @@ def _counts_text(counts: Counts) -> str:
 
 
 def _reason_text(one: ListedApplication) -> str:
-    """Return why the application waits: reason, time until its replica has room, missing memory."""
+    """Return why an application waits: reason, time until its replica has room, missing memory."""
     full_s, missing = one.outlook.context_full_s, one.outlook.missing_kv_tokens
     text = one.outlook.reason + ("" if full_s is None else f", full for {duration_text(full_s)}")
     return text + ("" if missing is None else f", {missing:,} tokens short")

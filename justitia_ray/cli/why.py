@@ -79,14 +79,14 @@ def _outlook_facts(outlook: FullOutlook) -> list[tuple[str, str]]:
 
 
 def position_text(outlook: Outlook) -> str:
-    """Return the number of applications ahead, with a plus if there may be more."""
+    """Return the number of applications ahead, with `+` if there may be more."""
     if outlook.position is None:
         return "–"
     return f"{outlook.position:,}{'+' if outlook.position_is_least else ''}"
 
 
 def spread_text(quantiles: Quantiles | None) -> str:
-    """Return the 10th and 90th percentile of a time from now, as text."""
+    """Return the 10th and 90th percentile of a predicted time from now, as text."""
     return (
         "–"
         if quantiles is None

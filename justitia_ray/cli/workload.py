@@ -1,4 +1,4 @@
-"""`justitia workload`: write a workload file, from a suite or from a user's own trace."""
+"""`justitia workload`: write a workload file, from a suite or from a user's trace."""
 
 import argparse
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _data_dir(options: argparse.Namespace) -> Path | None:
-    """Return `--data`, else JUSTITIA_DATA, else None; always None with `--from`."""
+    """Return `--data` or else JUSTITIA_DATA; None with `--from`, or if neither is set."""
     if options.trace is not None:
         if options.data is not None:
             raise ConfigError("--data goes with --suite, not with --from")

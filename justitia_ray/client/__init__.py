@@ -1,7 +1,7 @@
 """Client with which agents run inferences over HTTP or a Ray Serve handle.
 
-`JustitiaClient` is asynchronous, `SyncClient` its counterpart for other code. Both open
-applications, in which an agent runs any number of inferences, sequentially or concurrently.
+`JustitiaClient` is asynchronous; `SyncClient` is for code without asyncio. Both open applications,
+in which an agent runs any number of inferences, sequentially or concurrently.
 """
 
 from justitia_ray.client.calls import Completion

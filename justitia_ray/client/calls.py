@@ -28,16 +28,16 @@ T = TypeVar("T")
 Sleep = Callable[[Seconds], Awaitable[None]]
 
 _NOT_TAKEN = frozenset({429, 503})
-"""Statuses of requests that the service has not started: queue full, or no replicas."""
+"""HTTP statuses of requests that the service has not started: queue full, or no replicas."""
 _FIRST_BACKOFF_S = 0.5
-"""Seconds before the first retry, doubled with each; enough for a restarting proxy."""
+"""Time before the first retry, doubled with each retry (seconds); enough for a restarting proxy."""
 _EXCERPT_CHARS = 200
-"""Number of characters that are quoted of an error page in an unknown format."""
+"""Maximum number of characters that are quoted from an error page in an unknown format."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def path_for_model(path: str, model: str | None) -> str:
-    """Return a path with the model in its query string, if a model is given."""
+    """Return a path, with the model in its query string if a model is given."""
     return path if model is None else f"{path}?model={quote(model, safe='')}"
 
 
@@ -48,7 +48,7 @@ class Completion:
     text: str
     """Text of the first choice; empty if the model called a tool instead."""
     choices: tuple[str, ...]
-    """Texts of all choices, by index."""
+    """Texts of all choices, in the order of their indices."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     """Generated tokens, over all choices."""
@@ -131,7 +131,7 @@ def response_error(status: int, headers: Mapping[str, str], body: bytes) -> Resp
 def stream_error(payload: object) -> ResponseError:
     """Return the exception for an error event in a stream whose status was 200.
 
-    vLLM puts the status that the error would have had into `code`; without it 500 is assumed.
+    In `code`, vLLM gives the status that the error would have had; without `code`, 500 is assumed.
     """
     error = payload.get("error", payload) if isinstance(payload, dict) else None
     if not isinstance(error, dict):
@@ -175,7 +175,7 @@ class SseDecoder:
     """Incremental parser of the WHATWG event stream format.
 
     Chunks may be split anywhere, even inside a line end or a UTF-8 character. Comments, `id` and
-    `retry` are ignored; an event without its closing blank line is never returned.
+    `retry` are ignored; an event is returned only after its closing blank line.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class SseDecoder:
 
     def _parse_line(self, line: str) -> ServerSentEvent | None:
         if line:
-            name, _, value = line.partition(":")  # a comment has the empty name
+            name, _, value = line.partition(":")  # a comment has an empty name
             if name == "data":
                 self._data.append(value.removeprefix(" "))
             elif name == "event":
@@ -211,8 +211,8 @@ class SseDecoder:
 async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
     """Yield the JSON object of each event until `[DONE]`.
 
-    Data after `[DONE]` are read and dropped, so that the service sees its stream read to the end
-    and does not assume that the caller disconnected.
+    Data after `[DONE]` are read and dropped, so that the service does not assume that the caller
+    has disconnected.
 
     Raises:
         ResponseError: If an event is an error, or not a JSON object.
@@ -245,8 +245,8 @@ class JsonCalls:
 
     A call is retried only if the service cannot have started it: the connection failed, or it
     answered 429 or 503 without `x-should-retry: false`. Requested waits are obeyed up to two
-    minutes; a longer one is reported to the caller. A call is not retried once its stream has
-    started.
+    minutes; a longer wait is reported to the caller as an error. A call is not retried once its
+    stream has started.
 
     Args:
         transport: Connection to the service.
@@ -334,7 +334,7 @@ class JsonCalls:
 
 
 def _with_retry_count(headers: Mapping[str, str], repeats: int) -> dict[str, str]:
-    """Add the number of earlier attempts to the headers; retries precede new calls."""
+    """Add the number of earlier attempts to the headers: the service prefers retries."""
     return {**headers, RETRY_COUNT_HEADER: str(repeats)}
 
 

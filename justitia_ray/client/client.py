@@ -36,7 +36,8 @@ async def fan_out(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run the calls concurrently and return their results in order.
 
     The first failure cancels the other calls, which frees their resources in the service, and is
-    raised unchanged; `asyncio.TaskGroup` would wrap it, `asyncio.gather` not cancel the others.
+    raised unchanged. (`asyncio.TaskGroup` would wrap it, and `asyncio.gather` would not cancel the
+    others.).
 
     ```
     texts = await fan_out(app.chat(part, max_tokens=200) for part in parts)
@@ -56,7 +57,7 @@ Messages = str | Sequence[Mapping[str, Any]]
 """User message, or a conversation in OpenAI's form."""
 
 _LEAVE_WITHIN_S: Seconds = 10.0
-"""Maximum seconds that closing may block an agent; the service ends idle applications by itself."""
+"""Maximum seconds that closing may block an agent; the service ends idle applications anyway."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +66,9 @@ class Application:
     """Group of inferences with one common result; returned by `JustitiaClient.application`.
 
     An async context manager, entered once. Entering opens the application in the service. Leaving
-    closes it; leaving by an exception or a cancellation cancels it with all its unfinished
-    inferences. Leaving never raises: the answers have already arrived, and the service ends
-    applications that were not closed.
+    closes the application; an exception or a cancellation cancels it with all its unfinished
+    inferences. Leaving never raises an error: the answers have already arrived, and the service
+    ends applications that were not closed.
 
     Attributes:
         application_class: Class of the application; predictions are learned per class.
@@ -119,7 +120,7 @@ class Application:
         """Open the application.
 
         Raises:
-            ResponseError: If the service refused it, or its answer lacks a field.
+            ResponseError: If the service refused it, or the answer lacks a field.
             ConnectionError: If the service did not answer.
         """
         granted = await self._calls.call("POST", "/v1/applications", self._asked)
@@ -151,7 +152,7 @@ class Application:
 
     @property
     def was_opened(self) -> bool:
-        """Whether the service has opened the application; id and tag are unknown before."""
+        """Whether the service has opened the application; before that, id and tag are unknown."""
         return self._granted is not None
 
     @property
@@ -163,15 +164,15 @@ class Application:
     def predicted_kv_token_time(self) -> KvTokenTime | None:
         """The application's predicted cost, in token·iterations.
 
-        None if several models are served and it was opened without one: each model predicts its own
-        cost on the first call.
+        None if several models are served and the application was opened without naming one: then
+        each model predicts its own cost on the first call.
         """
         predicted = self._open_answer["predicted_kv_token_time"]
         return None if predicted is None else float(predicted)
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """Virtual finish time F at arrival; None if the policy has no such tags."""
+        """Virtual finish time F at arrival; None if the policy has no virtual time."""
         tag = self._open_answer["virtual_finish_time"]
         return None if tag is None else float(tag)
 
@@ -198,8 +199,8 @@ class Application:
         Args:
             messages: A user's message, or a conversation in OpenAI's form.
             max_tokens: Maximum output tokens. Recommended: it limits the KV reserved for the call.
-            deadline_s: Longest wait for its start; None: the application's. An inference that
-                cannot start in time is answered with 504, `deadline_missed`.
+            deadline_s: Longest wait for the inference's start; None: the application's. An
+                inference that cannot start in time is answered with 504, `deadline_missed`.
             **fields: Any other field of the OpenAI request or of vLLM's, e.g. `temperature`.
 
         Raises:
@@ -237,9 +238,9 @@ class Application:
         close it at once, with `contextlib.aclosing`, and not leave that to the garbage collector.
 
         Raises:
-            RequestError: If more than one choice is asked for: their texts would be mingled.
+            RequestError: If more than one choice is requested: the texts would be mixed.
             ResponseError: If the service answered, or ended the stream, with an error.
-            ConnectionError: If it did not answer, or the stream broke off.
+            ConnectionError: If the service did not answer, or the stream broke off.
         """
         if fields.get("n", 1) != 1:
             raise RequestError(f"chat_stream gives one choice; n must be 1, got {fields['n']}", "n")
@@ -288,7 +289,7 @@ class Application:
         return f"/v1/applications/{quote(self.application_id, safe='')}"
 
     def _inference_headers(self, deadline_s: Seconds | None) -> dict[str, str]:
-        # Class and tenant, for a service that has lost the application and reopens it.
+        # The class and tenant let a service that has lost the application reopen it.
         return {
             APPLICATION_HEADER: self.application_id,
             CLASS_HEADER: self.application_class,
@@ -333,7 +334,7 @@ class JustitiaClient:
 
     Args:
         transport: Connection to the service; the client closes it.
-        model: Default model. If None, the only one that the service has.
+        model: Default model. None: the only model of the service.
         tenant: Default tenant of applications.
         max_retries: Maximum number of retries of a call that the service cannot have started (no
             connection, 429, 503).
@@ -457,7 +458,8 @@ class JustitiaClient:
         """Return the names of the served models.
 
         Raises:
-            ResponseError: If the service answered with an error, or not with a list of models.
+            ResponseError: If the service answered with an error, or with something other than a
+                list of models.
             ConnectionError: If the service did not answer.
         """
         answer = await self._calls.call("GET", "/v1/models")
@@ -475,7 +477,7 @@ class JustitiaClient:
 
         Args:
             application_id: The application's id.
-            tenant: Tenant of the application; None: the credential's.
+            tenant: Tenant of the application; None: the credential's tenant.
 
         Raises:
             ResponseError: If the service does not know the application.
@@ -490,7 +492,7 @@ class JustitiaClient:
 
         Args:
             most: Maximum number of applications described per model.
-            model: Return only this model's applications; None: all.
+            model: Return only this model's applications; None: of all models.
 
         Raises:
             ResponseError: If the service answered with an error.
@@ -503,7 +505,7 @@ class JustitiaClient:
         """Return the client's model, or the only served model (requested once).
 
         Raises:
-            UnknownModel: If the service has no model, or several.
+            UnknownModel: If the service has no model, or several models.
             ResponseError: If the service answered with an error.
             ConnectionError: If the service did not answer.
         """

@@ -1,7 +1,7 @@
 """Query the state of a running service and of its predictor, by model.
 
-Used by `justitia status` and `justitia doctor`. A service with one model answers without the
-model's name around it.
+Used by `justitia status` and `justitia doctor`. The answer of a service with one model does not
+name the model.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def ask_each_model(
     Args:
         transport: Connection to the service.
         path: `/v1/status` or `/v1/examination`.
-        model: Return only this model's answers; None: all.
+        model: Model whose answers are returned; None: all models.
         predictor_s: Timeout for the predictor; None: the transport's own.
         query: Further parameters of the path's query.
 

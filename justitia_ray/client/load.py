@@ -1,7 +1,7 @@
-"""Open loads: applications start at their planned times, regardless of earlier ones.
+"""Open loads: applications start at their planned times, whether or not earlier ones have ended.
 
-As with real users, only calls that depend on earlier answers wait for the service. A closed loop
-would send less to a slow service, and make it look better.
+As with real users, only calls that depend on earlier answers wait for the service. A load that
+waits for each answer would send less to a slow service, and make the service look better.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ async def play_load(
     """Run each application at its arrival time; return the results in order of the plan.
 
     Args:
-        applications: The load.
-        run: Runs one application to its end. An exception of it ends the whole load, so it has to
-            catch errors that must not.
+        applications: Applications of the load.
+        run: Runs one application to its end. An exception raised by `run` ends the whole load, so
+            `run` has to catch all errors that must not end the load.
         arrived_at_s: Returns when an application arrives, in seconds from the start of the load.
         has_failed: Returns whether a result is a failure; used for the progress.
-        on_progress: Called after every arrival and every end.
+        on_progress: Called after every arrival and every end of an application.
     """
     load_clock = LoadClock()
     arrived = ended = failed = 0

@@ -1,6 +1,7 @@
 """Synchronous client: `JustitiaClient` and `Application` on an event loop in a thread.
 
-Its methods take the same arguments as the asynchronous ones, and block until the result is there.
+Its methods take the same arguments as the asynchronous methods, and block until the result has
+arrived.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class _LoopThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        # The runner's exit cancels the remaining tasks: streams, and calls whose callers are gone.
+        # On exit, the runner cancels the remaining tasks: streams, and calls whose callers are
+        # gone.
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.get_loop().run_forever()
 
@@ -95,7 +97,7 @@ def _blocking_generator(
             while (found := self.run(next_item())) is not None:
                 yield found[0]
         finally:
-            # A closed client or an interrupted step has ended the stream before.
+            # A closed client or an interrupted step may have ended the stream already.
             with suppress(RuntimeError):
                 self.run(stream.aclose())
 
@@ -107,7 +109,7 @@ def _sync_constructor(
 ) -> Callable[Concatenate[type[SyncClient], P], SyncClient]:
     """Wrap one of `JustitiaClient`'s constructors to return a `SyncClient`."""
 
-    @wraps(getattr(make, "__func__", make))  # unbound: `call` passes its own class
+    @wraps(getattr(make, "__func__", make))  # `make` is unbound, as `call` passes its own class
     def call(cls: type[SyncClient], /, *args: P.args, **kwargs: P.kwargs) -> SyncClient:
         return cls(lambda: make(*args, **kwargs))
 
@@ -160,14 +162,14 @@ class SyncApplication(_SyncWrapper[Application]):
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """Virtual finish time F at arrival; None if the policy has no such tags."""
+        """Virtual finish time F at arrival; None if the policy has no virtual time."""
         return self._inner.virtual_finish_time
 
     def chat_many(self, conversations: Iterable[Messages], **fields: Any) -> list[Completion]:
         """Run one inference on each conversation concurrently; return the answers in order.
 
-        The first failure cancels the others and is raised. Arguments and errors are those of
-        `Application.chat`.
+        The first failure cancels the other inferences and is raised. Arguments and errors are those
+        of `Application.chat`.
         """
         chat = self._inner.chat
         return self.run(fan_out(chat(messages, **fields) for messages in conversations))

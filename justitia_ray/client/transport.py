@@ -1,7 +1,7 @@
-"""Connections to the service: one Protocol, implemented over HTTP and over a Ray Serve handle.
+"""Connections to the service: one protocol, implemented over HTTP and over a Ray Serve handle.
 
-A transport transfers bytes and is independent of JSON, retries and applications, so a test's fake
-has two methods, and an agent inside Ray Serve can use a deployment handle instead.
+A transport transfers bytes and knows nothing of JSON, retries and applications. So a fake for tests
+has two methods, and an agent inside Ray Serve can use a deployment handle.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class StreamedResponse:
     headers: Mapping[str, str]
     """Headers with names in lower case."""
     chunks: AsyncIterator[bytes]
-    """Chunks of the body; their boundaries have no meaning."""
+    """Chunks of the body; the boundaries of chunks have no meaning."""
 
 
 class Transport(Protocol):
@@ -50,7 +50,7 @@ class Transport(Protocol):
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Send a request and return the whole answer, whatever its status.
+        """Send a request and return the whole answer, of any status.
 
         Cancelling the call cancels it in the service too.
 
@@ -62,7 +62,7 @@ class Transport(Protocol):
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send a request; return a context manager that yields its answer, whatever its status.
+        """Send a request; return a context manager that yields its answer, of any status.
 
         Leaving the block before the end of the chunks cancels the call in the service.
 
@@ -119,7 +119,8 @@ class HttpTransport:
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers=_with_credential(headers or {}, api_key),
             timeout=httpx.Timeout(None, connect=connect_timeout_s, read=read_timeout_s),
-            # The service queues. Idle connections close here before uvicorn closes them after 5 s.
+            # Calls wait in the service's queue, so connections are not limited here. Idle
+            # connections are closed before uvicorn closes them after 5 s.
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=1024, keepalive_expiry=2.0
             ),
@@ -165,7 +166,7 @@ async def _body_chunks(answer: httpx.Response) -> AsyncGenerator[bytes]:
 
 @contextmanager
 def _network_errors() -> Generator[None]:
-    """Convert httpx's errors into the built-in ones that every transport raises."""
+    """Convert httpx's errors into the built-in errors that every transport raises."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -224,7 +225,7 @@ class HandleTransport:
 
 
 class _IngressCall:
-    """Call of the Serve handle in a context of its own."""
+    """Call of the Serve handle in a separate context."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._context = contextvars.Context()
@@ -240,7 +241,7 @@ class _IngressCall:
             self._ended = True
 
     async def next_item(self) -> Any:
-        """Return the next item of a stream; None at its end."""
+        """Return the next item of a stream; None at the stream's end."""
         if self._response is None:
             self._response = self._start()
         try:
@@ -263,7 +264,8 @@ class _IngressCall:
             ConnectionError: If the call failed; Serve's own error is its cause.
         """
         task = asyncio.get_running_loop().create_task(step, context=self._context)
-        # `wait`, unlike `await task`, distinguishes cancellation of this caller from one by Serve.
+        # `wait`, unlike `await task`, distinguishes a cancellation of this caller from a
+        # cancellation by Serve.
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -271,7 +273,7 @@ class _IngressCall:
             task.cancel()
             raise
         if task.cancelled():
-            # Not CancelledError: this caller was not cancelled.
+            # Not a CancelledError, because this caller was not cancelled.
             raise ConnectionError("Serve cancelled the call to the ingress")
         try:
             return task.result()

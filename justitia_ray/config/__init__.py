@@ -1,12 +1,12 @@
 """Schema of the configuration file: an application's Serve `args`, and its Ingress's `user_config`.
 
-`AppArgs` and `AppSettings` are read from the file. They are split into settings per model,
+`AppArgs` and `AppSettings` are read from the file. They are split into settings for each model,
 `AppConfig` and `SchedulingConfig`, so that only the ingress handles several models. A change of
 `args` restarts deployments; a change of `user_config` is sent to the running scheduler, and the
 queue stays.
 
 The docstring of a key is its description for operators: `scripts/write_tables` writes the tables of
-deployments/README.md from them. Units are part of the keys' names.
+deployments/README.md from these docstrings. Units are part of the keys' names.
 """
 
 from justitia_ray.config.application import (

@@ -95,7 +95,7 @@ class AppConfig(SharedSections):
 
     @property
     def prefill_cost(self) -> PrefillCost | None:
-        """Configured cost of computing prompts; None if they cost nothing, or it is measured."""
+        """Configured cost of computing prompts; None if there is none, or it is measured."""
         given = self.engine.prefill_cost
         if self.scheduler.cost == "kv_token_time" or given is None:
             return None
@@ -103,7 +103,7 @@ class AppConfig(SharedSections):
 
     @property
     def measures_prefill(self) -> bool:
-        """Whether computing prompts costs what the first replica measures."""
+        """Whether the cost of computing prompts is the one that the first replica measures."""
         return self.scheduler.cost == "with_prefill" and self.engine.prefill_cost is None
 
     @property
@@ -150,7 +150,7 @@ class AppArgs(SharedSections):
 
     model: ModelSection | None = None
     models: tuple[ModelEntry, ...] = ()
-    """Several models instead of `model`; exactly one of both is required; see below."""
+    """Several models. Exactly one of `model` and `models` is required; see below."""
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Sections on who may call, and on how the application of a call is recognised."""
+"""Sections about authentication of callers, and about recognising the application of a call."""
 
 from typing import Annotated, Literal
 
@@ -24,15 +24,15 @@ class JwtIssuerSection(Section):
     audience: Annotated[str, Field(min_length=1)]
     """Audience that a token's `aud` must contain."""
     jwks_url: str | None = None
-    """URL of the issuer's public keys, `https://…`; `null`: from its discovery document,
+    """URL of the issuer's public keys, `https://…`; `null`: from the issuer's discovery document,
     `ISSUER/.well-known/openid-configuration`. `http://` is allowed only for this machine."""
     jwks_ca_file: str | None = None
     """File of certificates trusted for `jwks_url`, on every node; `null`: the system's."""
     algorithms: Annotated[tuple[JwtAlgorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
     """Accepted signature algorithms; only asymmetric ones are allowed."""
     tenant_claim: str = "tenant"
-    """Claim with the tenant: a path of names separated by dots, `org.team`. A token without it is
-    refused."""
+    """Claim with the tenant: a path of names separated by dots, `org.team`. A token without this
+    claim is refused."""
     tenant_below: str | None = None
     """Tenant above all tenants of this issuer: `acme` makes `acme/search` of `search`. `null`: the
     issuer may name any tenant."""
@@ -63,8 +63,8 @@ class AccessSection(Section):
     jwt: tuple[JwtIssuerSection, ...] = ()
     """Issuers whose JSON Web Tokens are accepted."""
     anonymous: str = "deny"
-    """`deny`: a call without a credential is answered with 401. Otherwise the tenant of such calls,
-    which have the scopes `infer` and `own`."""
+    """`deny`: a call without a credential is answered with 401. Any other value is the tenant of
+    such calls, which have the scopes `infer` and `own`."""
     anonymous_max_weight: Weight = 1.0
     """Largest weight that applications without a credential may request."""
 
@@ -99,7 +99,8 @@ class SessionHeadersSection(Section):
     """Headers that identify the sessions of an operator's own agents."""
 
     name: ClassName
-    """Name of the rule, in statuses and metrics; ids of its applications begin with it."""
+    """Name of the rule, in statuses and metrics; ids of applications that it recognises begin with
+    this name."""
     run: HeaderName | None = None
     """Header with the id of the whole run, including sub-agents."""
     session: HeaderName | None = None

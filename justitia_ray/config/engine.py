@@ -22,21 +22,22 @@ class ModelSection(Section):
     """Name of the model in calls (`model`)."""
     path: str
     """A local directory, a hub name, or a model of random weights that is built on the node:
-    `random:tiny-llama`, `random:small-llama`, `random:tiny-embedding`, `random:tiny-reranker`, and
-    `random:llama-2-7b` and `random:llama-3-8b`, which have no weights and need `load_format:
-    dummy`. The fake engine ignores it."""
+    `random:tiny-llama`, `random:small-llama`, `random:tiny-embedding` or `random:tiny-reranker`.
+    `random:llama-2-7b` and `random:llama-3-8b` have no weights and need `load_format: dummy`. The
+    fake engine ignores it."""
     cache_dir: str = "~/.cache/justitia_ray/models"
     """Directory in which a `random:` model is built."""
     adapters: dict[ModelName, str] = Field(default={})
-    """LoRA adapters: the name that callers give as `model`, and a local directory or hub name
-    (`random:tiny-adapter` for the tiny Llama). They run on the model's replicas and share its
-    queue. vLLM gets `enable_lora` and a slot for each (`max_loras`); a rank above 16 needs
-    `max_lora_rank` in `engine.vllm_args`."""
+    """LoRA adapters: for each, the name that callers give as `model`, and a local directory or hub
+    name (`random:tiny-adapter` for the tiny Llama). The adapters run on the model's replicas and
+    share the model's queue. vLLM's options `enable_lora` and `max_loras` (room for all adapters at
+    once) are set; a rank above 16 needs `max_lora_rank` in `engine.vllm_args`."""
     aliases: tuple[ModelName, ...] = ()
     """Other names that callers may give as `model`, and patterns of names with `*`, `?` and `[…]`:
-    `gpt-4o`, `claude-haiku-*`; `*` matches every name that no model has. Names are matched before
-    patterns, longer patterns before shorter ones. Answers contain the model's own name. Empty by
-    default, because harnesses ask for models that are not served, and should get an error."""
+    `gpt-4o`, `claude-haiku-*`; `*` matches every name that is not a served model's. Names are
+    matched before patterns, longer patterns before shorter ones. Answers contain the model's own
+    name. Empty by default, because harnesses ask for models that are not served, and should get an
+    error."""
     reasoning_efforts: dict[str, str] = Field(default={})
     """Mapping of the efforts that callers request (`reasoning_effort`, `reasoning.effort`,
     `output_config.effort`), for example `minimal: low, max: high` for a template that supports low,
@@ -63,7 +64,7 @@ class FakeEngineSection(Section):
     kv_tokens: Count = 7_344
     """KV memory M in tokens; 459 blocks of 16 tokens, as on the paper's A10 (v1, Sec. V-A)."""
     block_size: Count = 1
-    """Tokens in a KV block."""
+    """Number of tokens in a KV block."""
     max_num_seqs: Count = 256
     """Largest number of running sequences; as vLLM's option."""
     max_model_len: Count = 4_096
@@ -86,10 +87,10 @@ class PrefillCostSection(Section):
     """Cost of computing prompts on this model's engines, relative to the cost of KV memory."""
 
     per_token: NotNegative
-    """κ: cost of each computed prompt token, in token·iterations."""
+    """Cost κ of each computed prompt token, in token·iterations."""
     per_pair: NotNegative = 0.0
-    """κ₁: cost of each pair of a computed token and an earlier token (attention), in
-    token·iterations. Matters for prompts above some 20,000 tokens."""
+    """Cost κ₁ of each pair of a computed token and an earlier token (attention), in
+    token·iterations. It matters for prompts above some 20,000 tokens."""
 
 
 class EngineSection(Section):
@@ -111,31 +112,31 @@ class EngineSection(Section):
     `lora_modules` is replaced by `model.adapters`."""
     cache_isolation: Literal["tenant", "top", "shared"] = "tenant"
     """Callers that share cached prompts in vLLM's prefix cache: those of one tenant, by its whole
-    path (`tenant`), of one tree (`top`: the first part of the path), or all (`shared`: a caller can
-    learn from `cached_tokens` and the time to the first token what others have sent). A system
-    prompt that all tenants send is computed and stored for each. A caller's own `cache_salt`
-    divides further."""
+    path (`tenant`), of all tenants below one top-level tenant (`top`: the first part of the path),
+    or all (`shared`: a caller can learn from `cached_tokens` and the time to the first token what
+    others have sent). A system prompt that all tenants send is computed and stored for each. A
+    caller's own `cache_salt` divides the cache further."""
     max_cache_salts: Count = 1_000
     """Largest number of salts (`cache_salt`) in use by the callers of one tenant; a replica drops a
     salt ten minutes after its last use. Each salt has its own copy of cached prompts. A further
     salt is refused with 400."""
     hold_contexts: bool = False
-    """Experimental. Whether vLLM evicts the contexts of applications between two inferences after
-    all other cached blocks, for as long as the working set of `justitia` counts them. Otherwise the
-    blocks of single calls that ended later displace them. Running inferences can still have all of
-    the memory. Needs prefix caching, and uses vLLM's only `kv_transfer_config`."""
+    """Experimental. Whether vLLM evicts the contexts of applications between two inferences last,
+    for as long as the working set of `justitia` counts these contexts. Otherwise the blocks of
+    single calls that ended later displace them. Running inferences can still have all of the
+    memory. Needs prefix caching, and uses vLLM's only `kv_transfer_config`."""
     host_kv_gib: Positive | None = None
     """Experimental, and not yet run on a GPU. Size in GiB of a KV cache in a replica's host memory,
     for all its GPUs together: contexts that are evicted from the GPU are loaded from there. The
-    contexts of waiting applications are evicted last, and the working set counts the larger of
-    both memories. `null`: none. Needs a GPU, vLLM 0.32 and prefix caching, and uses vLLM's only
-    `kv_transfer_config`; not with `hold_contexts` or speculative decoding (vllm#55503)."""
+    contexts of waiting applications are evicted last, and the working set counts the larger of both
+    memories. `null`: no such cache. It needs a GPU, vLLM 0.32 and prefix caching, and uses vLLM's
+    only `kv_transfer_config`; not with `hold_contexts` or speculative decoding (vllm#55503)."""
     grammar_timeout_s: Positive | None = 5.0
     """Longest time for compiling a grammar (a JSON schema, a regex, a list of choices, forced
-    tools). A process beside the replica compiles each grammar first, and refuses with 400 one that
-    takes longer: vLLM compiles on its event loop, where a schema of nested alternatives stops all
-    streams for minutes. The process starts with the first grammar. `null`: no such process, as in
-    vLLM."""
+    tools). A process beside the replica compiles each grammar first, and a grammar that takes
+    longer is refused with 400: vLLM compiles on its event loop, where a schema of nested
+    alternatives stops all streams for minutes. The process starts with the first grammar. `null`:
+    no such process, as in vLLM."""
     grammar_memory_bytes: Count = 2**30
     """Largest memory for compiling a grammar, in bytes (1 GiB); a grammar that needs more is
     refused with 400."""
@@ -153,7 +154,7 @@ class EngineSection(Section):
     """Cost of computing prompts, for `scheduler.cost: with_prefill`. `null`: each replica measures
     its engine when it starts, which takes seconds, and the first measurement under a release of the
     service counts for all replicas of the model, until the next release. `justitia status` shows
-    the cost. `justitia calibrate` prints one for recorded or live requests."""
+    the cost. `justitia calibrate` prints a cost fitted to recorded or live requests."""
     fake: FakeEngineSection = FakeEngineSection()
 
     @model_validator(mode="after")
@@ -209,7 +210,7 @@ class EngineSection(Section):
 
 
 def _option_name(given: str) -> str:
-    """Return the name of an option of vLLM that may be set with dashes, or in part by a dot."""
+    """Return the name of a vLLM option, which may have dashes, or a dot before a nested name."""
     return given.replace("-", "_").partition(".")[0]
 
 
@@ -237,9 +238,9 @@ class ReplicaSection(Section):
     """Reports of a replica to the scheduler, and its streams."""
 
     report_interval_s: Positive = 0.25
-    """Interval of reports on running inferences; ends of inferences are reported at once. Virtual
-    time advances with both. At most half of `scheduler.lease_timeout_s`, because this report
-    confirms that a lease runs."""
+    """Interval of reports on running inferences; ended inferences are reported at once. Virtual
+    time advances with both reports. At most half of `scheduler.lease_timeout_s`, because this
+    report confirms that a lease runs."""
     pull_interval_s: NotNegative = 0.01
     """Interval over which a replica collects ended inferences before its next pull; a pull costs
     about 2 ms of CPU."""
@@ -248,20 +249,20 @@ class ReplicaSection(Section):
     `scheduler.replica_timeout_s`."""
     chunk_interval_s: NotNegative = 0.0
     """Interval over which stream chunks are joined into one: the CPU cost of a chunk hardly depends
-    on its size. 0 joins the chunks of one turn of the event loop."""
+    on its size. 0: only the chunks of one turn of the event loop are joined."""
     cache_fill_s: NotNegative = 0.0
     """Longest time for which a new replica, which already serves, counts as starting for Serve:
     until its computed prompt tokens would fill its KV memory, or no call has come for 2 s.
     Meanwhile a rolling update stops no further old replicas, whose caches hold the contexts of
     agents; the same holds for a deployment under load. 0: Serve continues at once."""
     lease_grace_s: Positive = 1.0
-    """Time that a replica waits for the lease of a payload, whose message may arrive after the
-    payload."""
+    """Time for which a replica keeps a payload whose lease has not arrived yet: the lease travels
+    in another message."""
     stall_factor: NotNegative = 5.0
     """An engine with work is stalled after this factor times its longest recent step, plus
     `stall_allowance_s`, without a step. Its leases then move to other replicas, and it gets no new
-    ones until it makes a step. Steps differ: the last chunk of a long prompt takes several times as
-    long as the first."""
+    ones until it makes a step. Steps differ in length: that of a long prompt's last chunk takes
+    several times as long as that of its first chunk."""
     stall_allowance_s: Positive = 15.0
     """Extra time for a step that compiles a kernel or loads an adapter, four times as long for the
     first 16 steps. Increase it for an engine with longer steps (a large `max_num_batched_tokens` on
@@ -295,7 +296,7 @@ class AutoscalingSection(Section):
     counts, so that a replica is kept for it."""
     upscale_delay_s: NotNegative = 10.0
     """Time for which more replicas must have been wanted before they are started; the first replica
-    starts at once. Serve's own default is 30 s, for a request count that is less precise."""
+    starts at once. Serve's own default is 30 s, because its count of requests is less precise."""
     downscale_delay_s: NotNegative | None = None
     """Time for which fewer replicas must have been wanted before some are drained. `null`: twice
     `load_s`, at least 120 s, because a replica that is stopped too early must load again. Serve's

@@ -34,8 +34,8 @@ class KvShareSection(Section):
 
     guaranteed: Share = 0.0
     """Share that is reserved. The shares of sibling tenants add up to at most the parent's share;
-    those of tiers, and those of top-level tenants, to at most 1. The part that is not lent is kept
-    free."""
+    those of tiers, and those of top-level tenants, to at most 1. The part that is not lent
+    (`lends`) is kept free."""
     max: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Largest share that may be held."""
     lends: Share = 1.0
@@ -59,9 +59,10 @@ class QuotaSection(Section):
     only when no application with quota waits. `shadow`: they run, and metrics count what would have
     been refused."""
     reserve_quantile: Annotated[float, Field(ge=0.5, le=1)] = 1.0
-    """Quantile of the prediction that a running inference reserves of `tokens` and `kv_token_time`
-    quotas. 1: the most that its `max_tokens` allow, so that the limit is exceeded by at most the
-    error of one prediction; a lower quantile lets more inferences run at once."""
+    """Quantile of its predicted usage that a running inference reserves of `tokens` and
+    `kv_token_time` quotas. 1 reserves as much as its `max_tokens` allow, so that the limit is
+    exceeded by at most the error of one prediction; a lower quantile lets more inferences run at
+    once."""
 
     @model_validator(mode="after")
     def _calendar_window_is_day_or_month(self) -> "QuotaSection":
@@ -80,7 +81,7 @@ class CapsSection(Section):
     kv_token_time: Positive | None = None
     """Largest KV token-time that the application may be served, in token·iterations."""
     seconds: Positive | None = None
-    """Time after the application's opening in which it may submit inferences."""
+    """Time after the application's opening within which it may submit inferences."""
 
 
 class TenantSection(Section):
@@ -90,7 +91,7 @@ class TenantSection(Section):
     """Weight among its siblings, 0.001 to 1,000,000. `null`: that of its applications; for a node
     with children 1, or `max_weight` if that is less."""
     max_weight: Weight | None = None
-    """Largest weight that applications of the tenant may request; at most the parent's."""
+    """Largest weight that applications of the tenant may request; at most that of the parent."""
     kv_share: KvShareSection = KvShareSection()
     quotas: tuple[QuotaSection, ...] = ()
     """Limits over periods, one for each unit and period. Quotas of all ancestors apply as well."""
@@ -150,8 +151,9 @@ class SchedulingConfig(Section):
     `prompt`: the prompt must fit now, as in vLLM and the paper."""
     tenant_weights: dict[str, Weight] = Field(default={})
     """Weight of applications that request none, by tenant; the nearest named node above the
-    application decides, otherwise 1. Applies to applications opened from then on. Also the weight
-    of that tenant among its siblings once it has tenants below it."""
+    application counts; without one the weight is 1. A change applies to applications that are
+    opened afterwards. If the tenant has tenants below it, this is also its weight among its
+    siblings."""
     tenants: dict[str, TenantSection] = Field(default={})
     """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` applies to children of `acme`
     that are not named, `*` to top-level tenants that are not named; see below."""
@@ -188,7 +190,7 @@ class SchedulingConfig(Section):
 
     @property
     def advice(self) -> str | None:
-        """Advice for a policy or option that has moved; None if it has not."""
+        """Advice for a policy or option that was renamed or moved; None if none was."""
         return advice(self.policy, self.policy_options)
 
     @model_validator(mode="after")
@@ -203,13 +205,14 @@ class SchedulingConfig(Section):
 
 
 class AppSettings(SchedulingConfig):
-    """`user_config` of the Ingress deployment: settings for all models, and differences of some."""
+    """`user_config` of the Ingress deployment: settings for all models, and for single models."""
 
     models: dict[str, dict[str, Any]] = Field(default={})
-    """With several models: settings of this table that differ for a model, by its name."""
+    """With several models: settings of this table that are different for a model, by the model's
+    name."""
 
     def fair_between_tenants(self) -> "AppSettings":
-        """Return the settings for authenticated tenants: `justitia` shares between them first.
+        """Return the settings with `fairness: tenant` as default, for authenticated tenants.
 
         Settings with another `fairness`, or with a clock that does not support it, stay as they
         are.
@@ -223,7 +226,8 @@ class AppSettings(SchedulingConfig):
         """Return the settings of each given model.
 
         Raises:
-            ConfigError: If there are settings for another model, or some are not allowed.
+            ConfigError: If there are settings for a model that is not given, or some settings are
+                not allowed.
         """
         for name in self.models:
             if "tenants" in self.models[name]:

@@ -34,8 +34,8 @@ class Section(BaseModel):
             where: Prefix of error messages.
 
         Raises:
-            ConfigError: If a key is unknown or a value is not allowed; the message names all of
-                them.
+            ConfigError: If a key is unknown or a value is not allowed; the message names all such
+                keys.
         """
         try:
             return cls.model_validate(values)
@@ -44,7 +44,7 @@ class Section(BaseModel):
 
 
 def describe(error: ValidationError) -> str:
-    """Return one sentence per error: key, value, allowed values."""
+    """Return one sentence for each error: key, value, allowed values."""
     lines = []
     for item in error.errors(include_url=False):
         key = ".".join(str(part) for part in item["loc"]) or "configuration"

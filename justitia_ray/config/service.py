@@ -23,7 +23,7 @@ class SchedulerSection(Section):
     """Time within which the payload of a lease must arrive; otherwise the lease expires and its
     inference is queued again."""
     replica_timeout_s: Positive = 4.0
-    """Time after which a silent replica without a connection counts as lost, so that its work is
+    """Time after which a silent replica without a connection counts as lost; its work is then
     leased again within 5 s. A silent replica with a connection counts as alive
     (`transport.standstill_s`), but gets no new leases."""
     ingress_timeout_s: Positive = 30.0
@@ -37,23 +37,23 @@ class SchedulerSection(Section):
     leases."""
     quota_timeout_s: Positive = 10.0
     """Longest time that an application or inference of a tenant with quotas waits for the accounts
-    to grant it, or for other claims to be returned. Then it is refused, or admitted if no quota of
-    its tenant rejects."""
+    to grant its claim on quotas, or for other claims to end. After that it is refused, or admitted
+    if no quota of its tenant rejects."""
     engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
     """Number of engine deaths after which a call that ran on all of these engines is refused with
-    502, unless another call also ran on all of them. 1 also blames a call that ran alone on an
-    engine that died for another reason. 0 blames no call: calls of a dead engine are leased again
+    502, unless another call also ran on all of them. 1 also refuses a call that ran alone on an
+    engine that died for another reason. 0 refuses no call: calls of a dead engine are leased again
     at once, up to `ingress.attempts` times. See
     [troubleshooting.md](troubleshooting.md#a-call-that-kills-its-engine)."""
     cost: Literal["kv_token_time", "with_prefill"] = "kv_token_time"
-    """Cost of an inference, by which applications are charged and ordered, and tenants are counted.
-    `kv_token_time`: the KV memory that it holds while it decodes, as in the paper; computing its
-    prompt costs nothing. `with_prefill` (experimental): also the computation of the prompt tokens
-    that were not cached, by `engine.prefill_cost` or as a replica measures it; an application that
-    is opened before a cost is known keeps the paper's."""
+    """Cost of an inference, by which applications are charged and ordered, and the usage of tenants
+    is counted. `kv_token_time`: the KV memory that it holds while it decodes, as in the paper;
+    computing its prompt costs nothing. `with_prefill` (experimental): also the computation of the
+    prompt tokens that were not cached, by `engine.prefill_cost` or as a replica measures it; an
+    application that is opened before a cost is known is charged as in the paper."""
     lag_meter: bool = False
-    """`true`: measures the bound on the lag of every application from all starts and reports, and
-    compares its lag with it at its end: `justitia_bounded_applications_total`,
+    """`true`: measures the bound on every application's lag from all starts and reports, and
+    compares the application's lag with the bound at its end: `justitia_bounded_applications_total`,
     `justitia_bound_violations_total` with its alert, `gps_lag_bound_kv_token_time` in
     `application.ended`. It also measures lags under `clock: nominal` and in accounts of another
     `cost`. Off, because it takes a fifth of the calls of a submission and a third of those of a
@@ -62,15 +62,17 @@ class SchedulerSection(Section):
     """Time without any call after which the actor exits."""
     max_waiting_inferences: Count = 200_000
     """Largest number of waiting and running inferences; further ones are refused with 429. They
-    take 0.2 to 0.6 GB. One tenant may have at most four times the number left free."""
+    take 0.2 to 0.6 GB. One tenant may have at most four times as many as the number that is left
+    free."""
     max_open_applications: Count = 50_000
-    """Largest number of open applications, idle ones included; more are refused with 429, with the
-    same limit for one tenant. They take 0.2 GB; saving all of them blocks the scheduler for 0.3 to
-    0.5 s. Calls that name no application count as one each: increase it if many of those wait."""
+    """Largest number of open applications, idle ones included; more are refused with 429, and one
+    tenant is limited as above. They take 0.2 GB; saving all of them blocks the scheduler for 0.3 to
+    0.5 s. Each call that names no application counts as an application: increase the limit if many
+    of these calls wait."""
 
 
 class StoreSection(Section):
-    """Redis: an embedded server, or an existing one."""
+    """Settings of the store: an embedded Redis server, or an existing Redis."""
 
     durability: Literal["batched", "strict", "none"] = "batched"
     """`batched`, `strict` (a tag is stored before it is returned) or `none` (no Redis, nothing is
@@ -106,8 +108,8 @@ class StoreSection(Section):
     """Directory of the embedded server's data, with a subdirectory for each application and model.
     Not on a network file system."""
     save_interval_s: Positive = 0.5
-    """Interval at which changes are saved; a scheduler that dies can lose this much of the
-    accounts. The design allows 1 s."""
+    """Interval at which changes are saved; a scheduler that dies can lose the service counted in
+    this time. The design allows 1 s."""
 
     @model_validator(mode="after")
     def _store_settings_are_consistent(self) -> "StoreSection":
@@ -141,14 +143,14 @@ class StoreSection(Section):
 
 
 class PredictionSection(Section):
-    """Settings of the predictor deployment, and of predictions without it."""
+    """Settings of the predictor deployment, and of predictions that do not need it."""
 
     deadline_s: Positive = 0.02
     """Longest wait of an application for its estimate; after that the ingress uses its own copy of
     the class means."""
     prior_output_tokens: Count = 256
-    """Expected output of a call without `max_tokens` in an unknown class; the mean of the LMSYS
-    sample in the VTC paper's data."""
+    """Expected output of a call without `max_tokens` in an unknown class; the default is the mean
+    of the LMSYS sample in the VTC paper's data."""
     max_classes: Count = 256
     """Largest number of classes with their own means, histories and models. Callers name the
     classes, so their number is bounded; all others share `other`."""
@@ -193,7 +195,7 @@ class IngressSection(Section):
     """Largest total of the bodies above 64 KiB that one ingress process holds before counting their
     tokens, 512 MiB; more are refused with 429. They wait unparsed, and are parsed 24 MiB at a time,
     in fair turns between tenants: parsing a body takes up to ten times its size. One tenant may
-    hold at most four times the size left free."""
+    hold at most four times the size that is left free."""
     keepalive_s: Positive = 15.0
     """Longest silence of a stream, from the request to its end: in the queue, in a prefill, between
     tokens, and while the call waits for another replica. Proxies and clients take silence for a
@@ -201,13 +203,13 @@ class IngressSection(Section):
     keepalive: Literal["event", "chunk", "comment", "none"] = "event"
     """Keep-alive sent on a silent stream; a call's `X-Justitia-Keepalive` overrides it. `event`:
     the API's own event, which clients count as activity (`ping` of Messages, `response.queued` and
-    `keepalive` of Responses), and a comment on chats and completions, which have none, except a
-    chunk for harnesses that ignore comments (Qwen Code). `chunk`: on chats and completions a chunk
-    without text instead of comments, for clients that read each line as `data: JSON`. `comment`:
-    comments everywhere. `none`: nothing."""
+    `keepalive` of Responses), and on chats and completions, which have no such event, a comment, or
+    a chunk for harnesses that ignore comments (Qwen Code). `chunk`: on chats and completions a
+    chunk without text instead of comments, for clients that read each line as `data: JSON`.
+    `comment`: comments everywhere. `none`: nothing."""
     submit_interval_s: NotNegative = 0.0
-    """Time over which submissions are joined to a batch; they are also joined while a batch is
-    under way."""
+    """Time within which submissions are joined to a batch; submissions that arrive while a batch is
+    under way are joined too."""
     retry_linger_s: NotNegative = 10.0
     """Time for which a request with an `Idempotency-Key` continues after its connection is lost; a
     retry of the request joins it."""
@@ -215,7 +217,7 @@ class IngressSection(Section):
     """Time for which a retry can read the answer to a request with an `Idempotency-Key`."""
     retry_kept_bytes: Count = 64 * 2**20
     """Memory for answers that retries may read, 64 MiB. Beyond it the oldest unread answers are
-    dropped early, and then new keys are refused with 429."""
+    dropped early; if that is not enough, calls with new keys are refused with 429."""
     attempts: Count = 20
     """Largest number of leases for one call before its caller gets an error; also the number of
     times that a stream may be cut."""
@@ -231,11 +233,11 @@ class MetricsSection(Section):
     """Interval at which new values are passed to Ray's exporter, which exports every 10 s
     (`metrics_report_interval_ms`)."""
     max_classes: LabelCount = 15
-    """Largest number of application classes with their own series; callers name classes, and all
-    others are `other`. With 15 tenants as well, the three histograms by class and tenant have at
-    most 11,520 series per model."""
+    """Largest number of application classes with their own series; callers name classes, and
+    further ones share the series `other`. With 15 tenants as well, the three histograms by class
+    and tenant have at most 11,520 series per model."""
     max_tenants: LabelCount = 15
-    """Largest number of tenants with their own series; all others are `other`."""
+    """Largest number of tenants with their own series; further ones share the series `other`."""
 
 
 class TracingSection(Section):
@@ -245,11 +247,12 @@ class TracingSection(Section):
     """Collector to which spans are sent, by OTLP over HTTP: `http://collector:4318/v1/traces`.
     `null`: no tracing. Needs the extra `otel`."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Share of the applications that are traced, each with all its calls or with none."""
+    """Share of the applications that are traced; an application is traced with all its calls or not
+    at all."""
     parent: Literal["application", "caller"] = "application"
-    """Trace of a call with a `traceparent`: `application`: that of its application, with a link to
-    its caller's span; `caller`: its caller's, sampled if that is, with a link to the application's.
-    """
+    """Trace to which a call with a `traceparent` belongs. `application`: the trace of its
+    application, with a link to the caller's span. `caller`: the caller's trace, sampled if the
+    caller's span is, with a link to the application's span."""
     trace_url: str | None = None
     """Link from the console to a trace, with `{trace_id}` for its id:
     `https://tempo.example/trace/{trace_id}`. `null`: only the id is shown."""
@@ -303,14 +306,14 @@ class TransportSection(Section):
 
     ports: tuple[Port, Port] | None = None
     """First and last port on which schedulers and replicas listen, for firewalls: each process
-    takes the first free port at its node's address in Ray. `null`: any free port."""
+    takes the first free port of its node. `null`: any free port."""
     tls: TlsSection | None = None
     """Encryption of the connections. `null`: the handshake still proves the peer's identity, but
     data can be read and changed in transit; only for trusted networks."""
     standstill_s: Positive = 60.0
     """Time for which a silent replica or ingress process (stopped, or with a busy event loop) keeps
-    its connections and leases while its machine answers. A peer whose process has ended is lost at
-    once, and a peer whose machine does not answer after 5 s."""
+    its connections and leases while its machine answers. A process that has ended counts as lost at
+    once, and a process whose machine does not answer counts as lost after 5 s."""
 
     @field_validator("ports")
     @classmethod

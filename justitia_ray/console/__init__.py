@@ -1,4 +1,5 @@
-"""The console: what a running queue looks like, computed once a second while there are viewers.
+"""The console: pictures of a running queue, computed once a second while there are viewers.
 
-The parts are pure: they read a `SchedulerCore` and the events that it handled, and get the time.
+The parts do no I/O: they read a `SchedulerCore` and the events that it handled, and get the time as
+an argument.
 """

@@ -1,6 +1,7 @@
 """Calls of applications as they were queued, started and ended, recorded while there are viewers.
 
-The recording is bounded: of each application the last calls, of all ended applications the last.
+The recording is bounded: it keeps each application's latest calls, and the applications that ended
+last.
 """
 
 from collections import deque
@@ -69,7 +70,7 @@ class RecordedApplication:
     weight: float
     arrived_at: Seconds
     predicted_kv_token_time: KvTokenTime
-    """Predicted cost when the application was first recorded, or the raised prediction."""
+    """Predicted cost when the application was first recorded, or the prediction raised since."""
     calls: dict[RequestId, Call] = field(default_factory=dict)
     left_out: int = 0
     """Number of calls that were dropped from the record."""
@@ -91,7 +92,7 @@ class CallRecorder:
     """Records the calls of one scheduler core's applications from the core's events."""
 
     def __init__(self, core: SchedulerCore, now: Seconds) -> None:
-        """Record the calls that are running now; later ones come from `observe`.
+        """Record the calls that are running now; later calls come from `observe`.
 
         Args:
             core: The core.
@@ -104,7 +105,7 @@ class CallRecorder:
         self._ended: deque[RecordedApplication] = deque()
         self._running: dict[LeaseId, tuple[ReplicaId, RecordedApplication, Call]] = {}
         self._reading: dict[LeaseId, Call] = {}
-        """Running calls without a first token."""
+        """Running calls that have no first token yet."""
         self._count = 0
         """Number of recorded calls."""
         for lease in core.state.leases.values():
@@ -150,7 +151,7 @@ class CallRecorder:
     # --- queries
 
     def application(self, application_id: ApplicationId) -> RecordedApplication | None:
-        """Return the record of a live or recently ended application; None if it is unknown."""
+        """Return the record of a live or recently ended application; None if the id is unknown."""
         return self._applications.get(application_id)
 
     def applications(self) -> Iterable[RecordedApplication]:
@@ -177,13 +178,13 @@ class CallRecorder:
         call.attempts += 1
         self._running[lease_id] = (replica_id, recorded, call)
         if inference.output_tokens and call.attempts == 1:
-            call.first_token_at = now  # its first token came before the recording
+            call.first_token_at = now  # the first token came before the recording
         else:
             self._reading[lease_id] = call
 
     def _record_of(self, application: Application) -> RecordedApplication:
         recorded = self._applications.get(application.application_id)
-        if recorded is not None and recorded.end is not None:  # its id was opened again
+        if recorded is not None and recorded.end is not None:  # the id was opened again
             self._ended.remove(recorded)
             self._drop_record(recorded)
             recorded = None
@@ -211,7 +212,7 @@ class CallRecorder:
     def _record_finish(self, finished: ev.LeaseFinished, now: Seconds) -> Iterator[EndedLease]:
         running = self._running.get(finished.lease_id)
         if running is None:
-            return  # the end was reported before
+            return  # the lease's end was reported before
         call = running[2]
         call.output_tokens = max(call.output_tokens, finished.output_tokens)
         if finished.prompt_tokens and finished.outcome is not None:
@@ -227,7 +228,7 @@ class CallRecorder:
     def _end_lease(
         self, lease_id: LeaseId, outcome: str | None, now: Seconds, kv_tokens: Tokens | None = None
     ) -> Iterator[EndedLease]:
-        """End a lease; its call has ended as well unless its inference waits again."""
+        """End a lease; the call has ended as well, unless the inference waits again."""
         running = self._running.pop(lease_id, None)
         if running is None:
             return
@@ -251,7 +252,7 @@ class CallRecorder:
         del self._applications[recorded.application_id]
 
     def _drop_oldest_call(self, recorded: RecordedApplication) -> None:
-        """Drop the first ended call of an application; the first call if none has ended."""
+        """Drop the first ended call of an application; or its first call if no call has ended."""
         calls = recorded.calls
         name = next((name for name, call in calls.items() if call.ended_at is not None), None)
         del calls[next(iter(calls)) if name is None else name]

@@ -1,4 +1,4 @@
-"""The files of the console's page, as they are served: static, and without data."""
+"""Static files of the console's page, which contain no data."""
 
 import gzip
 import mimetypes
@@ -22,7 +22,8 @@ CONSOLE_HEADERS: Mapping[str, str] = {
     "cross-origin-opener-policy": "same-origin",
 }
 """Headers of each file: only scripts, styles and calls of this service are allowed, and no
-frame."""
+embedding in a frame.
+"""
 
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 

@@ -1,4 +1,4 @@
-"""The recorded past of a core, as "what if" replays it."""
+"""Recorded history of a core, which a what-if estimate replays."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
 
 MOST_CALLS = 8_000
-"""Maximum number of replayed calls; the latest applications have priority."""
+"""Maximum number of replayed calls; the applications that arrived last have priority."""
 
 
 class PastCall(NamedTuple):
@@ -23,7 +23,7 @@ class PastCall(NamedTuple):
     """End of the call; None if it has not ended."""
     prompt_tokens: Tokens
     output_tokens: Tokens
-    """Output tokens, at least 1; the expected number for a call that has not ended."""
+    """Output tokens, at least 1; for a call that has not ended, the expected number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class PastApplication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Recorded last minutes of a model's queue, for replay."""
+    """Record of the last minutes of a model's queue, for replay."""
 
     model: str
     start: Seconds
@@ -57,11 +57,12 @@ class History:
     max_num_seqs: int
     caches_prefixes: bool
     iteration_s: Seconds
-    """Time per output token, from lease to end, over all ended calls."""
+    """Mean time per output token from lease to end, over all ended calls."""
     applications: tuple[PastApplication, ...] = field(default=())
     left_out: int = 0
-    """Number of applications that are missing, because they began earlier or not all their calls
-    were recorded."""
+    """Number of applications that are left out, because they arrived before the recording or not
+    all their calls were recorded.
+    """
 
 
 def history_of(
@@ -76,11 +77,11 @@ def history_of(
 
     Args:
         core: The core.
-        watch: The recording of its events.
+        watch: The recording of the core's events.
         model: Name of the model.
         settings: Scheduling settings in force.
         now: The core's time.
-        lasts_s: Length of the past; at most since the recording began.
+        lasts_s: Length of the history; at most the time since the recording began.
     """
     replicas = [one for one in core.state.replicas.values() if not one.draining]
     start = max(watch.calls.since, now - lasts_s)
@@ -113,7 +114,7 @@ def _was_live_since(recorded: RecordedApplication, start: Seconds) -> bool:
 
 
 def _latest_arrivals(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApplication]:
-    """Yield applications from the last arrival back, with at most MOST_CALLS calls in all."""
+    """Yield applications, the last arrival first, with at most MOST_CALLS calls in total."""
     calls = 0
     for one in sorted(applications, key=lambda one: one.arrived_at, reverse=True):
         calls += len(one.calls)
@@ -153,7 +154,7 @@ def _past_call(core: SchedulerCore, call: Call) -> PastCall:
 
 
 def _iteration_s(calls: Iterable[Call]) -> Seconds | None:
-    """Return the time per output token of a sequence, over all ended calls; None without any."""
+    """Return the time per output token of a sequence, over all ended calls; None without them."""
     ran_s, tokens = 0.0, 0
     for call in calls:
         made = call.output_tokens // call.choices

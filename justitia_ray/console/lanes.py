@@ -1,7 +1,7 @@
-"""Lanes: which application held how much KV memory of which replica, as bars over time.
+"""Lanes of replicas: bars that show how much KV memory each application held over time.
 
-Grants and ends of leases start and end bars when they happen; once a second a look at the core
-corrects heights, and finds leases that ended otherwise, and idle contexts.
+Bars start and end with leases. Once a second a snapshot of the core corrects the bars' heights, and
+finds idle contexts and leases that ended without an event.
 """
 
 from collections import deque
@@ -14,16 +14,17 @@ from justitia_ray.protocol.console import PAST_S, Bar, BarKind
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds, Tokens
 
 MOST_ENDED = 8_000
-"""Maximum number of ended bars that are kept; the oldest are dropped first."""
+"""Maximum number of ended bars that are kept; beyond it the oldest bars are dropped."""
 MOST_CHANGES = 4_000
-"""Maximum number of changed bars per look; frames of changes omit further ones."""
+"""Maximum number of changed bars per snapshot; frames of changes leave out further bars."""
 LOOKS_KEPT = 8
-"""Number of looks whose changes are kept; a reader that is further behind gets all bars."""
+"""Number of snapshots whose changes are kept; a reader that is further behind gets all bars."""
 MERGED_S: Seconds = 0.25
-"""Longest pause between an application's leases on a replica that joins them in one bar."""
+"""Longest pause between two leases of an application on a replica that are drawn as one bar."""
 _PART_OF_REPLICA, _PART_OF_BAR = 1 / 200, 1 / 4
-"""A bar is split when its height changes by more than both these parts, of the replica's memory and
-of the bar."""
+"""A bar is split when its height changes by more than both: this part of the replica's memory, and
+this part of the bar's height.
+"""
 
 _Key = tuple[BarKind, ReplicaId, ApplicationId]
 
@@ -36,7 +37,7 @@ class _OpenBar:
     start: Seconds
     kv_tokens: Tokens
     seen_at: Seconds
-    """Time up to which `kv_token_s` is summed."""
+    """Time up to which `kv_token_s` is summed up."""
     kv_token_s: float = 0.0
     leases: int = 0
     end: Seconds | None = None
@@ -57,16 +58,16 @@ class Lanes:
 
     def __init__(self) -> None:
         self.left_out = 0
-        """Number of changed bars of the last look that its frame omits."""
+        """Number of changed bars that the frame of the last snapshot leaves out."""
         self._ids = 0
         self._open: dict[_Key, _OpenBar] = {}
         self._ended: deque[Bar] = deque(maxlen=MOST_ENDED)
         self._changed: dict[_Key, _OpenBar] = {}
-        """Open bars that have changed since the last look."""
+        """Open bars that have changed since the last snapshot."""
         self._cut: list[Bar] = []
-        """Bars that were closed since the last look."""
+        """Bars that were closed since the last snapshot."""
         self._looks: deque[tuple[int, int, tuple[Bar, ...]]] = deque(maxlen=LOOKS_KEPT)
-        """Last looks: number, largest bar id before the look, changed bars."""
+        """Last snapshots: number, largest bar id before the snapshot, changed bars."""
         self._ids_before = 0
 
     # --- events
@@ -122,19 +123,19 @@ class Lanes:
         bar.set_height(expected - share + last, now)
         bar.leases -= 1
         if bar.leases:
-            bar.kv_tokens = max(0, bar.kv_tokens - last)  # the next look corrects it
+            bar.kv_tokens = max(0, bar.kv_tokens - last)  # the next snapshot corrects the height
             self._changed[key] = bar
         else:
             self._end_bar(key, bar, now)
 
-    # --- looks
+    # --- snapshots
 
     def look(self, core: SchedulerCore, number: int, now: Seconds) -> None:
-        """Update all bars from the core's state.
+        """Update all bars from a snapshot of the core.
 
         Args:
             core: The core.
-            number: Number of this look; each is larger than the one before.
+            number: Number of this snapshot, larger than that of the one before.
             now: The core's time.
         """
         held = self._update_run_bars(core, now)
@@ -153,15 +154,15 @@ class Lanes:
         self._ids_before = self._ids
 
     def whole(self) -> Iterator[Bar]:
-        """Yield all bars of the past."""
+        """Yield all recorded bars."""
         yield from self._ended
         for key, bar in self._open.items():
             yield _to_bar(key, bar)
 
     def since(self, number: int) -> tuple[Iterable[Bar], int] | None:
-        """Return the bars changed since a look, and the largest bar id before the changes.
+        """Return the bars changed since a snapshot, and the largest bar id before the changes.
 
-        None: the look is too long ago.
+        The result is None if the snapshot is too long ago.
         """
         if not self._looks or self._looks[0][0] > number + 1 or number > self._looks[-1][0]:
             return None

@@ -1,9 +1,9 @@
-"""The order ahead: where and when the waiting inferences would start if all predictions held.
+"""Plan of starts: where and when the waiting inferences would start if predictions came true.
 
-The inferences start in the order of the core's queue, none before the one before it. Each takes
-its largest expected KV for all its time, by the core's own footprints, on a replica that has that
-free: the last one that its application has used if that is one, else the one with most free memory.
-Arrivals, later stages and reserved shares of memory are left out.
+The inferences start in the order of the core's queue, and never before the previous one. Each takes
+its largest expected KV, by the core's own footprints, from its start to its end. It runs on a
+replica with that much free memory: the one that its application used last, or else the one with
+most free memory. Arrivals, later stages and reserved shares of memory are left out.
 """
 
 import heapq
@@ -20,13 +20,13 @@ from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 @dataclass(slots=True)
 class _ReplicaRoom:
-    """Free memory and free seats of a replica over time."""
+    """Free KV memory and free sequences of a replica over time."""
 
     replica: KnownReplica
     free_tokens: Tokens
     free_seats: int
     ends: list[tuple[Seconds, Tokens, int]] = field(default_factory=list)
-    """Heap of the ends of running leases: time, tokens and seats that each frees."""
+    """Heap of the ends of running leases: time, and the tokens and sequences that each frees."""
 
     def advance_to(self, now: Seconds) -> None:
         while self.ends and self.ends[0][0] <= now:
@@ -43,7 +43,7 @@ class _ReplicaRoom:
         if self.replica.replica_id in inference.avoided:
             return False
         fits = tokens <= self.free_tokens and inference.choices <= self.free_seats
-        return fits or not self.ends  # an empty replica accepts any size
+        return fits or not self.ends  # an empty replica accepts any inference
 
 
 def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list[PlannedBar]:
@@ -69,7 +69,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
                 break
             ends = [room.ends[0][0] for room in rooms.values() if room.ends]
             if not ends:
-                return found  # no replica takes it
+                return found  # no replica can run this inference
             start = min(ends)
         tokens = footprint.most_tokens(best.replica.capacity.block_size)
         end = start + max(1, footprint.iterations) * iteration_s
@@ -84,7 +84,7 @@ def _waiting_inferences(core: SchedulerCore) -> Iterator[tuple[Application, Infe
     applications = core.state.applications
     for name in core.outlooks.walk(WALK_KEPT_S).names:
         application = applications.get(name)
-        if application is not None:  # None: it has ended since the walk
+        if application is not None:  # None: the application has ended since the walk
             yield from ((application, one) for one in application.waiting)
 
 

@@ -39,7 +39,7 @@ def queue_of(
     now: Seconds,
     most: int = QUEUE_ROWS,
 ) -> Queue:
-    """Return the queue of these live applications.
+    """Return the console's queue, for the given live applications.
 
     Args:
         core: The core.
@@ -94,7 +94,7 @@ def row_of(
 
 
 def waited_s(application: Application, now: Seconds) -> Seconds | None:
-    """Return the waiting time of an application's first waiting inference; None if none waits."""
+    """Return the waiting time of an application's first waiting inference; None without one."""
     if application.waiting:
         return max(0.0, now - application.waiting.first.submitted_at)
     if application.held_back:
@@ -103,7 +103,7 @@ def waited_s(application: Application, now: Seconds) -> Seconds | None:
 
 
 def ages_of(applications: Iterable[Application], now: Seconds) -> Ages | None:
-    """Return quantiles of the waiting times of applications; None if none waits."""
+    """Return quantiles of the waiting times of applications; None if no application waits."""
     waited = sorted(
         age for application in applications if (age := waited_s(application, now)) is not None
     )

@@ -1,4 +1,4 @@
-"""One application over time: its calls, its tools, its cost."""
+"""Timeline of one application: its calls, the time in tools, and its cost."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,7 +29,7 @@ def timeline_of(
         watch: The recording of the core's events.
         application_id: Key of the application.
         now: The core's time.
-        trace: Its trace; None: it has none.
+        trace: The application's trace; None if it is not traced.
     """
     recorded = watch.calls.application(application_id)
     application = core.state.applications.get(application_id)
@@ -124,9 +124,9 @@ def tools_between(
 
     Args:
         calls: The calls, in the order of submission.
-        until: The end of the last time.
-        begun: The arrival of the application, if all its calls are here: the time from there to
-            the first call is one without a call, too.
+        until: End of the last interval.
+        begun: Arrival of the application, if all its calls are recorded: the time from the arrival
+            to the first call is then an interval without a call.
     """
     busy_until: Seconds | None = next(iter(begun), None)
     for call in sorted(calls, key=lambda one: one.submitted_at):

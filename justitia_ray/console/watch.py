@@ -1,4 +1,4 @@
-"""What the console shows of one core: recorded from the first viewer on, told as frames."""
+"""Record one core's queue from the first console viewer on, and describe it in frames."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ _SHARES_KEPT = 180
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Result of one look at the core, used by all frames until the next look."""
+    """Snapshot of the core, used by all frames until the next snapshot."""
 
     number: int
     at: Seconds
@@ -43,11 +43,11 @@ class Sight:
     planned: tuple[PlannedBar, ...]
     by_tenant: Mapping[ClientId, Mapping[ApplicationId, Application]]
     counts: Counts
-    """Counts over all tenants."""
+    """Numbers of applications and inferences, over all tenants."""
 
 
 class Watch:
-    """Records a core's events while it is watched, and makes the frames of the console.
+    """Records a core's events while the console is watched, and creates the console's frames.
 
     Args:
         core: The core; its driver passes every event to `observe`.
@@ -60,7 +60,7 @@ class Watch:
         self.calls = CallRecorder(core, now)
         self.lanes = Lanes()
         self.sight: Sight | None = None
-        """Result of the last look; None before the first."""
+        """The last snapshot; None before the first."""
         self._core = core
         self._model = model
         self._epoch = epoch
@@ -84,11 +84,11 @@ class Watch:
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
     ) -> Sight:
-        """Update the recording from the core's state; frames show this look until the next.
+        """Take a snapshot of the core's state, which frames show until the next snapshot.
 
         Args:
             now: The core's time.
-            strip: State of the queue in a line, of which the sums over replicas are filled in.
+            strip: Summary of the queue's state; this method fills in the sums over replicas.
             shares: Nodes of the tree of tenants.
             used_kv_tokens: Returns the KV that a replica uses by its own gauge; None if unknown.
         """
@@ -121,13 +121,13 @@ class Watch:
     def frame(
         self, sight: Sight, tenant: ClientId | None = None, since: int | None = None
     ) -> Frame:
-        """Return the frame of a look, for one tenant or all.
+        """Return the frame of a snapshot, for one tenant or for all.
 
         Args:
-            sight: What the look has found.
-            tenant: Tenant whose applications are shown, with all tenants below it; None: all. Its
-                frame tells nothing of others but their number.
-            since: Number of the last frame that the reader has; None: none.
+            sight: The snapshot.
+            tenant: Tenant whose applications are shown, with all tenants below it; None: all. A
+                tenant's frame contains nothing of other tenants but their numbers.
+            since: Number of the last frame that the reader has; None without one.
         """
         shown = _applications_below(sight.by_tenant, tenant)
         seen = None if since is None else self.lanes.since(since)
@@ -170,7 +170,7 @@ class Watch:
     def _labels(
         self, bars: Iterable[Bar], known: int, planned: Iterable[PlannedBar]
     ) -> dict[ApplicationId, Label]:
-        """Return labels for the applications of planned bars and of bars with ids over `known`."""
+        """Return labels for applications of planned bars, and of bars with ids above `known`."""
         names = dict.fromkeys(bar.application for bar in bars if bar.id > known)
         names |= dict.fromkeys(bar.application for bar in planned)
         return {name: self._label(name) for name in names}
@@ -249,7 +249,7 @@ def _with_totals(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
     total = sum(lane.kv_tokens for lane in lanes)
     leased = sum(lane.leased_kv_tokens or 0 for lane in lanes)
     held = sum(lane.held_kv_tokens or 0 for lane in lanes)
-    # Without a gauge, the tokens of a replica's leases count as used.
+    # A replica that reports no gauge counts the tokens of its leases as used.
     used = sum(
         (lane.leased_kv_tokens or 0) if lane.used_kv_tokens is None else lane.used_kv_tokens
         for lane in lanes

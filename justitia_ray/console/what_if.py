@@ -1,9 +1,9 @@
-"""What if: the last minutes, simulated with the service's own core as they were and otherwise.
+"""What-if estimates: simulate the last minutes with the service's own core, and with changes.
 
-The service runs `python -m justitia_ray.console.what_if` as a process of its own, with limits of
-time and memory: JSON in, JSON out. Both runs are simulated, so that what the simulation leaves out
-is in both; the measured times are told beside them. Calls follow the simulated ends of those that
-they followed, after the recorded tool times.
+The service runs `python -m justitia_ray.console.what_if` in a separate process, with limits of time
+and memory; question and answer are JSON. Both the unchanged and the changed run are simulated, so
+that what the simulation leaves out is missing in both; the measured times are reported beside them.
+A call follows the simulated end of the call that it followed, after the recorded time in tools.
 """
 
 import json
@@ -42,7 +42,7 @@ _NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Changes to evaluate; None and empty mean no change."""
+    """Changes to evaluate; None or empty means no change."""
 
     policy: str | None = None
     weights: Mapping[ClientId, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Question:
 
 
 def estimate(history: History, asked: Question) -> WhatIfAnswer:
-    """Simulate the history with and without the changes; return the difference.
+    """Simulate the history with and without the changes; return the differences.
 
     Raises:
         ConfigError: If the policy is not allowed, or nothing can be replayed.
@@ -153,7 +153,7 @@ def _simulate(
 ) -> dict[ApplicationId, Seconds]:
     """Return the simulated completion time of each application."""
     options: Mapping[str, object] = settings.policy_options
-    if policy != settings.policy:  # options common to all policies
+    if policy != settings.policy:  # keep only the options that all policies have
         common = {option.name for option in COMMON}
         options = {name: value for name, value in options.items() if name in common}
     run = RunSettings(
@@ -181,7 +181,7 @@ def _simulate(
 
 
 def tree_with(tree: TenantTree, weights: Mapping[ClientId, float]) -> TenantTree:
-    """Return the tree of tenants with other weights for some nodes."""
+    """Return the tree of tenants, with other weights for some nodes."""
     described: dict[str, TenantNode] = {
         path: replace(node, weight=weights[path]) if path in weights else node
         for path, node in tree.described.items()

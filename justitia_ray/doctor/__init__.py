@@ -1,5 +1,6 @@
-"""The doctor: finds faults of a running application by comparing its parts' own reports.
+"""The doctor: finds faults of a running service by comparing its processes' own reports.
 
-Only `visit` calls the service and its Redis; everything else is pure. A live system is never seen
-at one instant, so the doctor looks twice, and reports faults found both times for the same subject.
+Only `visit` calls the service and its Redis; the other modules do no I/O. A live system never shows
+all its state at one instant, so the doctor takes two snapshots (looks), and reports a fault only if
+both show it for the same object.
 """

@@ -1,7 +1,7 @@
-"""Rules of the front: the process that accepts callers' connections for Serve.
+"""Rules of the HTTP front end: the process that accepts callers' connections for Serve.
 
-The front follows from the environment in which Ray was started and from Serve's HTTP options, which
-may contradict each other, or the machine's limits.
+The front end follows from the environment in which Ray was started and from Serve's HTTP options.
+These may contradict each other, or the machine's limits.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,8 @@ from justitia_ray.doctor.rule import Breach, Look, Rule, Severity, breach, breac
 
 def _replaceable_proxy(look: Look) -> Iterator[Breach]:
     front, serve = look.seen.ingress.front, look.seen.serve
-    if serve is not None and serve.tls:  # HAProxy cannot replace a proxy that terminates TLS
+    # HAProxy cannot replace Serve's proxy where that terminates TLS
+    if serve is not None and serve.tls:
         return
     if front is not None and front.kind == "serve" and front.haproxy_can_run:
         yield breach("front")

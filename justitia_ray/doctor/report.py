@@ -1,4 +1,4 @@
-"""The doctor's report: findings that hold in both looks, as text for a terminal and as JSON."""
+"""The doctor's report: findings that hold in both snapshots, as text and as JSON."""
 
 import textwrap
 from collections import Counter
@@ -15,21 +15,21 @@ from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 
 _SHOWN = 3
-"""Maximum number of findings per rule in the text; the JSON has all."""
+"""Maximum number of findings per rule in the text; the JSON has all of them."""
 _WIDTH = 100
 _INDENT = 8
 _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
 _LOOK_RULES = (*SERVICE_RULES, *ROLLOUT_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES)
-"""Rules that need one look and no Redis."""
+"""Rules that need one snapshot, and no Redis."""
 
 NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration file"
 
 
 def find(first: Look, second: Look) -> list[Finding]:
-    """Return the findings that both looks agree on, the most severe first.
+    """Return the findings that are in both snapshots, the most severe first.
 
-    If another scheduler became leader between the looks, rules that need both looks are skipped.
+    If another scheduler became leader between the snapshots, rules that compare both are skipped.
     """
     before = {(finding.rule, finding.subject) for finding in _findings_of_look(first)}
     found = [
@@ -58,8 +58,8 @@ def report_text(look: Look, findings: Sequence[Finding]) -> str:
     """Return the findings as lines; the last line is a summary.
 
     Args:
-        look: The second look.
-        findings: Findings of both looks.
+        look: The second snapshot.
+        findings: Findings that are in both snapshots.
     """
     lines: list[str] = []
     for _, group in groupby(findings, lambda finding: finding.rule):
@@ -81,7 +81,7 @@ def report_text(look: Look, findings: Sequence[Finding]) -> str:
 
 
 def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings, and the reports of the service that they are based on, as JSON."""
+    """Return the findings as JSON, with the service's reports on which they are based."""
     return {
         "wrong": is_wrong(findings),
         "checks": count_checks(second),
@@ -109,7 +109,7 @@ def _summary_line(look: Look, findings: Sequence[Finding]) -> str:
 
 
 def _wrap_entry(head: str, text: str) -> str:
-    # Replace control characters: Redis may hold any text.
+    # Control characters are replaced, because Redis may contain any text.
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return textwrap.fill(
         plain,

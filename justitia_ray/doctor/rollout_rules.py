@@ -1,4 +1,4 @@
-"""Rules of deployments: replicas that cannot start, updates that stand still, proxies."""
+"""Rules of deployments: replicas that cannot start, updates without progress, proxies."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,10 +11,11 @@ from justitia_ray.units import Seconds
 _UNPLACED_S: Seconds = 60.0
 """Longest normal wait of a replica for a node, in seconds; a cloud takes minutes to add nodes."""
 _UNCHANGED_S: Seconds = 300.0
-"""Shortest time without progress of an update, in seconds, that is a finding."""
+"""Time without progress from which an update may be a finding, at least (seconds)."""
 _LOADS = 3.0
-"""Time without progress of an update that is a finding, as a multiple of a replica's loading
-time."""
+"""Time without progress from which an update is a finding, as a multiple of a replica's loading
+time.
+"""
 
 
 class _KnownCause(NamedTuple):

@@ -1,4 +1,4 @@
-"""Types of the doctor: a look at a service, a rule for it, and a finding."""
+"""Types of the doctor: a snapshot of a service (a look), a rule for it, and a finding."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Finding:
     rule: str
     severity: Severity
     subject: str
-    """Id of the faulty object; both looks give the same id to the same object."""
+    """Id of the faulty object; both snapshots use the same id for the same object."""
     what: str
     do: str
     """Advice to the operator, as an instruction."""
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """State of one model of a service at one time: the service's reports, and its Redis."""
+    """Snapshot of one model of a service: the service's reports, and the content of its Redis."""
 
     seen: Inspection
     predictor_trouble: str | None = None
@@ -57,11 +57,11 @@ class Look:
     predictor_learns: bool = True
     """Whether the predictor that answered is the replica that learns."""
     stored: StoredState | None = None
-    """Content of Redis; None if it was not read."""
+    """Content of Redis; None if Redis was not read."""
     redis_away: str | None = None
-    """Reason why Redis could not be reached; None if it was reached, or not tried."""
+    """Reason why Redis could not be reached; None if it was reached, or was not tried."""
     redis_damage: str | None = None
-    """Reason why the content of Redis could not be parsed; None if it was."""
+    """Reason why the content of Redis could not be parsed; None if it could be parsed."""
     answer: Mapping[str, Any] = field(default_factory=dict)
     """Answer of the service, unparsed."""
 
@@ -89,7 +89,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class LeaderLook:
-    """Look at a service with a leading scheduler."""
+    """Snapshot of a service with a leading scheduler."""
 
     seen: Inspection
     stored: StoredState | None
@@ -98,7 +98,7 @@ class LeaderLook:
 
 
 Breach = tuple[str, Mapping[str, object]]
-"""Subject of a breach, and values for the placeholders in the rule's texts."""
+"""Breach of a rule: its subject, and values for the placeholders in the rule's texts."""
 P = ParamSpec("P")
 
 
@@ -109,16 +109,16 @@ class Rule(Generic[P]):
     name: str
     severity: Severity
     holds: str
-    """The rule as a sentence that holds for a healthy service."""
+    """What is true of a healthy service, as a sentence."""
     breaches: Callable[P, Iterable[Breach]]
-    """Function that returns the breaches in one look, or in two looks."""
+    """Function that returns the breaches in one snapshot, or in two snapshots."""
     what: str
     """Text of the finding, with `{subject}` and the breach's values as placeholders."""
     do: str
     """Text of the advice, with the same placeholders."""
 
     def findings(self, *looks: P.args, **named: P.kwargs) -> Iterator[Finding]:
-        """Yield a finding for each breach in the looks."""
+        """Yield a finding for each breach in the snapshots."""
         for subject, words in self.breaches(*looks, **named):
             what, do = (text.format(subject=subject, **words) for text in (self.what, self.do))
             yield Finding(self.name, self.severity, subject, what, do)
@@ -129,13 +129,13 @@ def breach(subject: str, **words: object) -> Breach:
 
     Args:
         subject: Id of the object that breaks the rule.
-        words: Further words for the rule's texts.
+        words: Values for the other placeholders of the rule's texts.
     """
     return subject, words
 
 
 def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
-    """Yield one breach if `wrong` is true; for rules about a single object."""
+    """Yield one breach if `wrong` is true; for rules that concern a single object."""
     if wrong:
         yield breach(subject, **words)
 
@@ -143,7 +143,7 @@ def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
 def for_leader(
     breaches: Callable[[LeaderLook], Iterable[Breach]],
 ) -> Callable[[Look], Iterable[Breach]]:
-    """Turn a search for breaches into one that finds none if no scheduler leads."""
+    """Return a version of a search for breaches that finds none while no scheduler leads."""
 
     def find_breaches(look: Look) -> Iterable[Breach]:
         leader = look.leader

@@ -6,8 +6,9 @@ from justitia_ray.doctor.rule import Breach, LeaderLook, Look, Rule, Severity, b
 from justitia_ray.units import Seconds
 
 _SILENT_S: Seconds = 30.0
-"""Seconds without a poll that are a fault; Serve's controller polls every second, but may
-restart."""
+"""Time without a poll from which it is a fault (seconds); Serve's controller polls every second,
+but may restart.
+"""
 
 
 def _missing_polls(look: LeaderLook) -> Iterator[Breach]:

@@ -1,6 +1,6 @@
 """Rules of a running service: scheduler, ingresses, replicas, leases, applications, predictor.
 
-Each row compares two parts' reports of the same thing, or a part's age or silence with a limit.
+Each rule compares two processes' reports of the same thing, or an age or a silence with its limit.
 """
 
 from collections import Counter
@@ -21,14 +21,17 @@ from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, Repli
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
-"""Seconds by which a limit may be exceeded on a busy machine."""
+"""Time by which a limit may be exceeded on a busy machine (seconds)."""
 _TIMER_S: Seconds = 1.0
-"""Seconds by which a lease may be overdue: a timer ends it, and the next report shows it."""
+"""Time for which an expired lease may still be reported (seconds): a timer ends the lease, and only
+the next report shows that.
+"""
 _UNUSED_DRAIN_S: Seconds = 30.0
-"""Longest normal drain of an unused replica, in seconds; Serve stops it soon after its last
-call."""
+"""Longest normal drain of an unused replica (seconds); Serve stops the replica soon after its last
+call.
+"""
 _LONGEST_DRAIN_S: Seconds = 600.0
-"""Longest normal drain of a busy replica, in seconds; Serve's graceful shutdown takes no longer."""
+"""Longest normal drain of a busy replica (seconds); Serve's graceful shutdown takes no longer."""
 _UNEXPLAINED_SHARE = 0.05
 """Share of the KV memory by which the engine's gauge and the leases may differ, because leases are
 reported later."""

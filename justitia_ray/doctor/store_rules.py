@@ -1,7 +1,7 @@
-"""Rules of the store: the scheduler's report of it, and its content.
+"""Rules of the store: the scheduler's report on its store, and the content of Redis.
 
-A rule of one look compares the content of Redis with the state of the scheduler a moment before.
-The second look excludes changes in between, which it finds saved.
+A rule with one snapshot compares the content of Redis with the state of the scheduler a moment
+earlier. Changes in between do not count, because the second snapshot finds them saved.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def _later_virtual_time(look: LeaderLook) -> Iterator[Breach]:
     if look.stored is None or look.stored.clock is None or look.stored.epoch != look.leader.epoch:
         return
     stored, ours = look.stored.clock.get("virtual_time"), look.leader.virtual_time
-    # The later look excludes service that was saved between the two requests.
+    # The later snapshot excludes service that was saved between the two requests.
     if isinstance(stored, int | float) and stored - ours > max(0.0, 1e-9 * ours):
         yield breach(f"clock {stored}", stored=stored, ours=ours)
 
@@ -88,7 +88,7 @@ def _unstored_applications(look: LeaderLook) -> Iterator[Breach]:
 
 
 def _differing_tags(first: Look, second: Look) -> Iterator[Breach]:
-    """Yield applications whose accounts differ from Redis and stayed unchanged in both."""
+    """Yield applications whose counted service differs from Redis in both snapshots, unchanged."""
     if first.stored is None or second.stored is None:
         return
     for application_id, after in second.applications.items():
@@ -234,4 +234,4 @@ PAIR_RULES: tuple[Rule[[Look, Look]], ...] = (
         f" save was lost; {_WRITE_ANEW}",
     ),
 )
-"""Rules about the content of Redis that need both looks."""
+"""Rules about the content of Redis that compare both snapshots."""

@@ -1,4 +1,4 @@
-"""A visit of the doctor: two looks at a running service and its Redis. Only reads."""
+"""A visit of the doctor: two snapshots of a running service and its Redis; it only reads."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,8 +13,9 @@ from justitia_ray.store.scheduler_store import SchedulerStore
 from justitia_ray.units import Seconds
 
 _SAVES = 3.0
-"""Save intervals between the two looks, so that Redis has the changes before the first by the
-second."""
+"""Number of save intervals between the two snapshots, so that changes before the first are in Redis
+by the second.
+"""
 
 _PREDICTOR_S: Seconds = 5.0
 
@@ -24,25 +25,26 @@ OpenStore = Callable[[Inspection], SchedulerStore | None]
 async def visit(
     transport: Transport, open_store: OpenStore, interval_s: Seconds, model: str | None = None
 ) -> list[tuple[Look, Look]]:
-    """Look at each model twice, at all models at the same times; return two looks for each model.
+    """Take two snapshots of each model, of all models at the same times.
 
     Args:
         transport: Connection to the service.
         open_store: Returns a store to read for the inspection of a model, or None; `visit` closes
             the store.
-        interval_s: Shortest time between the looks, in seconds.
-        model: The only model to look at; None: all that are served.
+        interval_s: Shortest time between the snapshots (seconds).
+        model: The only model to inspect; None: all served models.
 
     Raises:
         ConnectionError: If the service does not answer.
-        ResponseError: If the service answers with an error, or with no inspection.
+        ResponseError: If the service answers with an error, or with something other than an
+            inspection.
         ConfigError: If a store cannot be opened.
     """
     before = await _look_at_service(transport, model)
     stores: list[SchedulerStore | None] = []
     try:
         for look in before:
-            stores.append(open_store(look.seen))  # noqa: PERF401 # after an error those opened are closed
+            stores.append(open_store(look.seen))  # noqa: PERF401 # `finally` closes the opened ones
         before = await _read_stores(stores, before)
         await asyncio.sleep(max(interval_s, *map(_saved_within_s, stores, before)))
         after = await _read_stores(stores, await _look_at_service(transport, model))
@@ -58,7 +60,7 @@ def _saved_within_s(store: SchedulerStore | None, look: Look) -> Seconds:
 
 
 async def _look_at_service(transport: Transport, model: str | None) -> list[Look]:
-    """Look at each model of a service, without reading Redis."""
+    """Take a snapshot of each model of a service, without reading Redis."""
     answers = await ask_each_model(transport, "/v1/examination", model, _PREDICTOR_S)
     return [
         Look(

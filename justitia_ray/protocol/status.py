@@ -317,8 +317,7 @@ def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
         ResponseError: If the answer is not of that class; the message names the first wrong field.
     """
     try:
-        # Type: ignore[arg-type]  # a class can be hashed
-        read: T = _adapter_of(kind).validate_python(answer)
+        read: T = _adapter_of(kind).validate_python(answer)  # type: ignore[arg-type]  # hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
