@@ -25,7 +25,7 @@ from scripts.bench.output import print_machine, progress_printer, write_json
 JUDGED = "justitia"
 MOST_APPLICATIONS = 1_000_000
 MEMORY_OF_OTHERS = 1_000
-"""Live applications in the memory measurement of policies without a target."""
+"""Live applications at which memory is measured under policies without a memory target."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from scripts.bench.scheduler import OUTPUT_TOKENS, PROMPT_TOKENS, SEATS, Load, R
 from scripts.bench.statistics import Verdict, spread
 
 JUDGED = (2, 8)
-"""(ingresses, replicas) of the load that has targets."""
+"""Numbers (ingresses, replicas) of the load whose figures are compared with targets."""
 _LEAST_PER_S, _MOST_DECISION_S = 2_500.0, 1e-4
 
 

@@ -33,45 +33,50 @@ PROFILE = LongContextProfile(
     per_pair_s=0.0,
     host_token_s=0.0,
 )
-"""A context of 1,000 tokens takes 0.4 s, all of the memory 4.1 s, a token of output 20 ms."""
+"""Engine with memory for 10,240 tokens, on which computing a context of 1,000 tokens takes 0.4 s,
+one of all the memory 4.1 s, and an output token 20 ms.
+"""
 _TICK_S: Seconds = 0.25
 """Interval of the replicas' pulls, which find contexts that have ceased to count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn: its prompt repeats the context, with some new tokens."""
+    """Turn of an agent: its prompt repeats the agent's context and adds some tokens."""
 
     prompt: Tokens
     output: Tokens
     gap_s: Seconds = 0.0
-    """Time between the answer before, or the arrival, and its submission."""
+    """Time from the previous turn's answer, or from the agent's arrival, to this turn's submission.
+    """
     is_aside: bool = False
-    """Whether the agent goes on without its answer: the next gap begins with its submission."""
+    """Whether the agent continues without this turn's answer; the next gap begins at its
+    submission.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An application."""
+    """Agent whose turns form one application."""
 
     name: str
     arrives_at: Seconds
     turns: tuple[Turn, ...]
     predicted: KvTokenTime | None = None
-    """Predicted KV token-time; None: the true one."""
+    """Predicted KV token-time; None stands for the true cost."""
     kind: str = "agent"
     """Application class."""
     stays_s: Seconds | None = 0.0
-    """Time after the last answer at which it is closed; None: never."""
+    """Time from the last answer to the close of the application; None if it is never closed."""
     tenant: str = "tenant"
     context: str = ""
-    """Name of its context, which agents may share; empty: a context of its own."""
+    """Name of the context, which other agents may share; empty for a context of the agent's own."""
     after: str = ""
-    """Name of the agent at whose end it arrives, `arrives_at` later."""
+    """Name of an agent that must have ended; this agent arrives `arrives_at` later."""
 
     @property
     def cost(self) -> KvTokenTime:
-        """True KV token-time."""
+        """True KV token-time of all turns."""
         return sum(kv_token_time(turn.prompt, turn.output) for turn in self.turns)
 
 
@@ -114,7 +119,7 @@ class _Call:
 
 @dataclass(slots=True)
 class Result:
-    """Times of a run."""
+    """Times measured in a run."""
 
     ended_at: dict[str, Seconds] = field(default_factory=dict)
     """Time of each agent's last answer."""
@@ -310,7 +315,7 @@ class AgentWorld:
         self._carry_out(self.core.handle(event, now), now)
 
     def _carry_out(self, actions: Sequence[Action], now: Seconds) -> None:
-        """Start what is granted; each replica requests again as soon as it was answered."""
+        """Start the granted inferences; each replica pulls again as soon as it is answered."""
         grants = [action for action in actions if isinstance(action, Grant)]
         for grant in grants:
             self._start(grant, now)
@@ -337,7 +342,7 @@ class AgentWorld:
         self.result.running.append((now, frozenset(names)))
 
     def _restart(self, now: Seconds) -> None:
-        """Let another scheduler take over, which knows what is stored; the engines restart, too."""
+        """Replace the scheduler by one that restores the stored state, and restart the engines."""
         stored = json.loads(json.dumps(snapshot(self.core)))
         self.core = self._new_core()
         self.core.recover((), now)

@@ -49,7 +49,7 @@ class AgentSession:
     """Length of the prefix that the first prompts of all sessions of a play share."""
     turns: tuple[Turn, ...]
     kind: str = AGENT
-    """Class of the session in the service, and part of the report."""
+    """Application class of the session in the service, by which the report groups sessions."""
 
     @property
     def largest_context(self) -> Tokens:

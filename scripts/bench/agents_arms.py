@@ -27,7 +27,9 @@ OURS_OFF = replace(
 )
 """Arm: this service without prefix caching."""
 NO_WORKING_SET = replace(OURS, name="ours-no-working-set", policy_options=(("working_set", False),))
-"""Arm: this service without the working set: contexts between two turns are free memory."""
+"""Arm: this service without the working set, so that contexts between two turns count as free
+memory.
+"""
 HELD = replace(OURS, name="ours-held", holds_contexts=True)
 """Arm: this service, whose engines evict the contexts of waiting applications last."""
 HOST = replace(OURS, name="ours-host", host_kv_gib=32.0)
@@ -37,7 +39,7 @@ UPDATED = replace(OURS, name="ours-updated")
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
 """Arm: one vLLM server for each engine of the service; each session stays on one server."""
 PRIORITY = Arm("pinned-priority", None)
-"""Arm: the servers of `pinned`; a call's priority is its session's place in arrival order."""
+"""Arm: the servers of `pinned`; calls of sessions that arrived earlier have a higher priority."""
 CACHE_AWARE = Arm("router-cache-aware", None)
 """Arm: vLLM's cache-aware router in front of the servers of `pinned`."""
 CONSISTENT_HASH = Arm("router-consistent-hash", None)
@@ -58,7 +60,7 @@ ARMS = {
 }
 _ROUTER = "router-"
 _BARE = "bare"
-"""Owner of the processes that all arms without this service share."""
+"""Name that stands for an arm where arms without this service share a process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ class CurvePoint:
     turns_per_minute: float
     cached_share: float
     of_best: float
-    """Turns a minute over the arm's most with any number of agents of this load."""
+    """Turns a minute divided by the arm's highest turns a minute at any number of agents of this
+    load.
+    """
 
 
 def curve(pairs: Sequence[Pair]) -> list[CurvePoint]:

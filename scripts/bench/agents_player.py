@@ -83,7 +83,8 @@ class Play:
         """Number of turns answered by another replica than the session's previous turn."""
         last: dict[str, str] = {}
         moved = 0
-        for turn in self.turns:  # ordered by answer; turns of one session never overlap
+        # in the order of the answers, which is each session's turn order: its turns never overlap
+        for turn in self.turns:
             moved += last.setdefault(turn.session, turn.replica) != turn.replica
             last[turn.session] = turn.replica
         return moved
@@ -152,7 +153,7 @@ class AgentPlayer:
         )
 
     async def _play_session(self, session: AgentSession, place: int, clock: LoadClock) -> Seconds:
-        """Return when the last turn was answered; `place` counts sessions in arrival order."""
+        """Play one session; `place`, its position by arrival, chooses its server and priority."""
         target = self._targets[place % len(self._targets)]
         own = random.Random(f"{self._name} {session.name}")
         context = _random_tokens(random.Random(self._name), session.common_tokens)
@@ -228,7 +229,8 @@ class AgentPlayer:
     async def _post(
         self, target: Target, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Reply:
-        # Open a connection for each call: servers close connections that idle for a tool's time.
+        # Each call opens a connection: servers close connections that idle for as long as a tool
+        # runs.
         async with target.open() as connection:
             reply = await connection.post(path, json.dumps(body).encode(), headers)
         if reply.status != 200:

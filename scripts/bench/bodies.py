@@ -63,7 +63,7 @@ class BodiesTaken:
     answered: int
     too_long: int
     refused: int
-    """Number of bodies refused for lack of room."""
+    """Number of bodies that the ingress refused because its memory for bodies was full."""
     probe_ms: float
     """Median latency of another tenant's chat of 3,000 characters during the load, in ms."""
     slowest_probe_ms: float

@@ -1,4 +1,4 @@
-"""CPU time that the console costs a scheduler: windows with and without viewers, in turns.
+"""CPU time that the console costs a scheduler, in alternating windows with and without viewers.
 
 The scheduler is the service's own, in this process and without Ray. Replicas report all their
 leases four times a second, as real ones do; applications run a call, hold their context while a
@@ -39,7 +39,7 @@ class Reading:
     """CPU time of the whole scheduler in the window without viewers."""
     watched: float
     console: float
-    """CPU time of recording and frames alone, in the window with viewers."""
+    """CPU time of recording changes and making frames, in the window with viewers."""
     frames_per_s: float
     frame_bytes: int
     """Mean size of an operator's frame with the changes of a second."""

@@ -72,7 +72,7 @@ class LinearScan:
 
 
 class LinearLoad:
-    """Steady load like `core_load`: each client has ten waiting, and ends at 1 grant in 10."""
+    """Steady load like `core_load`: ten requests wait per client; it leaves at 1 grant in 10."""
 
     def __init__(
         self, clients: int, seed: int, clock_ns: Callable[[], int] = time.perf_counter_ns

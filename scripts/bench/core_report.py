@@ -42,7 +42,7 @@ def slope(points: Sequence[tuple[int, float]]) -> float | None:
 
 
 def logarithmic_slope(sizes: Sequence[int]) -> float | None:
-    """Return the slope of log N itself over these sizes; None for fewer than two."""
+    """Return the slope of a time proportional to log N over these sizes; None for fewer than 2."""
     return slope([(size, math.log(size)) for size in sizes])
 
 
@@ -93,7 +93,7 @@ def memory_table(found: Sequence[Memory]) -> str:
 
 
 def comparison(cells: Sequence[Cell]) -> str:
-    """Return a table of a grant's cost by linear scan beside the core's whole grant.
+    """Return a table that compares the cost of a grant by linear scan with a grant by the core.
 
     The core's figure is for an empty replica's first pull and includes lease, accounts and
     placement; the scan's figure is the scan only.

@@ -223,7 +223,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 _OUTPUT_TOKENS = 120
 _NARROW = 10
-"""Sequences per replica: about as many as fit with the prompts of applications."""
+"""Sequences in a small batch: about as many as fit into a replica with the load's prompts."""
 _WIDE = 40
 _ROUNDS = 3
 

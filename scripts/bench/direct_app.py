@@ -186,7 +186,7 @@ class DirectReplica(EngineReplica):
                 yield (item.status, dict(item.headers)) if isinstance(item, ResponseHead) else item
 
     async def _run_call(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
-        name = uuid.uuid4().hex  # in place of a lease id, under which the engine counts
+        name = uuid.uuid4().hex  # stands for a lease id, by which the engine counts progress
         try:
             async with aclosing(
                 self._engine.call(EngineCall(name, 0, path, _HEADERS, body))

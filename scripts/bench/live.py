@@ -27,14 +27,17 @@ be scarce.
 GAP_SCALE = 0.3
 """Factor on tool times; at full length the last applications would wait only for their tools."""
 SC_SAMPLES = 8
-"""Samples of class SC, each a call: the paper has 40, but here 13 of 100 applications are SC."""
+"""Calls of an SC application, each a sampled answer; fewer than the paper's 40, because 13 of 100
+applications are SC.
+"""
 MOST_FAN_OUT = 20
 """Most calls in a stage; DM with its 40 scoring calls would otherwise take half of the time."""
 _CALIBRATION_SEED = 1000
 """Offset of the calibration's seed, so that the profile is fitted on other draws than it predicts.
 """
 _MICE_LOAD = 0.8
-"""Share of the engines that small applications fill; above it fair sharing starves the large one.
+"""Share of the engines' capacity that small applications use; with more, fair sharing starves the
+large application.
 """
 
 

@@ -42,11 +42,11 @@ class Prediction:
     """The simulator's prediction of one run."""
 
     usual: RunResult
-    """Result at the machine speed of the run that the model was fitted on."""
+    """Simulated result, had the machine been as fast as during the fit."""
     slowness: float
     """Ratio of the machine's iteration times to those during the fit."""
     result: RunResult
-    """Result at the machine speed measured during the run."""
+    """Simulated result at the machine speed that was measured during the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ class LiveModel:
     average.
     """
     usual_reading_s: Seconds | None
-    """Speedometer reading at `pace`, in seconds; None without a speedometer."""
+    """Typical speedometer reading during the runs of the fit, in seconds; None without a
+    speedometer.
+    """
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
         """Simulate a run under its policy.
@@ -177,7 +179,7 @@ def fit_model(
     model = _with_front_end(model, plays, history, meetings_s)
 
     def log_error_at(pace: float) -> float:
-        """Return the logarithm of predicted over measured completion time at a pace."""
+        """Return log(predicted / measured completion time) if all times are scaled by `pace`."""
         return statistics.fmean(
             _lateness(run, model._at_pace(pace * slow)._simulate_run(run, history))
             for run, slow in zip(plays, slowness, strict=True)

@@ -209,7 +209,7 @@ class Session:
         )
 
     async def teach(self, history: Sequence[Observation], class_suffixes: Sequence[str]) -> None:
-        """Let the predictor know a history of the classes of every suffix, and wait until it does.
+        """Teach the predictor a history under the class names of each suffix, and wait for it.
 
         Raises:
             ResponseError: If it is not taken.
@@ -231,7 +231,8 @@ class Session:
         for name, tenant in sorted(left_open.items()):
             headers = {} if tenant is None else {TENANT_HEADER: tenant}
             path = f"/v1/applications/{quote(name, safe='')}"
-            with suppress(ResponseError):  # the lost close may have ended the application
+            # the application may have ended although the answer to its close was lost
+            with suppress(ResponseError):
                 await self._calls.call("DELETE", path, headers=headers)
 
     async def until_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""Expected against true starts on a live service: calls that wait, and repeated queries."""
+"""Comparison of expected with true start times of waiting calls on a live service."""
 
 import asyncio
 import random

@@ -199,7 +199,7 @@ def _running_process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for left in started:  # a scheduler on Ray is detached and has its own Redis
+            for left in started:  # a detached scheduler and its Redis outlive the cluster
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
 

@@ -281,7 +281,7 @@ MOST_MS = 0.5
 MOST_OFF = 0.05
 """Largest deviation of the share of tests between p10 and p90 from its nominal value."""
 LEAST_TESTS = 25
-"""Least number of tests at which a class's own share is significant."""
+"""Fewest tests on which the share between p10 and p90 is judged for a single class."""
 MOST_TRAIN_S = 10.0
 PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a V100"
 """Results of the paper for comparison (Justitia v1, Table II)."""
@@ -289,7 +289,7 @@ PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a
 
 @dataclass(frozen=True, slots=True)
 class OverSeven:
-    """A figure's mean over the seven classes: mean, minimum and maximum over training sets."""
+    """Mean of a figure over the seven classes: mean, minimum and maximum over training sets."""
 
     mean: float
     low: float

@@ -26,8 +26,8 @@ PLAIN = Arm("plain")
 BY_CONVERSATION = Arm("conversation", rules=(*DEFAULT_RULES, CONVERSATION))
 HEADER = Arm("header")
 ARMS = (PLAIN, BY_CONVERSATION, HEADER)
-"""Arms: the service called without headers; with the recognition rule, also without; with headers.
-Each has its own scheduler and predictor, which learns from its calls.
+"""Arms: calls without headers and without recognition; without headers, with the recognition rule;
+with headers. Each arm has its own scheduler and predictor, which learns from its calls.
 """
 
 SPEED = 6.0
@@ -82,7 +82,8 @@ class LivePlays:
     placed: dict[str, Placed] = field(default_factory=dict)
     """Correctness of the service's assignment of calls, by arm."""
     recognised: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Number of calls by the rule under which the service counted them, by arm."""
+    """Number of calls of each arm, by the rule by which the service recognised their applications.
+    """
 
 
 async def play_arms(

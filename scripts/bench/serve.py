@@ -23,7 +23,7 @@ class Measured:
 
     blocks: dict[str, dict[str, list[Block]]] = field(default_factory=dict)
     burn: list[dict[Role, float]] = field(default_factory=list)
-    """CPU seconds per second of each role without calls, one for each repeat."""
+    """CPU seconds per second that each role uses while there are no calls, one for each repeat."""
 
     def add_block(self, load: str, arm: str, block: Block) -> None:
         """Append the block of one repeat."""

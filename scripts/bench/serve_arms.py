@@ -65,9 +65,9 @@ class Arm:
     policy_options: tuple[tuple[str, float], ...] = ()
     """Options of the policy, besides the file's."""
     holds_contexts: bool = False
-    """`engine.hold_contexts`."""
+    """Setting `engine.hold_contexts` of the arm."""
     host_kv_gib: float | None = None
-    """`engine.host_kv_gib`."""
+    """Setting `engine.host_kv_gib` of the arm."""
     quotas: tuple[str, ...] = ()
     """Units that every tenant's quota counts; the quota is never reached."""
     code: Path | None = None

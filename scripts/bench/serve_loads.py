@@ -259,7 +259,7 @@ def queue_loads(
 
 
 def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return loads on one vLLM engine: the queue's, and loads beside vLLM's own server."""
+    """Return loads on one vLLM engine: `queue_loads`, and loads beside vLLM's own server."""
     bench = Shape(True, (64, 64), (32, 32))
     arms = (JUSTITIA, DIRECT)
     figures = (*FIRST_TOKEN, TOKENS, CPU)

@@ -1,4 +1,4 @@
-"""Predictions for recorded coding sessions that the stage table has not seen: u, and costs by rank.
+"""Predictions for recorded coding sessions that the stage table has not seen: prefill and cost.
 
 u is the number of prompt tokens that a turn computes if everything of the turn before is cached.
 """
@@ -32,11 +32,11 @@ class SessionErrors:
 
     profile: str
     u_errors: list[float] = field(default_factory=list)
-    """|expected − true| computed prompt tokens over the prompt's, of each turn after the first."""
+    """Error of the computed prompt tokens, relative to the prompt, of each turn after the first."""
     ranks: dict[int, list[float]] = field(default_factory=dict)
     """Rank correlation of predicted and true KV token-time, by turn, of each split."""
     ranks_with_prefill: dict[int, list[float]] = field(default_factory=dict)
-    """The same of costs with prefill."""
+    """Rank correlation of predicted and true cost including prefill, by turn, of each split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def measure_sessions(
 
 
 def computed_tokens(turns: Sequence[Turn]) -> list[Tokens]:
-    """Return u of each turn: its prompt without what it shares with the prompt before."""
+    """Return the prompt tokens that each turn computes: its prompt without the part it repeats."""
     found: list[Tokens] = []
     for place, turn in enumerate(turns):
         shared = _shared(turns[place - 1], turn) if place else 0
@@ -84,7 +84,7 @@ def computed_tokens(turns: Sequence[Turn]) -> list[Tokens]:
 
 
 def expected_tokens(turns: Iterable[Turn]) -> list[Tokens]:
-    """Return the u that the scheduler expects of each turn, from the contexts before it."""
+    """Return the prompt tokens that the scheduler expects each turn to compute."""
     own, found = OwnContexts(), []
     for turn in turns:
         continued = own.continued_by(turn.prompt_tokens)
@@ -108,7 +108,7 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def session_table(found: Sequence[SessionErrors]) -> str:
-    """Return a table: errors of u, and mean rank correlations over the splits by turn."""
+    """Return a table of errors of computed tokens and of mean rank correlations over the splits."""
     rows = [["profile", "u off", "p90", "cost", *(f"turn {turn}" for turn in TURNS)]]
     for one in found:
         errors = [f"{percentile(one.u_errors, of):.2%}" for of in (50, 90)]
@@ -154,7 +154,7 @@ def _learn(sessions: Sequence[Session], costs: dict[str, _Costs]) -> tuple[Stage
 
 
 def _stages(turns: Sequence[Turn]) -> list[StageServed]:
-    """Return a stage for each turn; the last possible stage has all further turns."""
+    """Return one stage per turn; the last stage that the table allows covers all further turns."""
     groups = [[turn] for turn in turns[:_LAST_STAGE]]
     if len(turns) > _LAST_STAGE:
         groups.append(list(turns[_LAST_STAGE:]))

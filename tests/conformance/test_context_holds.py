@@ -1,4 +1,4 @@
-"""Held contexts in vLLM's prefix cache: kept behind all others, and in nobody's way.
+"""Held contexts in vLLM's prefix cache: evicted after all others, and never in a prompt's way.
 
 The interface of vLLM's KV connectors is experimental: these tests show whether a release still
 behaves as `justitia_ray.serve.engines.held_contexts` assumes.
@@ -99,7 +99,7 @@ async def test_engine_reports_that_it_can_hold_contexts(
 
 
 async def test_context_without_a_hold_is_evicted_by_later_single_calls(engine: VllmEngine) -> None:
-    """Without this eviction by vLLM, holds would be useless."""
+    """VLLM alone evicts such a context, which is why engines hold contexts."""
     agent = prompt_of(_CONTEXT)
     await complete_prompt(engine, agent)
     await fill_cache(engine)
@@ -128,7 +128,7 @@ async def test_two_parallel_contexts_of_an_application_are_held(engine: VllmEngi
 async def test_every_free_block_stays_free_while_contexts_are_held(
     engine: VllmEngine, holding_engine: tuple[VllmEngine, EngineCapacity]
 ) -> None:
-    """The engine's gauge of free blocks, by which admission works, does not see holds."""
+    """Admission reads the gauge of free blocks, so held blocks must count as free."""
     for name in "abc":
         await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
 
@@ -136,7 +136,7 @@ async def test_every_free_block_stays_free_while_contexts_are_held(
 
 
 async def test_idle_engine_gives_all_of_its_memory_to_the_next_prompt(engine: VllmEngine) -> None:
-    """In a gap the engine makes no step, so a hold must not take memory that a step would free."""
+    """An engine without work makes no steps, so held memory must be free without a step."""
     before = engine.preemptions()
     for name in "abcd":
         await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
@@ -147,7 +147,7 @@ async def test_idle_engine_gives_all_of_its_memory_to_the_next_prompt(engine: Vl
 
 
 async def test_running_inferences_are_not_preempted_for_held_contexts(engine: VllmEngine) -> None:
-    """The engine preempts before it asks a connector that keeps references to blocks."""
+    """VLLM would preempt for blocks to which a connector keeps references, so holds keep none."""
     before = engine.preemptions()
     for name in "abcd":
         await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))

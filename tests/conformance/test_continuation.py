@@ -71,7 +71,7 @@ async def continue_stream(
 
 
 def content_of(stream: bytes) -> tuple[Any, ...]:
-    """Return the content of a stream, independent of chunk borders; fail on two ids."""
+    """Return what a stream says, however it is cut into chunks; fail if a chunk has another id."""
     said = events_of(stream)
     assert 1 == len({(event["id"], event["created"]) for event in said})
     choices = [choice for event in said for choice in event["choices"]]
@@ -208,7 +208,7 @@ _OF_EVERY_ENGINE = 2
 async def test_first_chunk_says_why_a_stream_cannot_be_continued(
     engine: Engine, path: str, body: dict[str, Any], reason: str
 ) -> None:
-    """The outputs of the stream are not kept: a second half would not fit the first."""
+    """The engine keeps no outputs of a stream whose second half would not fit the first."""
     if isinstance(engine, FakeEngine) and (path, body, reason) not in _OBSTACLES[:_OF_EVERY_ENGINE]:
         pytest.skip("the fake engine knows no sampling")
     parts = await parts_of(engine, leased_call(body | {"stream": True, "max_tokens": 3}, path))

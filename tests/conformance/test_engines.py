@@ -497,7 +497,8 @@ async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> No
     """Calls end while the engine is stalled, and a step follows when it continues."""
     stalling = StallingEngine(engine)
     await answer_to(engine, leased_call({"prompt": "a"}))
-    for comes_before_it in (True, False):  # at work when it is stopped, or idle
+    # the engine is stopped while it works, then while it is idle
+    for comes_before_it in (True, False):
         call = leased_call({"prompt": "a", "max_tokens": 2000, "stream": True})
         if comes_before_it:
             running = asyncio.create_task(answer_to(engine, call))
@@ -508,7 +509,7 @@ async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> No
             running = asyncio.create_task(answer_to(engine, call))
         try:
             await wait_until(lambda: engine.steps().has_work and bool(engine.suspended()))
-            await asyncio.sleep(0.2)  # its earlier output is read
+            await asyncio.sleep(0.2)  # the output that it made before has been read by then
             made = engine.steps().made
             await asyncio.sleep(0.2)
             assert made == engine.steps().made

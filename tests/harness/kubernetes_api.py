@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
                 del self.store.objects[key]
             return HTTPStatus.OK, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         if self.command == "POST":
-            named = Place(*_places(place), body["metadata"]["name"])
+            named = Place(*_collection_of(place), body["metadata"]["name"])
             if self._object_exists(named):
                 message = f'{place.plural} "{named.name}" already exists'
                 raise Refusal(HTTPStatus.CONFLICT, "AlreadyExists", message)
@@ -242,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
         return found if dry else self.store.put_object(place, found)
 
 
-def _places(place: Place) -> tuple[str, str, str, str | None]:
+def _collection_of(place: Place) -> tuple[str, str, str, str | None]:
     return place.version, place.plural, place.kind, place.namespace
 
 

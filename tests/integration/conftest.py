@@ -47,7 +47,7 @@ async def limited(serving: "Serving") -> "Service":
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client of the module's application, which must be idle again after the test."""
+    """HTTP client of the module's application, which the test must leave idle."""
     async with service.http() as client:
         yield client
     await service.until_idle()

@@ -140,7 +140,7 @@ async def raw(service: Service) -> AsyncIterator[RawConnection]:
 async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_is_sent(
     raw: RawConnection,
 ) -> None:
-    """A caller that waits for an answer before it uploads gigabytes saves the upload."""
+    """A caller that waits for `100 Continue` before it uploads gigabytes saves the upload."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
     answer = await asyncio.wait_for(raw.read_until(b"\r\n\r\n"), 30.0)
 
@@ -294,7 +294,7 @@ async def call_and_disconnect(http: httpx.AsyncClient, own: str, lots: random.Ra
             headers["x-justitia-application"] = own
         call = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=headers))
         if where == "at once":
-            await asyncio.sleep(0)  # the call has begun
+            await asyncio.sleep(0)  # let the call begin
         elif where != "never":
             await eventually(
                 lambda: scheduler_has_application(http, own, where), f"{own} is {where}", 60.0

@@ -67,7 +67,8 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
         scheduler={
             "replica_timeout_s": 4.0,
             "lease_timeout_s": 5.0,
-            # An inference whose end was not saved before the scheduler died ends by idle timeout.
+            # An inference that ended but was not saved before the scheduler died lives until this
+            # timeout.
             "application_idle_s": 15.0,
         },
         replica={"stall_allowance_s": 2.0},
@@ -100,13 +101,13 @@ async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
     assert ((), ()) == (order.unexplained, order.tags_changed)
     assert order.pairs > 0
-    assert 2 < len({run.pid for run in runs})  # the replicas that replaced dead ones ran calls, too
+    assert 2 < len({run.pid for run in runs})  # replicas that replaced dead ones ran calls, too
 
 
 async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     service: Service, keys: KeyRing
 ) -> None:
-    """Calls beyond a quota, and usage that no tenant had, would both be billed."""
+    """Neither calls beyond a quota nor usage that no tenant had may be billed."""
     target = ChaosTarget(service.name, service.config, _WANTED)
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
     rounds = FaultRounds(target, http, (), (), stopped_s=1.0)

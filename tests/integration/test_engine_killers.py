@@ -23,9 +23,8 @@ _KILLER = completion(f"{KILLER} please", max_tokens=50)
 _CRASHER = completion(f"{CRASHER} please", max_tokens=50)
 _WHOLE_WITHIN_S = 240.0
 _DEATHS = (2, 3)
-"""Number of engines that one call kills: three if a stream ran beside it on the first two, which
-can happen on a busy machine once the stream has run longer than the time to the death
-(`core.suspects`).
+"""Possible numbers of engines that one call kills. It kills a third where a stream ran beside it on
+the first two engines for longer than the call took to kill (`core.suspects`), as on a busy machine.
 """
 
 
@@ -76,7 +75,7 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
 async def test_call_that_crashes_replica_processes_is_refused_after_two_crashes(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """Calls of a process that is killed from outside afterwards are not suspected as killers."""
+    """Calls on a process that is killed from outside afterwards are not counted as its killers."""
     before = await _engine_deaths(service)
     answer = await http.post(COMPLETIONS, json=_CRASHER)
 

@@ -17,7 +17,9 @@ from tests.harness.service import ENDLESS, Service
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _CROWD = 1_200
-"""Number of calls above 1,000, at which an actor with Ray's default concurrency blocks for good."""
+"""Number of calls above 1,000, the concurrency at which an actor with Ray's defaults blocks for
+good.
+"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -37,7 +39,7 @@ async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
 async def test_calls_under_one_parent_request_all_reach_their_replicas(
     agent: DeploymentHandle, service: Service
 ) -> None:
-    """Serve gives all calls of a parent one id; its own routers would lose all calls but one."""
+    """Serve gives all calls of a parent one id, by which its own routers would lose all but one."""
     before = await service.until_idle()
     texts = await agent.ask_all.remote(50)
     after = await service.until_idle()

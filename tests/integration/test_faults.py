@@ -119,7 +119,7 @@ async def replica_of_lease(service: Service, stream: OpenStream) -> str:
 async def one_stream_on_each_replica(
     service: Service, http: httpx.AsyncClient, **fields: Any
 ) -> dict[str, OpenStream]:
-    """Start two streams, one on each replica: the emptier replica is leased first.
+    """Start two streams; the second is leased to the other, emptier replica.
 
     Different salts prevent a common prefix that would draw both to one replica.
     """

@@ -33,8 +33,8 @@ _TOKENS = 60
 """Length of a stream that outlasts a restart of HAProxy and ends long before it is cut."""
 _CALLERS = 4
 _SOON_S = 2.0
-"""Time limit: one second, and one for the query on a busy machine; without a disconnect the call
-runs for 50 minutes.
+"""Two seconds: one for the promised abort, one for the query. Without an abort, the call runs for
+50 minutes.
 """
 _CHANGED_WITHIN_S = 120.0
 

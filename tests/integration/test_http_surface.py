@@ -187,7 +187,8 @@ async def test_application_named_only_by_a_header_is_opened(http: httpx.AsyncCli
     known = (await http.get(path, headers={"x-justitia-tenant": "t1"})).json()
 
     assert ("t1", "default") == (known["tenant"], known["application_class"])
-    assert 404 == (await http.get(path)).status_code  # of the tenant `default`
+    # the application belongs to another tenant than `default`
+    assert 404 == (await http.get(path)).status_code
     await http.post(f"{path}/close", headers={"x-justitia-tenant": "t1"})
 
 

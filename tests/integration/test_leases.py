@@ -37,7 +37,7 @@ async def raw(service: Service) -> AsyncIterator[RawIngress]:
 
 
 async def test_abandoned_long_poll_loses_no_grants(raw: RawIngress) -> None:
-    """A call whose caller has gone still ends in the actor, and may hold messages."""
+    """A long-poll whose caller has gone still ends in the actor; its messages are sent again."""
     abandoned = asyncio.create_task(raw.poll_mail())
     granted = await raw.submit()
     polled = await raw.poll_mail()

@@ -46,11 +46,11 @@ WITHIN_S = 90.0
 
 STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # rises only by a defect of the core
-    m.TRAININGS_TOTAL,  # training needs more applications than this test has
-    m.MODEL_VERSION,  # stays 0, the version of the class mean
+    m.TRAININGS_TOTAL,  # training needs more applications than this test runs
+    m.MODEL_VERSION,  # stays 0, the model version of a class that is predicted by its mean
     m.ENGINE_FAILURES_TOTAL,  # no engine fails or stalls in this test
     m.STALLED_SECONDS,
-    m.WAITING_CLAIMS,  # each of these waits takes only milliseconds
+    m.WAITING_CLAIMS,  # inferences wait only milliseconds for their reservation of quota
     m.PREDICTOR_MISSED_TOTAL,  # the predictor misses deadlines only on a busy machine
     m.WORKING_SET_CONTEXT_TOKENS,  # no application is idle between two inferences
     m.CONTEXT_RETURNS_TOTAL,

@@ -32,8 +32,8 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 @dataclass(frozen=True)
-class WaveRun:
-    """Leases and applications of all inferences, in the order of the leases."""
+class RunOfWaves:
+    """Leases and applications of the inferences of one `run_waves`, in the order of the leases."""
 
     applications: list[str]
     waves: list[int]
@@ -42,7 +42,7 @@ class WaveRun:
     """Applications in the order of their tags while all inferences waited."""
 
 
-async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> WaveRun:
+async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> RunOfWaves:
     """Submit one inference of every application per wave behind blockers, then end the blockers."""
     weights = random.Random(1).sample(range(1, 1 + _APPLICATIONS), _APPLICATIONS)
     names = []
@@ -62,7 +62,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> W
         json.loads(body)["id"].removeprefix("cmpl-"): key for key, (_, _, body) in answers.items()
     }
     in_order = sorted(leases, key=grant_number)
-    return WaveRun(
+    return RunOfWaves(
         applications=[leases[lease][0] for lease in in_order],
         waves=[leases[lease][1] for lease in in_order],
         leases=in_order,

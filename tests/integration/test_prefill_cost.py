@@ -58,7 +58,7 @@ async def _service_by_tenant(http: httpx.AsyncClient) -> dict[str, tuple[float, 
 async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_hit_it(
     service: Service,
 ) -> None:
-    """At equal weights, a tenant whose prompts are computed gets fewer calls, but equal service."""
+    """At equal weights, a tenant that misses the cache gets fewer calls, but equal service."""
     numbers = count()
 
     async def submit_call(http: httpx.AsyncClient, tenant: str) -> None:
@@ -102,7 +102,7 @@ async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_h
 
 
 async def test_measured_cost_outlives_the_scheduler_and_its_replica(serving: Serving) -> None:
-    """The first replica measures it; a restarted scheduler and later replicas use the same."""
+    """A restarted scheduler and later replicas use the cost that the first replica measured."""
     fake = {"kv_tokens": 4_096, "block_size": 16, "max_model_len": 1_024, "iteration_s": 0.004}
     fake |= {"prefill_s_per_token": 1e-4}
     async with serving.deployed_service(

@@ -75,7 +75,7 @@ def saved(model: S3Model, tmp_path: Path) -> Path:
 def test_model_distinguishes_classes_by_their_texts(
     model: S3Model, application_class: str, text: str, cost: float
 ) -> None:
-    """S3 has one model for all classes and sees only the text; the classes' costs differ by 1,000.
+    """S3 has one model for all classes and sees only the text; class costs differ 1,000-fold.
 
     A tenth of each class is held back for the spread, which on training data is too small.
     """

@@ -56,7 +56,7 @@ class FluidServer:
         self.pour(work - still_owed)
 
     def tag(self, name: str) -> Fraction:
-        """Return the V at which the owed work of a session is, or was, done."""
+        """Return the virtual time V at which the owed work of a session is, or was, done."""
         if self.owed[name] > 0:
             return self.virtual_time + self.owed[name] / self.weight[name]
         return self._dry_since[name]
@@ -95,7 +95,7 @@ class ServedRules:
         self._ask(name, charge)
 
     def key(self, name: str) -> Fraction:
-        """Return the V at which GPS has served an application."""
+        """Return the virtual time V at which GPS has served an application."""
         return self.gps.tag(name)
 
     def report(self, deliveries: Iterable[tuple[str, Fraction]]) -> None:

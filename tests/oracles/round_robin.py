@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class RoundRobin:
-    """Four steps of the paper's App. C.2 over clients, named by their place in the ring."""
+    """Four steps of the paper's App. C.2 over clients, which are their positions in the ring."""
 
     def __init__(self, quantum: int) -> None:
         """Step 1 of the algorithm: set the quantum Q."""
@@ -17,7 +17,7 @@ class RoundRobin:
         self.at = 0
         """Client that is being visited; 0 before the first visit."""
 
-    def see(self, client: int) -> None:
+    def add_client(self, client: int) -> None:
         """Add a client to the ring."""
         self.balance.setdefault(client, 0)
 

@@ -19,7 +19,7 @@ class Member:
     sequence: int
     stages: list[ExpectedStage]
     came: Any = Fraction(0)
-    """Level when the application arrived."""
+    """Level of the shadow when the application arrived."""
     at: int = 0
     entered: Any = Fraction(0)
     took: Any = Fraction(0)
@@ -60,7 +60,7 @@ class Member:
         return self.levels(number) * (inferences - 1) / inferences
 
     def ratio(self) -> Any:
-        """Return ω·k/w of the present stage."""
+        """Return KV token-time per unit of level in the present stage, ω·k/w with the weight ω."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return Fraction(0)
@@ -102,14 +102,14 @@ class LiteralShadow:
         self.cohorts: list[Cohort] = []
 
     def density(self) -> Any:
-        """Return the sum of ω·k/w over applications that wait for a level."""
+        """Return the sum of the ratios of all applications that wait for a level."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
         """Return the remaining service of running work, plus a mean length per free KV token."""
         if (length := self.mean_length()) is None:
             return None
-        held = self.flying() + sum(cohort.rate for cohort in self._gathering())
+        held = self.running_rate() + sum(cohort.rate for cohort in self._gathering())
         free = self.kv_tokens - held * self.iteration_s
         if not any(self._starts(m) for m in self.members.values()):
             free = max(Fraction(0), free)
@@ -126,11 +126,11 @@ class LiteralShadow:
 
     def rest(self) -> Any:
         """Return the remaining service of first inferences and of cohorts."""
-        flying = [m for m in self.members.values() if m.first_until is not None]
-        first_ones = sum(m.first_rate * (m.first_until - self.now) for m in flying)
+        running_rate = [m for m in self.members.values() if m.first_until is not None]
+        first_ones = sum(m.first_rate * (m.first_until - self.now) for m in running_rate)
         return first_ones + sum(cohort.rest(self.now) for cohort in self.cohorts)
 
-    def flying(self) -> Any:
+    def running_rate(self) -> Any:
         """Return the service per second of all running work, without the gathering cohort."""
         first_ones = sum(m.first_rate for m in self.members.values() if m.first_until is not None)
         return first_ones + sum(cohort.rate for cohort in self.cohorts if cohort.flies)
@@ -201,7 +201,7 @@ class LiteralShadow:
             ends += [c.until if c.flies else c.gathers_until for c in self.cohorts]
             until = min([*ends, *([due.next_time] if due else []), now])
             rate = amount / (now - self.now)
-            faster = rate - self.flying()
+            faster = rate - self.running_rate()
             opens = None
             if first and faster > 0:
                 if self._paying() and not self._gathering():

@@ -17,7 +17,7 @@ class TenantWork:
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """V of the root at which the last work of the tenant was done."""
+    """Virtual time V of the root when the tenant's last work was done."""
     order: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> tuple[Fraction, int]:
@@ -44,7 +44,7 @@ class TenantRules(ServedRules):
         self.tenant_of: dict[str, str] = {}
 
     def key(self, name: str) -> Fraction:
-        """Return the V of the root at which the application has no remaining work."""
+        """Return the root's virtual time V at which the application has no remaining work."""
         tenant = self._tenant(name)
         if tenant.left[name] > 0:
             phi = self.gps.weight[self.tenant_of[name]]
@@ -52,7 +52,7 @@ class TenantRules(ServedRules):
         return tenant.finished[name]
 
     def tag(self, name: str) -> Fraction:
-        """Return F_x, the finish tag of an application inside its tenant."""
+        """Return the application's finish tag inside its tenant."""
         return self._tenant(name).gps.tag(name)
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
@@ -73,7 +73,8 @@ class TenantRules(ServedRules):
     def _ask(self, name: str, work: Fraction) -> None:
         tenant = self._tenant(name)
         self.gps.ask(self.tenant_of[name], work)
-        if tenant.gps.owed[name] == 0:  # it joins again: max(F, V)
+        # without owed work it joins again, at the larger of its tag and virtual time
+        if tenant.gps.owed[name] == 0:
             del tenant.gps.owed[name]
             tenant.gps.join(name, tenant.gps.weight[name])
         tenant.gps.ask(name, work)

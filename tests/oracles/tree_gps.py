@@ -21,7 +21,7 @@ class Leaf:
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """V of the root at which the last work of the leaf was done."""
+    """Virtual time V of the root when the leaf's last work was done."""
     order: dict[str, int] = field(default_factory=dict)
     asked: Fraction = Fraction(1)
     """Weight of the application that arrived last."""
@@ -61,7 +61,7 @@ class TreeRules(ServedRules):
         self.arrive(name, predicted, weight)
 
     def keys(self) -> dict[str, Fraction]:
-        """Return the V of the root at which each application, present or future, is done."""
+        """Return the root's V at which each application, present or future, is done."""
         later = copy.deepcopy(self)
         later._serve(ROOT, sum(self.gps.owed.values(), Fraction(0)))
         return {
@@ -100,7 +100,8 @@ class TreeRules(ServedRules):
     def _ask(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
-        if leaf.gps.owed[name] == 0:  # it joins again: max(F, V)
+        # without owed work it joins again, at the larger of its tag and virtual time
+        if leaf.gps.owed[name] == 0:
             del leaf.gps.owed[name]
             leaf.gps.join(name, leaf.gps.weight[name])
         leaf.gps.ask(name, work)

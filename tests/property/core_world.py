@@ -217,7 +217,7 @@ class CoreWorld:
     def _end(self, request_id: RequestId, event: ev.Event, actions: list[Action]) -> None:
         assert request_id not in self.ended, "ended twice"
         call = self.calls[request_id]
-        # the lease that the resubmission claims had finished
+        # the lease named by the resubmission had finished
         if isinstance(event, ev.InferenceSubmitted):
             last_words = self.finished & {event.lease_id or ""}
         elif isinstance(event, ev.ReplicaPulled):

@@ -88,9 +88,11 @@ class Outcomes:
 
     ended: dict[str, EndApplication] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
-    """S(e) − S(f̄) by the accounts of the policy, with f̄ at the start of its report."""
+    """Service between the report in which V passed an application's tag, S(f̄), and its last start,
+    S(e).
+    """
     in_flight: int = 0
-    """Largest remaining work in flight (I), computed from reported tokens."""
+    """Largest remaining service of running inferences, I, computed from reported tokens."""
     report: int = 0
     """Largest service of one report."""
     passed: int = 0

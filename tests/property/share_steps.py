@@ -70,7 +70,7 @@ class Pair:
     """Fair-share accounts and an exact oracle that run the same steps."""
 
     def __init__(self, origin: Fraction = _NOTHING) -> None:
-        """Start the accounts at V = `origin`, and the oracle at V = 0."""
+        """Start the accounts at virtual time `origin`, and the oracle at 0."""
         self.origin = origin
         self.share: ServedShare = ServedShare(VirtualClock(exact(origin)))
         self.oracle = ServedRules()

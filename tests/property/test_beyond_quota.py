@@ -181,7 +181,7 @@ def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
 
 
 def test_reused_id_takes_over_no_debt_of_the_other_tree() -> None:
-    """J ends with 8 of 16 still owed beyond its quota, and the new J starts within it.
+    """Application j ends while 8 of its 16 beyond quota are owed; a new j is within quota.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
     quota, is charged only its own 10.

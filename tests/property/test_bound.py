@@ -120,13 +120,14 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 @pytest.mark.parametrize(
     ("applications", "replicas", "options"),
     [
-        # a larger weight brings a larger share, within the same bound for others
+        # a larger weight brings a larger share; other applications keep their bound
         pytest.param(arrivals(weighted=True), servers(), {}, id="weights"),
-        # I covers all replicas; a start on one too small for all that wait is out of order
+        # I is the work in flight on all replicas; a start on a replica too small for all that wait
+        # is work out of order
         pytest.param(arrivals(weighted=True), servers(3), {}, id="replicas"),
-        # unreported service is still in flight to the core, so nothing else is added
+        # service that is not reported yet is still in flight to the core, so nothing else is added
         pytest.param(arrivals(weighted=True), servers(3, lagging=True), {}, id="late reports"),
-        # the limit counts how often each inference at the head is overtaken
+        # backfill counts as work out of order, as often as the inference at the head is overtaken
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 1}, id="backfill"),
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 4}, id="backfill of 4"),
         pytest.param(arrivals(weighted=True), servers(3), _PASSING, id="shortest, replicas"),
@@ -162,19 +163,21 @@ def test_work_out_of_order_is_added_to_the_work_in_flight(
 @pytest.mark.parametrize(
     ("applications", "replicas"),
     [
-        # each stage is charged again from V, so only the credit that others lost is added
+        # each stage is charged again from V, so only the surplus is added that GPS gives to others
+        # when a stage ends
         pytest.param(
             arrivals(stages=4, weighted=True), servers(2, lagging=True), id="stages and tool gaps"
         ),
-        # an application that is never idle is charged for its own chain of inferences
+        # an application whose stages overlap is never idle, and its bound grows by its own longest
+        # chain of inferences
         pytest.param(arrivals(stages=4, weighted=True, overlaps=True), servers(2), id="overlaps"),
-        # rule 1 doubles a charge only when it is used up: work in flight at that time was too
-        # early.
+        # rule 1 doubles a charge only once it is used up, so work in flight then was started too
+        # early
         pytest.param(
             arrivals(stages=2, weighted=True, predicted=_ERRORS), servers(2), id="wrong predictions"
         ),
-        # work in flight of an application that rule 7 raises is owed by GPS later
-        # added.
+        # rule 7 raises a charge while inferences run, so GPS owes their work later than they
+        # started
         pytest.param(
             arrivals(stages=3, predicted=_FACTORS, expected=_FACTORS), servers(2), id="raised"
         ),
@@ -189,7 +192,7 @@ def test_stages_and_wrong_predictions_stay_within_the_bound_of_the_core(
     replicas: st.SearchStrategy[list[Server]],
     data: st.DataObject,
 ) -> None:
-    """The lag may exceed one I here (`test_bound_limits`), but not the core's larger bound."""
+    """The lag may exceed the work in flight (`test_bound_limits`), but not the core's bound."""
     outcomes = Engine(data.draw(replicas), options=options).run(data.draw(applications))
     assert_bounds_of_the_core(outcomes)
 

@@ -124,7 +124,7 @@ def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
     ],
 )
 def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
-    """One I is too small for applications with stages or with predictions that are too large.
+    """The work in flight bounds no lag if applications have stages or are predicted too large.
 
     GPS has served a second application half of its tag while the first was really served. When its
     stage or the application ends, GPS gives the surplus to the others, and V passes the tags of
@@ -160,7 +160,9 @@ def test_work_beyond_charges_adds_up_over_applications() -> None:
 
 
 def test_overlapping_stages_have_already_had_their_share_in_gps() -> None:
-    """GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
+    """An application may start late in GPS's order although GPS has served most of its charge.
+
+    GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
 
     When their application submits its other inferences, these still precede a later application,
     though GPS has served most of the first. It was never idle, so that nothing was charged again.
@@ -191,7 +193,7 @@ def test_theorem_1_fails_for_an_application_that_waits_for_tools() -> None:
 
 
 def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
-    """Eq. 8 fails: the machine is not busy in [b_m, a_j], and GPS serves future work there.
+    """Eq. 8 fails: the machine idles in [b_m, a_j], while GPS serves future work there.
 
     Twenty applications call a tool for 200 iterations after a first small inference; the nominal
     GPS has finished them when they return. They return together, just before the last application

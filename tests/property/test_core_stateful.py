@@ -253,7 +253,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, cause=st.sampled_from(FailureCause), told=st.booleans())
     def lose_engine(self, slot: int, cause: FailureCause, told: bool) -> None:
-        """Fail an engine whose replica reports what ran, or whose report is lost."""
+        """Let an engine die; its replica reports the leases that it ran, or the report is lost."""
         fake = self._replica(slot)
         fake.start_all()
         self._handle_event(fake.pull())

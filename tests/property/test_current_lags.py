@@ -1,4 +1,4 @@
-"""The promise from now on: whenever it is asked, no application starts later than is told."""
+"""Bounds on starts: no waiting application starts later than any bound that was read for it."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -37,7 +37,7 @@ class _BoundReadingEngine(Engine):
 def test_no_application_starts_later_than_any_bound_read_for_it(
     applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """The bound is never above that of the order: the work in flight, and one report."""
+    """No bound that is read exceeds that of the order: the work in flight and one report."""
     engine = _BoundReadingEngine(replicas)
     outcomes = engine.run(applications)
 

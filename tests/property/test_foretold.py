@@ -116,11 +116,11 @@ class World:
             self.pass_time(*values)
         elif kind == "memory":
             self.literal.kv_tokens = exact(values[0])
-            self.pass_time(0, 0)  # a report passes the change on
+            self.pass_time(0, 0)  # the shadow reads the memory at a report
         elif kind == "pace":
             self.pace.kv_per_s = exact(values[0])
             self.pace.iteration_s = self.literal.iteration_s = exact(values[1], 1024)
-            self.pass_time(0, 0)  # the pace is measured with a report
+            self.pass_time(0, 0)  # the shadow reads the iteration time at a report
         elif self.applications:
             names = [*self.applications]
             getattr(self, kind)(names[values[0] % len(names)], *values[1:])

@@ -1,4 +1,4 @@
-"""Property tests of the guard's budget: an application lags by at most I + B.
+"""Property tests of the guard's budget B: an application lags by at most B beyond work in flight.
 
 Urgency is drawn at random here, where the guard uses a shadow of VTC. The bound must hold for any
 urgency, so that an application with false stages, gaps or lengths takes at most B from others.
@@ -24,7 +24,7 @@ from tests.property.workloads import arrivals, servers
 
 
 def random_shadow(seed: int) -> type[ForetoldVtc]:
-    """Return a shadow class that calls random applications urgent at each time."""
+    """Return a class of shadow that reports random applications as urgent each time."""
 
     class RandomShadow(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:

@@ -1,4 +1,4 @@
-"""Waits for the holder of a context delay nothing beyond what was promised.
+"""Inferences that wait for the replica with their context break no bound of an application.
 
 The tests let inferences wait at random, for any replica and for any time: what is promised must not
 depend on which of them wait, or why.

@@ -124,7 +124,7 @@ def test_unnamed_prefix_counts_for_each_lease(steps: list) -> None:  # type: ign
 
 
 @given(_STEPS, _LEASE)
-def test_peak_with_another_lease_is_that_of_all_leases(
+def test_peak_with_a_further_lease_is_the_peak_of_all_leases(
     steps: list,  # type: ignore[type-arg]
     lease: tuple[str, str, int, int, int],
 ) -> None:

@@ -1,4 +1,4 @@
-"""No order of asks, uses, repeats and deaths of schedulers exceeds a quota; exact arithmetic."""
+"""No order of requests, uses, repeats and scheduler deaths exceeds a quota; exact arithmetic."""
 
 import json
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ _SCHEDULERS = ("one", "two")
 
 @dataclass
 class _Claimed:
-    """Claim as its scheduler stores it."""
+    """Reservation of quota as its scheduler stores it."""
 
     tenant: str
     holds: dict[Unit, float] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Scheduler:
     loses: bool = False
     """Whether the answer to the next exchange is lost."""
     given_up: list[str] = field(default_factory=list)
-    """Claims that ended while their request was unanswered."""
+    """Reservations that ended while their request was unanswered."""
     saved: dict[str, _Claimed] = field(default_factory=dict)
     """Applications of earlier terms, with their recorded use."""
     ended: set[str] = field(default_factory=set)
@@ -64,7 +64,7 @@ class _Scheduler:
 
 
 class _World:
-    """Schedulers that use their quota claims, and a list of all real use."""
+    """Quota book with schedulers that reserve and use quota, and a list of all real use."""
 
     def __init__(self) -> None:
         self.now = exact(86_400 * 59 - 30)

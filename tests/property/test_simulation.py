@@ -1,4 +1,4 @@
-"""The simulator's jumps over equal iterations give what stepping through each of them gives.
+"""The simulator, which jumps over equal iterations, agrees with executing every iteration.
 
 All times are multiples of 1/32 s, so that their sums are exact.
 """

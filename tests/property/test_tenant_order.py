@@ -106,7 +106,7 @@ def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
     kv_tokens: int,
     seats: int,
 ) -> None:
-    """While no key is moved back, S(e) − S(f̄) ≤ I plus a report, as between applications."""
+    """While no key is moved back, the lag is at most the work in flight and one report."""
     arrivals = [
         _arrival_of(f"T{number}", at, inferences, weights[number])
         for number, (at, applications) in enumerate(tenants)
@@ -118,7 +118,9 @@ def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
 
 
 def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
-    """Y and Z ask for 10 at V = 0; Z gets the first slot, until its later application arrives.
+    """Cut in two, application x of tenant X ends earlier, because tenant Z's key moves later.
+
+    Tenants Y and Z ask for 10 at virtual time 0; Z gets the first slot, until z2 arrives.
 
     The later one precedes Z's first, whose key is then behind X's. Cut in two, X's first piece (key
     5) takes the first slot instead, and the other piece of Z's first comes after X in either case.

@@ -1,4 +1,4 @@
-"""Passing inside a tenant's share: its cost there is bounded, and other tenants lose nothing.
+"""Overtaking inside a tenant's share: its cost there is bounded, and other tenants lose nothing.
 
 Lag is against GPS inside the tenant: f̄ is the time when the tenant's own V reaches F_x.
 Applications of a tenant arrive at once (see `test_tenant_order`); urgency is drawn, as in
@@ -116,7 +116,7 @@ def _run_with_urgency(
 def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """The bound is I + B, and B is larger if the tenants' weights were less at the time."""
+    """The bound is work in flight I plus budget B, which is larger while less weight is active."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     urgent = random_shadow(data.draw(st.integers(0, 99)))
     outcomes, lags, weight = _run_with_urgency(urgent, options, replicas, applications)
@@ -139,7 +139,7 @@ def _all_urgent_except(*but: str) -> type[ForetoldVtc]:
 @examples(60)
 @given(data=st.data())
 def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(data: st.DataObject) -> None:
-    """T0 has any urgency and an unlimited budget; the bound of other tenants is still I."""
+    """Tenant T0 has any urgency and no limit; others keep the work in flight as their bound."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
     others = [name for name, a in named.items() if a.tenant != "T0"]
@@ -190,7 +190,7 @@ def _charge_no_overtaking(patch: pytest.MonkeyPatch) -> None:
 def test_tenant_that_is_not_charged_for_overtaking_delays_others(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """The tenant's place would be the key of a small application that it never starts."""
+    """Without the charge, tenant T keeps the key of a small application that it never starts."""
     applications = _mouse_among_elephants()
     applications["mouse"] = Arrival(0, (((4, 4),) * 28,), tenant="T")
     with pytest.MonkeyPatch.context() as patch:
@@ -219,7 +219,7 @@ def test_split_application_finishes_no_earlier_by_overtaking(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Splitting and claims about the pieces gain nothing against other tenants."""
+    """Pieces of an application, even urgent ones, end no earlier than the whole would."""
     cut, came = data.draw(st.integers(1, inferences - 1)), data.draw(st.integers(0, 40))
     rest = {
         f"o{n}": Arrival(at, ((size,) * k,), tenant=f"O{n}") for n, (at, k) in enumerate(others)

@@ -44,7 +44,7 @@ class TenantPair(Pair):
 
 @given(_STEPS)
 def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -> None:
-    """V, the tenants' tags, every F_x and every key are equal after every step, unrounded."""
+    """V and all tags and keys, inside tenants and between them, are equal after every step."""
     pair = TenantPair()
     for step in steps:
         before = pair.share.clock.virtual_time

@@ -52,7 +52,7 @@ class TreeEngine(_TenantEngine):
     """Engine that records when GPS inside the tenant would have finished each application."""
 
     def least_part(self, tenant: str) -> float:
-        """Return φ/Φ of a tenant at each level, with all that was ever active."""
+        """Return the tenant's least share of the machine by weight, over all reports."""
         return self._parts.get(tenant, 1.0)
 
     def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
@@ -65,7 +65,7 @@ class TreeEngine(_TenantEngine):
         for leaf in self.share.nodes.kept_leaves().values():
             self.share._update_path(
                 leaf
-            )  # without this V inside the tenant is that of its last change
+            )  # without this, V inside the tenant would be that of its last change
         for leaf in self.share.nodes.kept_leaves().values():
             part: float = 1
             node: Node | None = leaf
@@ -86,7 +86,7 @@ class TreeEngine(_TenantEngine):
 def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """The bound is I + B in total, not per level, for any urgency."""
+    """The bound is work in flight plus the budget in total, not per level, for any urgency."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_trees())
     parts: dict[str, list[float]] = {}
     budget_in = GuardedPolicy.budget_in
@@ -163,7 +163,7 @@ def test_others_wait_for_a_split_tenant_only_without_a_tree(below: str, holds: b
 
 
 def test_a_nodes_own_applications_take_turns_with_its_children() -> None:
-    """T shares equally among T/a, T/b and its own applications; U has half of the machine."""
+    """Tenant T shares equally among T/a, T/b and its own applications; U has half the machine."""
     size = (4, 4)
     tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}
     arrivals = {name: _arrival_of(path, 0, size, 12) for name, path in tenants.items()}

@@ -108,7 +108,7 @@ def _client_pairs(run: Run) -> list[tuple[str, str]]:
 @examples(60)
 @given(_PROMISED)
 def test_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -> None:
-    """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold with D and I, for every interval.
+    """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold with the uncharged service D and I.
 
     No client that always waits falls behind clients that come and go; the wait of a client that was
     away does not depend on the request rates of others; D is bounded by memory alone.
@@ -129,7 +129,7 @@ def test_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -
 def test_bounds_of_the_paper_hold_if_memory_is_reserved(
     workload: tuple[list[Call], int],
 ) -> None:
-    """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold as printed, with U."""
+    """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold as printed, with the paper's bound U."""
     calls, seats = workload
     run = OneServer(_MEMORY, seats).run(calls)
     bound = _paper_bound(calls, _MEMORY)

@@ -27,7 +27,8 @@ def check_calls(played: ClientSession) -> None:
     repeated = [times for times in Counter(call.body for call in calls).values() if times > 1]
     assert not repeated
     named = {call.application for call in calls if call.application is not None}
-    assert 1 == len(named), [call.application for call in calls]  # None: ended before the read
+    # None: the application had ended when it was read
+    assert 1 == len(named), [call.application for call in calls]
     asked = {str(call.fields["model"]) for call in calls}
     assert all(name.startswith(played.model_prefix) for name in asked), asked
 

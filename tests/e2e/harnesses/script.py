@@ -47,7 +47,7 @@ class ScriptedTurn:
 
 
 def write_scripts(file: Path, scripts: Mapping[str, Sequence[ScriptedTurn]]) -> None:
-    """Write the scripts, which engines read at each prompt."""
+    """Write the model's scripts to the file that engines read at each prompt."""
     said = {name: [turn.as_hermes_text() for turn in turns] for name, turns in scripts.items()}
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(said), encoding="utf-8")

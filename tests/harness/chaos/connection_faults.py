@@ -105,7 +105,7 @@ class ConnectionFaults:
         if mistakes:
             raise mistakes[0]
         count = sum(answer for answer in answers if isinstance(answer, int))
-        # The load may have no inference left, so request some.
+        # All inferences of the load may have ended, so request some that the fault can hit.
         await self._callers.probe_inferences(f"probe-{fault_round.number}", _PROBES)
         return injected_fault(FaultKind.SCHEDULER_CUT, fault_round, at, at, f"{count} connections")
 

@@ -225,7 +225,7 @@ def _drops_without_answer(records: RunRecords) -> Iterator[str]:
 
 
 def _scheduler_answers_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) -> Seconds:
-    """Return when the first scheduler after a fault reported a wanted size."""
+    """Return when the first scheduler after a fault reported how many replicas it wants."""
     return min(
         (one.at for one in samples if one.at >= fault.back_at and one.wanted is not None),
         default=fault.back_at,

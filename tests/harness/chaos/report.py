@@ -19,9 +19,11 @@ class FaultOutcome:
     fault: InjectedFault
     recovery_s: Seconds | None
     elsewhere_s: Seconds | None = None
-    """Seconds until the last run of a dead replica or engine had begun on another, in its turn."""
+    """Seconds until all runs of a dead replica or engine had begun again elsewhere, each in its
+    turn.
+    """
     had_no_effect: bool = False
-    """Whether there was nothing to recover from."""
+    """Whether the fault hit no run, so that the service had nothing to recover from."""
 
     @property
     def is_open(self) -> bool:

@@ -26,9 +26,9 @@ _REPLICAS = 2
 """Replicas that take inferences before a round begins, without autoscaling."""
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
-"""Coroutine function that makes further calls during each round."""
+"""Type of a coroutine function that makes further calls during each round."""
 Told = Callable[[FaultRound, Sequence[InjectedFault], int], None]
-"""Function that is told each round: its faults, and the number of calls that were open."""
+"""Type of a function that receives each round, its faults, and the number of calls open then."""
 
 
 class FaultRounds:

@@ -59,7 +59,7 @@ _KEEPERS = frozenset(
         FaultKind.REDEPLOYED,
     }
 )
-"""Faults of the other processes that know the usage: with a scheduler's death they may lose it."""
+"""Faults of processes that also hold usage, which together with a scheduler's death may lose it."""
 _BASELINE = "baseline-"
 """Prefix of the application names in the baseline load."""
 

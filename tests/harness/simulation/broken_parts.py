@@ -78,7 +78,7 @@ class _ServiceThatShiftsTags(WatchedService):
 
 
 class _LeaseTableThatTellsOnce(WatchedLeaseTable):
-    """Broken lease table that takes a lease's end as delivered once it is sent."""
+    """Broken lease table that regards the report of an ended lease as delivered once it is sent."""
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
         finished = super().report_ends()
@@ -87,7 +87,7 @@ class _LeaseTableThatTellsOnce(WatchedLeaseTable):
 
 
 class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
-    """Broken lease table that does not repeat ends that an earlier scheduler confirmed."""
+    """Broken lease table that tells a new scheduler of no end that the last one confirmed."""
 
     def report_ends_again(self) -> None:
         self._remembered.clear()

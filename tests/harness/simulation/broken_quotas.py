@@ -23,10 +23,10 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class AccountsThatForgetClaims(WatchedAccounts):
-    """Broken accounts that restore used amounts but no claims."""
+    """Broken accounts that restore used amounts but no reservations of quota."""
 
     async def begin(self) -> None:
-        """Begin a scheduler's term without the stored claims on quotas."""
+        """Begin a scheduler's term without the stored reservations of quota."""
         await super().begin()
         for term in self.book._terms.values():
             term.claims.clear()
@@ -34,7 +34,7 @@ class AccountsThatForgetClaims(WatchedAccounts):
 
 
 class _BookThatCountsNothing(ClaimBook):
-    """Broken book that returns claims without counting their use."""
+    """Broken quota book that releases reservations without counting what was used."""
 
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
@@ -49,7 +49,7 @@ class ServiceThatCountsNothing(WatchedService):
 
 
 class _ExchangeWithoutSurvivors(ClaimExchange):
-    """Broken exchange that does not report which claims of its predecessor are still alive."""
+    """Broken messages to the accounts: they omit reservations of the last scheduler in use."""
 
     def begin(self, epoch: Epoch) -> None:
         super().begin(epoch)
@@ -63,7 +63,7 @@ class ServiceWithoutSurvivors(WatchedService):
 
 
 class _BookThatReservesNothing(ClaimBook):
-    """Broken book whose claim for an inference omits the expected use."""
+    """Broken quota book whose reservation for an inference omits the expected use."""
 
     def make(self, claim: Claim) -> None:
         for unit in METERED:
@@ -80,7 +80,7 @@ class ServiceThatReservesNothing(WatchedService):
 
 
 class _ExchangeThatKeepsClaims(ClaimExchange):
-    """Broken exchange that returns no part of an ended inference's claim."""
+    """Broken messages to the accounts: they return no part of an ended inference's reservation."""
 
     def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
         used, is_final = super().used_of(claim)
@@ -113,7 +113,7 @@ _USAGE = 6
 
 
 class _ForgetfulEnds(KeptEnds):
-    """Broken record of ended inferences: it forgets which ends are counted."""
+    """Broken record of ended inferences: it forgets which of them are counted."""
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         return False
@@ -126,7 +126,7 @@ class ServiceThatCountsAgain(WatchedService):
 
 
 class _HastyEnds(KeptEnds):
-    """Broken record of ended inferences: it takes their ends as stored as soon as they happen."""
+    """Broken record of ended inferences: it regards an inference as stored as soon as it ends."""
 
     def take_stored(self) -> list[EndsStored]:
         self.take_changed()
@@ -134,7 +134,7 @@ class _HastyEnds(KeptEnds):
 
 
 class ServiceWithHastyEnds(WatchedService):
-    """Broken service that reports ends of inferences as stored before they are saved."""
+    """Broken service that reports ended inferences as stored before they are saved."""
 
     def note_lead(self) -> None:
         self.core.state.ends.__class__ = _HastyEnds

@@ -72,7 +72,9 @@ class CallRecord:
     limited: bool = False
     """Whether the call was refused for a quota."""
     limited_by: str | None = None
-    """Node whose quota refused the call; None if the accounts did not answer in time."""
+    """Node of the tenant tree whose quota refused the call; None if the accounts did not answer in
+    time.
+    """
     killed: bool = False
     """Whether the call was refused because engines died of it."""
     gave_up: bool = False

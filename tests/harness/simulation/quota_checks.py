@@ -28,11 +28,12 @@ from tests.harness.simulation.world import World
 
 LOOK_EVERY_S: Seconds = 1.0
 _HANDED_OVER_S: Seconds = 40.0
-"""Seconds until accounts that lost claims have received those of live applications: the time that
-an ingress may be silent, and a little more.
+"""Seconds until accounts that lost reservations have received those of live applications: the time
+that an ingress may be silent, and a little more.
 """
 _REPORTED_S: Seconds = 3.0
-"""Seconds until a scheduler has booked an ended inference: a replica reports at most once a second.
+"""Seconds until a scheduler has counted an ended inference: a replica reports at most once a
+second.
 """
 _LOSING = frozenset(FaultKind) - {
     FaultKind.SETTINGS,
@@ -235,7 +236,7 @@ def usage_is_what_ran(world: World) -> None:
 
 
 def _certain_counts(world: World) -> dict[ClientId, int]:
-    """Return by tenant the least number of ended inferences that its quota must have counted.
+    """Return how many ended inferences each tenant's quota must have counted at least.
 
     Inferences that a dying scheduler may not have saved are excluded.
     """
@@ -261,7 +262,7 @@ def _fault_kinds(worlds: Sequence[World]) -> set[FaultKind]:
 
 
 def remaining_claims(world: World) -> list[str]:
-    """Return the claims that remain after all clients are done."""
+    """Return the reservations of quota that remain after all clients are done."""
     scheduler, accounts = world.scheduler, world.accounts
     if accounts is None:
         return []

@@ -80,7 +80,7 @@ class ClaimAssertions:
         """Leases that no replica has reported yet, by request."""
 
     def add_claim(self, submitted: ev.InferenceSubmitted) -> None:
-        """Add the statement in a submitted inference; a repeated message adds none."""
+        """Add the lease that a resubmitted inference names; a repeated message adds none."""
         name = submitted.request_id
         if name not in self._made and submitted.lease_id is not None:
             self.pending[name] = submitted.lease_id
@@ -145,13 +145,13 @@ class Failure:
 
 @dataclass(slots=True)
 class GrantedLease:
-    """Lease granted by some scheduler, and the service under it."""
+    """Lease that a scheduler granted, and the service that its inference got under it."""
 
     request_id: str
     application_id: ApplicationId
     choices: int
     claim: ClaimName
-    """Name of the inference's claim on quotas."""
+    """Name of the inference's reservation of quota."""
     used: KvTokenTime = 0
     """KV token-time produced under the lease, set at its end."""
     tokens: Tokens = 0
@@ -242,7 +242,7 @@ class Recorder:
             self.add_failure("what_was_refused_is_not_asked_anew", request_id)
 
     def add_decisions(self, epoch: Epoch, core: SchedulerCore, actions: Sequence[Action]) -> None:
-        """Check that grants are in order, and that bookings are explained by output."""
+        """Check that grants are in order, and that counted service was really produced."""
         granted: list[tuple[Application, ReplicaId]] = []
         for action in actions:
             if isinstance(action, Grant):
@@ -316,7 +316,7 @@ class Recorder:
                 )
 
     def _is_before(self, core: SchedulerCore, one: Application, other: Application) -> bool:
-        """Return whether an application with one sort key starts before another."""
+        """Return whether an application starts before another although its sort key is higher."""
         if core.ledger.gate is None:
             return False
         places = {name: place for name, place, _ in core.ledger.gate.kept_places()}
@@ -325,7 +325,7 @@ class Recorder:
         return place is not None and place < (rank, other.sequence)
 
     def _check_booked_service(self, ended: EndApplication) -> None:
-        """Check that no more is booked for an application than its leases have produced."""
+        """Check that the service counted for an application is at most what its leases made."""
         application_id = ended.application_id
         self.ended[application_id] = self.ended.get(application_id, 0) + 1
         produced = sum(lease.used for lease in self._by_application.get(application_id, ()))

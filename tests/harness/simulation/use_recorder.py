@@ -39,7 +39,7 @@ class Amount:
     unit: Unit
     amount: float
     claim: ClaimName
-    """Name of the claim, which is the application's or the inference's."""
+    """Name of the reservation of quota, which is the application's or the inference's."""
 
 
 class FinishedInference(NamedTuple):
@@ -65,14 +65,14 @@ class UseRecorder:
         self.amounts: list[Amount] = []
         self.terms: dict[Epoch, Term] = {}
         self._covered: dict[tuple[ClaimName, Unit], list[tuple[Seconds, float]]] = {}
-        """(start, value) pairs of a claim's amount of a metered unit: held, then used once it is
-        over.
+        """(start, value) pairs of a reservation's amount of a metered unit: reserved, then used
+        once it is over.
         """
         self._needs: dict[tuple[ClaimName, Unit], float] = {}
-        """Expected use of a claim when it was made."""
+        """Expected use of a reservation when it was made."""
         self.tenants: dict[ApplicationId, ClientId] = {}
         self.lost_claims: Counter[tuple[ClientId, Unit]] = Counter()
-        """Claims of this model that counted as used because no scheduler settled them."""
+        """Reservations of this model that counted as used because no scheduler settled them."""
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
         """Inferences with output, by the scheduler that leased them."""
         self.finished: dict[RequestId, FinishedInference] = {}
@@ -81,9 +81,9 @@ class UseRecorder:
         """Inferences that a scheduler aborted, perhaps before it received their ends."""
         self._now = now
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
-        """Granted claims on units that are counted exactly."""
+        """Granted reservations of units that are counted exactly."""
         self.let_in: set[ClaimName] = set()
-        """Claims of all inferences and applications that some scheduler admitted."""
+        """Reservations of all inferences and applications that some scheduler admitted."""
         self.has_resubmissions = False
         """Whether an ingress has submitted an inference again."""
         self._open: set[ApplicationId] = set()
@@ -100,10 +100,12 @@ class UseRecorder:
         """Number of inferences that a scheduler admitted again after it had ended them."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
         self._kept_claims: Counter[ClientId] = Counter()
-        """Each tenant's applications that opened again and may still hold their earlier claims."""
+        """Each tenant's applications that opened again and may still hold their earlier
+        reservations.
+        """
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
-        """Number of inferences for which a second claim was made after the first was over."""
+        """Number of inferences for which a second reservation was made after the first was over."""
         self._produced: defaultdict[tuple[ClaimName, Unit], float] = defaultdict(float)
 
     # --- schedulers
@@ -112,7 +114,7 @@ class UseRecorder:
         self.terms[epoch] = Term(self._now())
 
     def saved(self, epoch: Epoch, began_at: Seconds) -> None:
-        """Record that everything booked before a save began is stored."""
+        """Record that all use counted before a save began is stored."""
         if epoch in self.terms:
             self.terms[epoch].saved_at = began_at
 
@@ -162,7 +164,7 @@ class UseRecorder:
         self._let_in_by.add((epoch, item.request_id))
 
     def decided(self, told: Exchange, verdicts: tuple[Verdict, ...]) -> None:
-        """Record the accounts' verdicts that a scheduler receives."""
+        """Record the answers of the accounts that a scheduler receives."""
         for use in told.uses:
             if use.is_over:
                 self._over.add(use.name)
@@ -185,7 +187,7 @@ class UseRecorder:
                     self.granted_names[ask.name] = (ask.tenant, unit)
 
     def claim_lost(self, name: ClaimName, tenant: ClientId, unused: Mapping[Unit, float]) -> None:
-        """Record a claim that the accounts count as used because no scheduler settled it.
+        """Record a reservation that the accounts count as used because no scheduler settled it.
 
         All of it may have been used. A later request for it makes another claim.
         """
@@ -260,7 +262,7 @@ class UseRecorder:
         )
 
     def use_beyond_claim(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
-        """Return a claim's use until a time beyond the amount that it held.
+        """Return how much was used until a time beyond the amount that a reservation held.
 
         The first is misprediction. The second is work that no claim covered: after cancellation, in
         a second run, or while the accounts did not answer.

@@ -83,9 +83,9 @@ class World:
         """All schedulers so far; the last is the newest."""
         self.replicas: dict[ReplicaId, ReplicaHost] = {}
         self.seats: list[ReplicaHost] = []
-        """Current replica process of each place; a dead process is replaced."""
+        """Current replica process by replica number; a dead process is replaced."""
         self.ingresses: list[IngressHost] = []
-        """Current ingress process of each place; a dead process is replaced."""
+        """Current ingress process by ingress number; a dead process is replaced."""
         self.left: list[Process] = []
         """Ended processes, for the checks at the end."""
         self._reached: dict[str, SchedulerHost] = {}

@@ -62,7 +62,7 @@ async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
 async def test_application_of_a_narrowed_tenant_is_seen_by_the_tenant_above(
     guarded: GuardedService,
 ) -> None:
-    """A key of the tenant above sees the application; keys of other child tenants do not."""
+    """Keys of the tenant above see the application; keys of its other child tenants do not."""
     service, secrets = guarded.service, guarded.keys.secrets
     opening = {"application_class": "c", "application_id": "a", "tenant": "acme/x"}
     async with http_with_credential(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
@@ -262,7 +262,7 @@ async def test_turning_access_control_on_keeps_waiting_calls(serving: Serving) -
 async def test_tenants_share_equally_whatever_their_number_of_applications(
     guarded: GuardedService,
 ) -> None:
-    """One tenant has ten times as many applications as the other."""
+    """One tenant has ten times as many waiting applications as the other."""
     service, secrets = guarded.service, guarded.keys.secrets
     async with (
         http_with_credential(service, secrets["acme"]) as acme,

@@ -170,7 +170,8 @@ async def test_equal_idempotency_keys_of_two_tenants_are_two_calls(
     """An answer kept for one tenant's retry is not returned to another tenant."""
     key = {"idempotency-key": "retry-1", "x-justitia-application": "report"}
     body = completion("secret words of acme")
-    opened = await rivals.attacker.post("/v1/applications", json=_OPENING)  # its own was cancelled
+    # an application of the attacker's own with the same id
+    opened = await rivals.attacker.post("/v1/applications", json=_OPENING)
     assert 200 == opened.status_code
     asked = await rivals.victim.post(COMPLETIONS, json=body, headers=key)
     again = await rivals.victim.post(COMPLETIONS, json=body, headers=key)

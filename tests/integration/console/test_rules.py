@@ -90,8 +90,8 @@ _FULL_LANE = """async () => {
   });
   return { covered, moved: boxes.length - 400 };
 }"""
-"""JavaScript that fills a lane with 400 bars that fit, in random order; counts the bars that
-overlap or leave the lane, and the bars that a new layout moved.
+"""JavaScript that fills a lane with 400 bars in random order, and counts bars that overlap, leave
+the lane, or move when the lane is laid out again.
 """
 
 

@@ -140,7 +140,7 @@ def test_only_its_own_user_can_reach_the_embedded_server(start: Start, data: Pat
 
 
 def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> None:
-    """After any failure of the store, callers just call `start` again, and lose no written data."""
+    """Callers call `start` again after any failure of the store, and must lose no written data."""
     server = start()
     put_value(server, "kept")
     pid = server_pid(server)
@@ -159,7 +159,7 @@ def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> No
 def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
     start: Start,
 ) -> None:
-    """Without the sync, a quota's use of the last second would be lost and granted twice.
+    """A quota's use of the last second would otherwise be lost and granted twice.
 
     Ray kills the children of an actor that it ends.
     """
@@ -233,7 +233,7 @@ def test_killing_the_parent_ends_the_server(data: Path) -> None:
 
 @pytest.mark.parametrize("tie", [pytest.param("tied", marks=needs_setpriv), "untied"])
 def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
-    """A dying server may still answer, so a restarted scheduler must wait for one that stays."""
+    """A dying server may still answer, so a restarted scheduler must not rely on it."""
     pid, handle = kill_parent_of_server(data, tie)
     server = start()
 

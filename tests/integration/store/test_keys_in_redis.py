@@ -70,7 +70,7 @@ async def test_ingress_follows_key_changes_in_redis(args: AppArgs) -> None:
 
 
 async def test_known_keys_stay_valid_while_redis_is_unreachable(tmp_path: Path) -> None:
-    """Before the first answer of Redis, no key is called wrong either."""
+    """An ingress that has not reached Redis since its start does not call any key wrong."""
     server = EmbeddedRedis(tmp_path / "data")
     args = config_args(server, "away")
     early = RedisKeys(key_store(args))

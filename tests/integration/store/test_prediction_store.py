@@ -39,7 +39,7 @@ async def test_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
 async def test_observations_are_read_in_order_and_removed_once_learned(
     store: PredictionStore,
 ) -> None:
-    """Every replica adds observations, and one predictor reads each of them once."""
+    """All replicas add observations; the one predictor that learns reads each of them once."""
     await store.add_observed([{"n": 1}, {"n": 2}])
     await store.add_observed([{"n": 3}])
     assert 3 == await store.observed_count()
@@ -89,7 +89,7 @@ async def test_one_predictor_holds_the_learners_lock_until_it_expires(
 
 
 async def test_replica_without_the_learners_lock_writes_nothing(store: PredictionStore) -> None:
-    """A learner that was suspended learns from its failed save that it was replaced."""
+    """A learner that was suspended notices by its failed save that another has replaced it."""
     await store.hold("a", _HOLD_S)
     saved = await store.save("b", Learned("1-0", classes={"EV": {"n": 1}}), bound=10)
 

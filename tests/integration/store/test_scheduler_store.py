@@ -37,12 +37,12 @@ def _redis_milliseconds(raw: redis.Redis) -> int:
 
 
 async def stored_without_leader(store: SchedulerStore) -> StoredState:
-    """Return the stored state without the leader."""
+    """Return the stored state without the field that names the leader."""
     return replace(await store.load(), epoch=None, leader=None)
 
 
 async def test_epoch_rises_with_each_leader(store: SchedulerStore) -> None:
-    """Ingresses and replicas distinguish schedulers by the epoch, even within one millisecond.
+    """Ingresses and replicas tell schedulers apart by the epoch, even within one millisecond.
 
     A store that was reset would otherwise assign epochs that all clients ignore.
     """
@@ -103,7 +103,7 @@ async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: red
 
 
 async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
-    """The next scheduler continues with the stored tags and settings.
+    """The next scheduler continues with the tags and settings that the last one saved.
 
     Saves are incremental for applications but always contain all replicas: an empty list differs
     from an unchanged one, for which a new scheduler would wait.
@@ -127,7 +127,7 @@ async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
 
 
 async def test_ten_thousand_applications_are_saved_at_once(store: SchedulerStore) -> None:
-    """As many applications may be live when an emptied store is refilled."""
+    """An emptied store is refilled with the state of up to ten thousand live applications."""
     epoch = await store.become_leader()
     applications = {f"{number:05}": {"F": number} for number in range(10_000)}
     await store.save(epoch, None, applications, ())
@@ -256,7 +256,7 @@ async def test_error_for_damaged_data_names_the_field(
 async def test_no_scheduler_becomes_leader_on_newer_data(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """An older version must not replace a newer scheduler, whose data it cannot read."""
+    """A scheduler of an older version must not replace a newer one, whose data it cannot read."""
     epoch = await store.become_leader()
     raw.set(keys.schema, SCHEMA_VERSION + 1)
 

@@ -1,4 +1,4 @@
-"""Recognition in service: two ingresses, plain clients, and a scheduler that dies."""
+"""Recognition of agents' sessions by a running service with two ingresses."""
 
 import asyncio
 from typing import Any
@@ -90,7 +90,7 @@ async def test_each_conversation_without_headers_stays_one_application(
 
 
 async def test_new_scheduler_recognises_continued_conversations(service: Service) -> None:
-    """Ingresses resend the names that they gave to conversations lately."""
+    """Ingresses tell a new scheduler which applications they lately gave to conversations."""
     async with openai_client_with(service) as client:
         messages = await hold_conversation(client, "survives", turns=1)
         [name] = await open_applications(service)

@@ -57,7 +57,7 @@ def test_single_session_of_a_key_gets_all_its_calls() -> None:
 
 
 def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
-    """The text of the first call repeats no other call."""
+    """A first call repeats no text, so timing alone joins it to a session that is busy."""
     found = assigned_shares([BUSY], FIRST, sessions=2, draws=100)
 
     assert Joins(1.0, 0.0) == found[ONLY]
@@ -65,7 +65,7 @@ def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
 
 
 def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
-    """Joining the latest call is wrong only in 0.5 of 100 s."""
+    """A call that joins the latest session is wrong only during 0.5 of 100 s."""
     late = SideCallKind("late", (0.5,), "turn")
     found = assigned_shares([BUSY], late, sessions=2, draws=4_000)
 

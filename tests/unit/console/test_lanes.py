@@ -181,7 +181,7 @@ def test_viewer_too_far_behind_gets_all_bars(watched_core: WatchedCore) -> None:
     assert watched_core.frame(since=since).is_whole
 
 
-def test_names_are_sent_once_for_each_bar(watched_core: WatchedCore) -> None:
+def test_application_id_of_a_bar_is_sent_once(watched_core: WatchedCore) -> None:
     lease = start_inference(watched_core, "t|a")
     watched_core.look()
     whole = watched_core.frame()

@@ -1,4 +1,4 @@
-"""Refused callers that wait for their Retry-After find a free place, with little extra delay.
+"""Refused callers that wait for their Retry-After find room in the queue, with little delay.
 
 The tests simulate a service with its queue quota, its engines and thousands of obedient callers, in
 virtual time.
@@ -61,7 +61,7 @@ class CallerBurst:
     says_so: bool = True
     """Whether callers declare their retries."""
     constant_s: Seconds | None = None
-    """Retry-After for all callers, instead of slots; None: slots."""
+    """Retry-After of all callers, in seconds; None gives each caller a retry slot."""
     refused: list[_Caller] = field(default_factory=list)
     freed: list[Seconds] = field(default_factory=list)
     """Times of departures since the burst."""
@@ -213,7 +213,7 @@ _NEWCOMERS = {
 
 
 @pytest.mark.parametrize("burst", _NEWCOMERS.values(), ids=_NEWCOMERS)
-def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) -> None:  # type: ignore[type-arg]
+def test_newcomers_do_not_take_the_places_of_refused_callers_that_return(burst: dict) -> None:  # type: ignore[type-arg]
     """A steady stream of newcomers must not be served before callers that waited.
 
     If callers do not declare their retries, the test's target fails.
@@ -226,8 +226,8 @@ def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) ->
     assert silent.part_admitted_at_first_retry < 0.7
 
 
-def test_place_is_reserved_from_its_slot_until_the_caller_is_overdue() -> None:
-    """A caller that never comes leaves a place empty for seconds only."""
+def test_place_is_reserved_from_a_callers_retry_slot_until_it_is_overdue() -> None:
+    """A refused caller that never returns keeps a place in the queue empty for seconds only."""
     drain = _drain_with_departures(10.0, 30.0)
     wait_s = drain.retry_after("t", 30.0)
     late_s = 30.0 + 1.1 * wait_s
@@ -237,8 +237,8 @@ def test_place_is_reserved_from_its_slot_until_the_caller_is_overdue() -> None:
     assert Places() == drain.kept("t", late_s + 1.1)
 
 
-def test_returning_caller_uses_up_a_reserved_place_or_a_future_slot() -> None:
-    """Each slot counts once: a caller with a false declaration is a newcomer like others."""
+def test_returning_caller_uses_up_a_reserved_place_or_a_future_retry_slot() -> None:
+    """Each retry slot counts once; a caller that falsely declares a retry is a newcomer."""
     drain = _drain_with_departures(10.0, 30.0)
     waits = [drain.retry_after("t", 30.0) for _ in range(2)]
     now = 30.0 + (waits[0] + waits[1]) / 2
@@ -271,7 +271,7 @@ def test_constant_retry_time_misses_the_target(wait_s: Seconds) -> None:
 
 
 _LEFT = 1_000
-"""Number of places that stay taken."""
+"""Number of places in the queue that stay taken."""
 
 
 def _drain_with_departures(
@@ -285,7 +285,7 @@ def _drain_with_departures(
 
 
 def test_each_refused_caller_gets_a_later_retry_slot() -> None:
-    """Slots follow each other as places become free: ten per second, a little slower."""
+    """Retry slots follow each other as fast as places become free: a little under ten a second."""
     drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("t", 20.0) for _ in range(100)]
 
@@ -293,8 +293,8 @@ def test_each_refused_caller_gets_a_later_retry_slot() -> None:
     assert 10.0 < waits[-1] < 11.0
 
 
-def test_past_slots_are_given_again() -> None:
-    """Callers whose slot is past, whether they came or not, delay no later caller."""
+def test_past_retry_slots_are_given_again() -> None:
+    """Callers whose retry slot is past, whether they returned or not, delay no later caller."""
     drain = _drain_with_departures(10.0, 20.0)
     first = drain.retry_after("t", 20.0)
     for _ in range(50):
@@ -314,7 +314,7 @@ def test_caller_of_a_tenant_beyond_its_part_waits_longer() -> None:
     assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
 
 
-def test_caller_without_a_place_waits_until_a_place_is_likely() -> None:
+def test_refused_caller_waits_until_a_free_place_is_likely() -> None:
     """At ten departures per second one happens within 0.26 s with 90 % probability."""
     waits = [
         _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, is_again=again)

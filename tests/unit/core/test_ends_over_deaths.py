@@ -121,7 +121,7 @@ def test_counted_and_stored_inference_is_not_counted_again(old_scheduler: CoreDr
     assert (1, 1, 10, 10) == _usage_counts(old_scheduler) == _usage_counts(new)
 
 
-def test_confirmed_but_unsaved_end_is_counted(old_scheduler: CoreDriver) -> None:
+def test_ended_inference_confirmed_but_not_saved_is_counted(old_scheduler: CoreDriver) -> None:
     """The replica had a confirmation, but the scheduler died before it saved the end."""
     new = _next_scheduler(old_scheduler)
     old_scheduler.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -156,7 +156,9 @@ def test_running_inference_cancelled_during_an_outage_is_stopped_and_counted(
     assert (1, 1, 10, 6) == _usage_counts(new)
 
 
-def test_application_is_cancelled_after_its_ends_are_counted(old_scheduler: CoreDriver) -> None:
+def test_cancelled_application_counts_its_ended_inferences_first(
+    old_scheduler: CoreDriver,
+) -> None:
     """The call to cancel the application may arrive before its ingress reports."""
     new = _next_scheduler(old_scheduler)
     new.handle(ev.ApplicationCancelled("a"))
@@ -228,7 +230,9 @@ def test_ended_application_is_counted_once(old_scheduler: CoreDriver) -> None:
     assert 2 == _tenant_usage(new).applications
 
 
-def test_stored_ends_are_confirmed_until_they_are_read(old_scheduler: CoreDriver) -> None:
+def test_stored_ends_are_confirmed_until_ingresses_have_read_it(
+    old_scheduler: CoreDriver,
+) -> None:
     """The record of an ended application stays until its ingress has read the confirmation."""
     old_scheduler.pull("r0", {"1-1": 3}, {"1-2": 10})
     told = [action for action in _store_state(old_scheduler) if isinstance(action, EndsStored)]

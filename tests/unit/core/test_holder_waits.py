@@ -157,7 +157,7 @@ def test_inference_waits_for_its_context_once() -> None:
     assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_no_inference_waits_longer_than_computing_its_prompt_takes() -> None:
+def test_no_inference_waits_longer_for_its_context_than_computing_its_prompt_takes() -> None:
     driver = core_with_full_holder()
     set_context_tokens(driver, 100)  # the context would save a tenth of a second of computing
 
@@ -165,7 +165,7 @@ def test_no_inference_waits_longer_than_computing_its_prompt_takes() -> None:
     assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_no_inference_waits_while_the_times_of_the_engines_are_unknown() -> None:
+def test_no_inference_waits_for_its_context_while_engine_times_are_unknown() -> None:
     driver = core_with_full_holder(knows_times=False)
     driver.submit("a2", "a", prompt=1_100, output=10)
 
@@ -201,7 +201,7 @@ def test_application_that_gps_has_finished_does_not_wait_for_its_context() -> No
 
 
 @pytest.mark.parametrize("options", [{"order": "sgps"}, {}])
-def test_no_inference_waits_under_an_order_that_lets_others_overtake(
+def test_no_inference_waits_for_its_context_under_an_order_that_lets_others_overtake(
     options: dict[str, Any],
 ) -> None:
     driver = core_with_full_holder("justitia-guarded", options)

@@ -39,7 +39,7 @@ def silent_ingress(core: CoreDriver) -> CoreDriver:
 
 @pytest.fixture
 def silent_ingress_with_lags() -> CoreDriver:
-    """Return a core that measures lags, with the silent ingress of `silent_ingress`."""
+    """Return the core of the fixture `silent_ingress`, with a meter of lags."""
     driver = CoreDriver(SchedulerCore(meter=LagMeter))
     _let_ingress_fall_silent(driver)
     return driver
@@ -310,7 +310,7 @@ def test_suspended_application_has_no_lag_bound(silent_ingress_with_lags: CoreDr
 def test_lag_bound_of_others_counts_service_of_gps_ahead_of_real_service(
     silent_ingress_with_lags: CoreDriver,
 ) -> None:
-    """Suspended work is not in flight; resumed, it needs more service than GPS still owes."""
+    """GPS serves suspended work that is not in flight; resumed, it needs more than GPS owes it."""
     lag = silent_ingress_with_lags.core.lags
     assert isinstance(lag, LagMeter)
     in_flight = lag._bound.in_flight

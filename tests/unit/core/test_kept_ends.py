@@ -1,4 +1,4 @@
-"""Ends that the scheduler keeps until a checkpoint contains them and ingresses have read that."""
+"""Records of ended inferences, kept until a save contains them and ingresses have read that."""
 
 import json
 
@@ -14,8 +14,8 @@ def _store_ends(ends: KeptEnds) -> list[EndsStored]:
     return ends.take_stored()
 
 
-def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
-    """An end that arrives during a save is confirmed by the next save."""
+def test_ended_inferences_are_confirmed_to_their_ingresses_once_stored() -> None:
+    """An inference that ends during a save is confirmed by the next save."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -30,7 +30,7 @@ def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
     assert [EndsStored("i0", ("q2",))] == _store_ends(ends)
 
 
-def test_failed_save_leaves_its_ends_to_the_next_save() -> None:
+def test_ended_inferences_of_a_failed_save_are_in_the_next_save() -> None:
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.take_changed()
@@ -39,8 +39,8 @@ def test_failed_save_leaves_its_ends_to_the_next_save() -> None:
     assert [EndsStored("i0", ("q0", "q1"))] == _store_ends(ends)
 
 
-def test_end_is_stored_until_its_ingress_has_read_the_confirmation() -> None:
-    """After that the ingress reports it to no later scheduler, and the record may be dropped."""
+def test_ended_inference_is_stored_until_its_ingress_has_read_the_confirmation() -> None:
+    """An ingress that has read it reports the inference to no later scheduler."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i0", "i1"])
@@ -55,8 +55,8 @@ def test_end_is_stored_until_its_ingress_has_read_the_confirmation() -> None:
     assert ["a"] == ends.take_changed()
 
 
-def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
-    """The scheduler before may not have informed the ingresses."""
+def test_new_scheduler_restores_and_confirms_counted_inferences() -> None:
+    """The old scheduler may have died before it informed the ingresses."""
     ends, successor = KeptEnds(), KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i1"], 12.5)
@@ -79,13 +79,13 @@ def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
         ([], "an object"),
     ],
 )
-def test_damaged_record_of_an_end_is_named(record: object, named: str) -> None:
+def test_damaged_record_of_an_ended_inference_is_named(record: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         KeptEnds().restore("a", record)
 
 
-def test_ends_of_a_lost_ingress_are_forgotten() -> None:
-    """A lost ingress sends no more ends."""
+def test_ended_inferences_of_a_lost_ingress_are_forgotten() -> None:
+    """A lost ingress reports no more ended inferences."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -94,8 +94,8 @@ def test_ends_of_a_lost_ingress_are_forgotten() -> None:
     assert [False, True] == [ends.is_counted("a", name) for name in ("q0", "q1")]
 
 
-def test_oldest_ends_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """During hours without the store the ends must not fill the memory."""
+def test_oldest_ended_inferences_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the store is away for hours, the records must not fill the memory."""
     monkeypatch.setattr(kept_ends, "_MOST", 2)
     ends = KeptEnds()
     for name in ("q0", "q1", "q2"):

@@ -1,4 +1,4 @@
-"""Lags and promises as they are computed when somebody asks, by hand; nothing measures them."""
+"""Lags and their bounds, by hand, as computed on request; no meter runs beside the core."""
 
 import random
 from typing import Any

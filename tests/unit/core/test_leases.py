@@ -1,4 +1,4 @@
-"""Leases that fail: each inference is requeued exactly once, at its old place."""
+"""Leases that fail: each inference is requeued exactly once, in its old position."""
 
 import pytest
 

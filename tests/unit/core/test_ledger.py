@@ -36,7 +36,7 @@ def test_changing_the_policy_and_back_restores_the_order(queued_core: CoreDriver
     assert granted(queued_core.pull()) == ["b1", "b2", "a1", "a2"]
 
 
-def test_new_order_is_granted_from_at_once(queued_core: CoreDriver) -> None:
+def test_policy_change_starts_inferences_at_once(queued_core: CoreDriver) -> None:
     """Under another admission rule waiting inferences may fit without any other event."""
     queued_core.pull(seats=1)
     queued_core.handle(ev.PolicyChanged("fcfs"))

@@ -75,7 +75,7 @@ def test_closed_idle_application_ends_at_once(core: CoreDriver) -> None:
     assert (core.core.state.applications, core.core.ledger.fair_share.accounts) == ({}, {})
 
 
-def test_end_of_an_application_has_its_settled_tag(core: CoreDriver) -> None:
+def test_end_of_an_application_has_the_tag_of_its_true_cost(core: CoreDriver) -> None:
     """The lag behind GPS is measured with the cost really used, not the charged one.
 
     With b beside it, 36 of service are 18 of V; of its 155 the 119 unused are refunded.

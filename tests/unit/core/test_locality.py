@@ -46,14 +46,14 @@ def best_replica(prompt: int, *replicas: KnownReplica, served: tuple[str, ...] =
 
 
 def test_turn_goes_to_its_context_although_more_runs_there() -> None:
-    """Computing 100 new tokens delays four inferences, 1,100 tokens delay one."""
+    """There, computing 100 new tokens delays four inferences; elsewhere, 1,100 delay one."""
     assert "r0" == best_replica(
         1100, create_replica("r0", runs=3, context=1000), create_replica("r1")
     )
 
 
 def test_turn_leaves_its_context_if_it_would_delay_too_many_inferences() -> None:
-    """Computing 100 new tokens delays twelve inferences, 1,100 tokens delay one."""
+    """There, computing 100 new tokens delays twelve inferences; elsewhere, 1,100 delay one."""
     assert "r1" == best_replica(
         1100, create_replica("r0", runs=11, context=1000), create_replica("r1")
     )
@@ -99,7 +99,7 @@ def test_contexts_of_ended_applications_are_evicted_without_cost() -> None:
 
 
 def test_prompts_without_a_common_beginning_are_placed_independently() -> None:
-    """The calls of a map-reduce are equally long, and no context is found."""
+    """The calls of a map-reduce have equal lengths, but none continues another's context."""
     independent = create_application("r0")
     independent.reuse = -2
     ranked = rank(

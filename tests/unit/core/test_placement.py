@@ -1,4 +1,4 @@
-"""Placement of the first in order: room, then locality, then free KV; and lines per replica."""
+"""Placement of the first inference in order, by room, then locality, then free KV memory."""
 
 from collections.abc import Sequence
 
@@ -88,7 +88,7 @@ def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
     _finish_inference(driver, "b", "r0", kv=100)
 
     assert {"a3": "r1"} == _granted_replicas(driver.submit("a3", "a", prompt=40, output=2))
-    # with a running sibling it is one of several parallel calls, which are spread
+    # while a3 runs, a4 counts as one of several parallel calls, which are spread over replicas
     assert {"a4": "r0"} == _granted_replicas(driver.submit("a4", "a", prompt=40, output=2))
 
 
@@ -216,8 +216,8 @@ def test_number_of_seats_decides_between_replicas_of_equal_memory() -> None:
 
 
 @pytest.mark.parametrize("end", ["lost", "draining"])
-def test_giant_moves_to_the_next_larger_replica_when_the_largest_leaves(end: str) -> None:
-    """No inference may wait for a replica that takes no more leases."""
+def test_large_inference_moves_to_a_smaller_replica_when_the_largest_leaves(end: str) -> None:
+    """The inference would otherwise wait for a replica that takes no more leases."""
     driver = _pool_of_replicas(small=100)
     driver.pull("large", kv=1000)
     driver.handle(ev.PullAnswered("large"))
@@ -232,8 +232,8 @@ def test_giant_moves_to_the_next_larger_replica_when_the_largest_leaves(end: str
     assert {"giant": "small"} == _granted_replicas(actions)
 
 
-def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
-    """A new replica may be busy on arrival; it is now the largest one."""
+def test_large_inference_waits_for_a_larger_replica_that_has_joined() -> None:
+    """The new replica is the largest one, even while it is busy."""
     driver = _pool_of_replicas(small=100)
     _submit_application(driver, "held", 50)
     driver.pull("large", kv=1000)

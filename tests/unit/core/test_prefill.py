@@ -149,7 +149,7 @@ def test_cache_hits_beyond_the_expected_ones_make_a_turn_cheaper() -> None:
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
 def test_gps_owes_what_was_charged_after_cache_misses(fairness: str) -> None:
-    """The sum is checked after each event, for applications and for tenants."""
+    """After each event, GPS owes applications and tenants as much as they were charged."""
     turns = TurnRunner(core_with_replicas(fairness=fairness))
     for name, tenant in (("a", "one/x"), ("b", "one/y"), ("c", "two")):
         turns.open_application(name, tenant, cost=10**6)

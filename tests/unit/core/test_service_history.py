@@ -1,4 +1,4 @@
-"""The history of V: when it reached which level, of as many levels as can be asked for."""
+"""History of virtual time V: when V reached each level that may still be asked for."""
 
 from justitia_ray.core.service_history import Late, Level, ServiceHistory
 from tests.core_driver import CoreDriver

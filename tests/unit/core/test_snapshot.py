@@ -21,7 +21,7 @@ GUARD: dict[str, object] = {"order": "sgps", "guard_iterations": 300}
 
 
 def _create_filled_core(**options: object) -> CoreDriver:
-    """Return a core with a running, b waiting, c in a tool gap, and a session left of d."""
+    """Return a core where a runs, b waits, c is in a tool gap, and ended d is still in GPS."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     for number, (name, cost) in enumerate((("d", 155), ("a", 300), ("c", 200), ("b", 900))):
         driver.open(name, cost, weight=1 + number / 3, tenant="one" if name in "ad" else "two")

@@ -264,8 +264,8 @@ def test_mean_length_is_at_least_one_and_at_most_the_longest(
     assert length == stage.mean_output_tokens
 
 
-def test_later_stages_replace_their_expectations() -> None:
-    """Earlier stages stay unchanged, as does a gap in the expected stages."""
+def test_new_expectations_replace_those_from_their_stage_on() -> None:
+    """Expectations replace those of their own and later stages; a gap before them is unknown."""
     assert (MAP, REDUCE) == replace_expected((MAP, MAP, MAP), 1, (REDUCE,))
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == replace_expected((), 2, (MAP,))
 

@@ -121,8 +121,8 @@ def test_no_forecast_is_made_while_contexts_delay_no_start(monkeypatch: pytest.M
     assert outlook.missing_kv_tokens is None
 
 
-def test_position_walks_over_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each answer in the queue has its position; its walk takes a hundredth of the time."""
+def test_queue_position_is_computed_without_the_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waiting stream reports its position, for which a walk over contexts costs too much."""
     driver = core_with_idle_context()
     gate = driver.core.ledger.gate
     assert gate is not None

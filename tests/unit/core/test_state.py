@@ -52,7 +52,7 @@ def test_greedy_tenants_get_equal_parts_of_the_limit() -> None:
     assert quota.has_room("v")
 
 
-def test_shortfall_is_the_number_of_ends_before_the_next_admission() -> None:
+def test_shortfall_is_the_number_that_must_end_before_the_next_admission() -> None:
     """A restored queue may exceed a tenant's part: callers wait for several ends."""
     quota = TenantQuota(10)
     for tenant in "t" * 8 + "u":

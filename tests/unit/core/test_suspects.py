@@ -1,4 +1,4 @@
-"""Inferences of a dead engine run apart until the one that kills engines is found."""
+"""Inferences of a dead engine (suspects) run on separate engines until the killer is found."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -209,7 +209,8 @@ def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() 
     assert {"r2": ["first"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r2")
     assert [("first", _KILLER)] == fleet.refused
-    assert 2 == fleet.driver.core.suspects.open_count  # suspects of the second death
+    # the suspects of the second death are still open
+    assert 2 == fleet.driver.core.suspects.open_count
 
 
 def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:

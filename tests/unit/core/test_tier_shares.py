@@ -131,7 +131,8 @@ def test_priority_application_is_found_behind_many_of_another_tier(
     names = granted(driver.pull(kv=100))
 
     assert "p-1" == names[-1]
-    assert 3 == len(names)  # two applications of tier flex use 60 tokens; 40 are reserved for p
+    # two applications of tier flex use 60 tokens; the other 40 are reserved for tier priority
+    assert 3 == len(names)
 
 
 def test_freed_memory_is_granted_to_the_same_tier_again() -> None:

@@ -314,7 +314,7 @@ def test_started_and_waiting_applications_are_counted() -> None:
     assert 0 == gate.context_tokens()
 
 
-def test_contexts_of_a_class_with_long_gaps_delay_no_start() -> None:
+def test_contexts_do_not_delay_starts_if_gaps_of_their_class_are_long() -> None:
     driver = core_with_running_lease()
     gate = driver.core.ledger.gate
     assert gate is not None

@@ -18,7 +18,7 @@ Harm = Callable[[PatientService], Any]
 
 
 def changed_inspection(*place: str, **fields: Any) -> Harm:
-    """Return a failure that changes a place of the inspection."""
+    """Return a failure in which fields of the inspection at these keys have other values."""
 
     def change_fields(patient: PatientService) -> None:
         said = patient.seen
@@ -556,7 +556,7 @@ def test_application_is_judged_by_its_own_idle_limit(harm: Harm, rule: str, said
     ],
 )
 def test_serves_own_proxy_with_tls_is_not_reported(harm: Harm) -> None:
-    """Only with TLS must Serve use its own proxy, which the doctor otherwise reports."""
+    """With TLS Serve must use its own proxy, which the doctor reports without TLS."""
     assert [] == find(look_after(harm), look_after(harm))
 
 
@@ -624,7 +624,7 @@ def test_worst_finding_is_listed_first() -> None:
     assert ["wrong", "risk", "note"] == [f.severity for f in found]
 
 
-def service_with_two_tags(finish: float, stored: float) -> "PatientService":
+def service_with_tags(finish: float, stored: float) -> "PatientService":
     """Return a service whose application `busy` has different tags in memory and in Redis."""
     patient = PatientService()
     patient.scheduler["applications"]["busy"]["finish"] = finish
@@ -645,7 +645,8 @@ def test_unsaved_tag_is_no_difference(
 ) -> None:
     """Saves lag by half a second, so a moving tag always differs."""
     assert [] == find(
-        service_with_two_tags(*before).take_look(), service_with_two_tags(*after).take_look()
+        service_with_tags(*before).take_look(),
+        service_with_tags(*after).take_look(),
     )
 
 
@@ -657,7 +658,7 @@ def test_counts_of_two_schedulers_are_not_compared() -> None:
         for replica in patient.seen["replicas"].values():
             replica["epoch"] = 4
 
-    tampered = service_with_two_tags(1_500.0, 1_400.0)
+    tampered = service_with_tags(1_500.0, 1_400.0)
     before = tampered.take_look()
     change_leader(tampered)
 
@@ -676,7 +677,7 @@ def test_model_scaled_to_zero_is_healthy() -> None:
     assert "no_replica" not in found_rules(at_zero)
 
 
-def test_external_autoscaler_need_not_ask() -> None:
+def test_external_autoscaler_without_queries_is_no_finding() -> None:
     reads = changed_inspection(
         "scheduler", "scaling", is_serves=False, asked_s_ago=None, downscale_delay_s=None
     )

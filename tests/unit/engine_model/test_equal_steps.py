@@ -12,8 +12,8 @@ from justitia_ray.engine_model.steps import EnginePolicy, EngineSequence, StepSc
 _BLOCK = 4
 
 
-class StoryContent:
-    """Content of a turn: the first tokens of a shared story, then a unique output."""
+class SharedStartContent:
+    """Content of a turn: the first tokens of a text that all turns share, then a unique output."""
 
     def __init__(self, path: tuple[tuple[str, int], ...], name: str, *, single: bool) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class RandomTurns:
         path = (*(piece for piece in path if piece[0] != chain), (chain, longer))
         self._paths.append(path)
         return EngineSequence(
-            content=StoryContent(path, f"output {arrival}", single=self.single),
+            content=SharedStartContent(path, f"output {arrival}", single=self.single),
             arrival=arrival,
             prompt_tokens=longer * _BLOCK + self.random.randint(0, _BLOCK - 1),
             max_tokens=self.random.randint(1, 30),

@@ -22,7 +22,7 @@ def answered_call(name: str, at: float = 0.0, ended_at: float | None = None, **o
 
 
 def completed_run(name: str, lease: str, at: float = 0.0, **others: Any) -> EngineRun:
-    """Return a completed run of a first call, a second long."""
+    """Return a completed run of an inference's first call, which takes one second."""
     fields = {"call": 1, "priority": 0, "pid": 1, "ended_at": at + 1.0, "complete": True} | others
     return EngineRun(name, lease_id=lease, began_at=at, **fields)
 

@@ -53,7 +53,8 @@ def recovery_case(
 @pytest.mark.parametrize(
     ("seconds", "hit", "records", "runs"),
     [
-        # ends with the first run of the new epoch; old grants may begin later
+        # the recovery ends with the first run of the new epoch; runs granted earlier may begin
+        # later
         recovery_case(
             2.5,
             injected_fault(FaultKind.SCHEDULER_KILLED, 10.0, epoch=4),
@@ -63,13 +64,14 @@ def recovery_case(
                 completed_run("c.0", "5-2", 13.0),
             ),
         ),
-        # begins at the end of the stop, since a stopped scheduler cannot grant
+        # the recovery counts from the end of the stop, since a stopped scheduler cannot grant
         recovery_case(
             0.5,
             injected_fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
             *(completed_run("a.0", "1-1", 9.0), completed_run("b.0", "1-2", 13.5)),
         ),
-        # ends with the first answer to a later call, since earlier ones may use the other ingress
+        # the recovery ends with the first answer to a later call; earlier calls may use the other
+        # ingress
         recovery_case(
             1.5,
             injected_fault(FaultKind.INGRESS_KILLED, 10.0),
@@ -79,10 +81,10 @@ def recovery_case(
                 answered_call("c.0", 10.1, 12.0),
             ],
         ),
-        # the slowest of the next three calls that open an application
+        # the recovery ends with the slowest of the next three calls that open an application
         recovery_case(0.4, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
         recovery_case(None, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
-        # ends with the next save, not with the next answer
+        # the recovery ends with the next save, not with the next answer
         recovery_case(
             0.6,
             injected_fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
@@ -91,7 +93,7 @@ def recovery_case(
                 *(scheduler_sample(12.4, saves=5), scheduler_sample(12.6, saves=6)),
             ],
         ),
-        # ends with the last run of the callers that left
+        # the recovery ends with the last run of the callers that disconnected
         recovery_case(0.7, injected_fault(FaultKind.CALLERS_LEFT, 10.0), *LEFT_RUNS, calls=LEFT),
         recovery_case(
             None,
@@ -108,7 +110,7 @@ def recovery_case(
             calls=LEFT[:1],
             faults=[injected_fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
         ),
-        # ends when an inference runs on the replica that was disconnected
+        # the recovery ends when an inference runs on the replica that was disconnected
         recovery_case(
             0.8,
             injected_fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
@@ -130,7 +132,8 @@ def recovery_case(
             injected_fault(FaultKind.ALL_REPLICAS_KILLED, 10.0),
             *(completed_run("a.0", "1-1", 9.0), completed_run("b.0", "1-2", 13.0)),
         ),
-        # ends when all wanted replicas run without the dead one, which Serve lists for a time
+        # the recovery ends when all wanted replicas run without the dead one, which Serve still
+        # lists for a time
         recovery_case(
             4.0,
             injected_fault(FaultKind.LOADING_KILLED, 10.0, target="b"),

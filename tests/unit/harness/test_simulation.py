@@ -74,7 +74,7 @@ def test_calls_end_as_documented_while_no_replica_is_reachable() -> None:
 def test_stopped_replicas_keep_their_leases_while_their_hosts_answer(
     answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seven seconds are more than five pings, and than `replica_timeout_s`."""
+    """The stop of seven seconds is longer than five pings and than `replica_timeout_s`."""
     monkeypatch.setattr(Connections, "machine_answers", lambda self, end: answers)
     drawn = draw_plan(5)
     plan = replace(

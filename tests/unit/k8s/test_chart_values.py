@@ -196,7 +196,7 @@ CONTRADICTORY = {
 
 
 @pytest.fixture(scope="module")
-def misplaced_errors() -> str:
+def errors_of_misplaced_settings() -> str:
     """Return the schema's errors of all misplaced settings."""
     return refusal_of_values(*(word for setting in MISPLACED for word in ("--set", setting)))
 
@@ -204,9 +204,9 @@ def misplaced_errors() -> str:
 @needs_helm
 @pytest.mark.parametrize("setting", MISPLACED)
 def test_schema_refuses_a_misplaced_setting_with_its_place(
-    setting: str, misplaced_errors: str
+    setting: str, errors_of_misplaced_settings: str
 ) -> None:
-    assert MISPLACED[setting] in misplaced_errors
+    assert MISPLACED[setting] in errors_of_misplaced_settings
 
 
 @needs_helm

@@ -65,5 +65,5 @@ def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
 
 
 def test_spread_covers_nine_tenths() -> None:
-    """Twenty-one numbers from 0 to 20: the second smallest and the second largest."""
+    """Of the numbers 0 to 20, the second smallest and the second largest are the bounds."""
     assert pytest.approx(Spread(21, 1, 10, 19)) == spread(range(21))

@@ -121,8 +121,10 @@ def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
 @needs_real_data
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_guard_with_true_end_times_keeps_at_least_as_many_ends_of_vtc(seed: int) -> None:
-    """Forty applications of the nine classes at 3x."""
+def test_guard_with_true_end_times_delays_fewer_applications_beyond_vtc(
+    seed: int,
+) -> None:
+    """The guard delays no more applications beyond their end under VTC than plain justitia does."""
     load = SuiteLoad("nine-class", seed, REAL, count=40, window_s=48.0)
     tasks: dict[str, Task] = {name: SimulatedRun(load, name) for name in ("vtc", "justitia")}
     tasks["told"] = ToldRun(SimulatedRun(load, "justitia", GUARD))

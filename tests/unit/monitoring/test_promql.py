@@ -108,6 +108,6 @@ def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> Non
     ],
 )
 def test_meaningless_query_is_refused(build: Callable[[], str], said: str) -> None:
-    """Otherwise the query would merge unnamed curves, or treat a falling gauge as resets."""
+    """A query that lacks a label, or takes the rate of a gauge, would show wrong figures."""
     with pytest.raises(ValueError, match=f"justitia_{said}"):
         build()

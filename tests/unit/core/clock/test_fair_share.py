@@ -195,8 +195,8 @@ def _unsettled_share() -> UnsettledShare:
     return UnsettledShare(VirtualClock(exact(0)))
 
 
-def test_application_with_a_low_prediction_keeps_its_place_without_settling() -> None:
-    """With settling its charge would double twice, and the other application would come first."""
+def test_application_with_a_low_prediction_keeps_its_tag_without_settling() -> None:
+    """If charges were settled by service, a's charge would double twice and b come first."""
     share = _unsettled_share()
     share.arrive("a", exact(10), exact(1), 0)
     share.arrive("b", exact(30), exact(1), 1)
@@ -206,7 +206,7 @@ def test_application_with_a_low_prediction_keeps_its_place_without_settling() ->
 
 
 def test_application_with_a_high_prediction_holds_v_back_without_settling() -> None:
-    """With settling the unused part of its charge would go to the others at its end."""
+    """If charges were settled by service, the unused part would go to others at its end."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
@@ -218,7 +218,7 @@ def test_application_with_a_high_prediction_holds_v_back_without_settling() -> N
 
 
 def test_tool_gaps_change_nothing_without_settling() -> None:
-    """With settling a tool gap would refund the remaining charge."""
+    """If charges were settled by service, a tool gap would refund the remaining charge."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")

@@ -53,7 +53,7 @@ def test_equal_tags_are_in_order_of_arrival() -> None:
 
 
 def test_sum_over_an_empty_server_is_zero() -> None:
-    """A tenant may be owed no work."""
+    """The server of a tenant is empty while GPS owes the tenant no work."""
     sums = PrefixSums()
 
     assert (0, 0, None) == (sums.total, sums.up_to(_place_of_tag(1)), sums.first())

@@ -30,7 +30,7 @@ def test_first_charge_of_a_busy_period_counts() -> None:
 
 
 def test_refund_of_the_whole_debt_leaves_the_tag_at_v() -> None:
-    """The tag is exactly V: a rounding error would keep the session in GPS."""
+    """Unless the tag is exactly virtual time V, a rounding error keeps the session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 0.7, 0)
     clock.serve(0.1)
@@ -42,7 +42,7 @@ def test_refund_of_the_whole_debt_leaves_the_tag_at_v() -> None:
 
 
 def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
-    """A session that GPS has fully served owes its refund to the others."""
+    """GPS has served session a in full, so the refund is owed to others, and V rises."""
     clock = _clock_with_charges(("a", 2, 1), ("b", 20, 1))
     clock.serve(exact(4))  # V = 2, a departs
     clock.serve(exact(3))  # V = 5
@@ -52,7 +52,7 @@ def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
 
 
 def test_rounding_never_carries_v_past_a_departure() -> None:
-    """Here V + x/W rounds up to the next tag, and the departure must still happen."""
+    """For these numbers V + x/W rounds up to the next tag; the departure must still happen."""
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -220,7 +220,7 @@ def test_departure_heap_is_compacted_seldom() -> None:
 
 
 def test_service_of_the_whole_debt_ends_the_session() -> None:
-    """Here V + x/W rounds down; the error must not keep the session in GPS."""
+    """For these numbers V + x/W rounds down; the error must not keep the session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

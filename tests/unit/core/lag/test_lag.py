@@ -61,7 +61,9 @@ def _finish_giant_then_mouse(driver: CoreDriver) -> list[Action]:
 
 
 def test_lag_is_the_service_between_gps_and_the_last_start(patient_core: CoreDriver) -> None:
-    """The mouse arrives at virtual time 40, and its tag 42 is passed in the next report.
+    """The lag of the mouse is the service from when V reached its tag to its start.
+
+    The mouse arrives at virtual time 40, and its tag 42 is passed in the next report.
 
     It starts when all of the giant is served: S = 931, 18 s after S = 40. The bound is the giant,
     in flight when nothing waited, and the report of 9 tokens: Σ 41…49 = 405. The rate since the
@@ -258,8 +260,8 @@ def _restart_scheduler(driver: CoreDriver, options: dict[str, Any]) -> CoreDrive
 
 
 @pytest.mark.parametrize("options", [{}, {"clock": "nominal"}])
-def test_restart_forgets_when_v_reached_a_tag(options: dict[str, Any]) -> None:
-    """An application that was already late at the restart has no known lag."""
+def test_lag_of_an_application_late_before_a_restart_is_unknown(options: dict[str, Any]) -> None:
+    """A new scheduler does not know when V reached a tag before the restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT, meter=LagMeter))
     _start_giant(driver)
     driver.now += 9

@@ -70,7 +70,7 @@ def test_old_options_of_justitia_select_the_guarded_policy(
 
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
-def test_stored_state_of_justitia_with_a_guard_is_restored_by_the_guarded_policy(
+def test_snapshot_of_justitia_with_a_guard_is_restored_as_justitia_guarded(
     fairness: str,
 ) -> None:
     """A snapshot of an earlier version names the policy `justitia`."""

@@ -37,7 +37,7 @@ def test_client_with_the_least_counter_is_granted_first() -> None:
     assert (28, 32) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_new_client_is_lifted_to_the_least_waiting_counter() -> None:
+def test_counter_of_a_new_client_is_raised_to_the_least_of_waiting_clients() -> None:
     """Otherwise client b would be served long before a (VTC, Alg. 2, lines 12 to 14)."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)

@@ -212,8 +212,8 @@ def test_record_names_the_options_of_its_counters() -> None:
     assert {"cost": "compute", "unit": "application"} == record["clock"]["counted"]["options"]
 
 
-def test_counters_of_other_clients_or_costs_are_not_restored() -> None:
-    """A scheduler that starts with another unit must not use tenants as applications."""
+def test_counters_with_another_unit_or_cost_are_not_restored() -> None:
+    """A scheduler whose clients are tenants must not use the counters of applications."""
     driver = driver_with_two_inferences()
     for options in ({"unit": "tenant"}, {"cost": "kv_token_time"}):
         record = driver.record()

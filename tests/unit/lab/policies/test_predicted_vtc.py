@@ -227,8 +227,8 @@ def test_history_survives_a_restart() -> None:
     assert round((20 + 4 + 5 + 6 + 7) / 5) == _predicted_tokens(driver)
 
 
-def test_history_of_another_unit_is_not_restored() -> None:
-    """A scheduler that starts with another unit must not use applications as tenants."""
+def test_length_history_by_application_is_not_restored_by_tenant() -> None:
+    """A scheduler whose clients are tenants must not read the histories of applications."""
     driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a")
     driver.finish("a1", 6)

@@ -74,7 +74,7 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
     assert 60.0 == driver.core.next_deadline()
 
 
-def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
+def test_inference_requeued_after_its_window_is_not_counted_again() -> None:
     """The inference was counted in the window of its first grant."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
@@ -85,7 +85,7 @@ def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
 
 
 def test_inference_requeued_in_a_used_up_window_waits_with_its_client() -> None:
-    """A grant in an earlier window gives no place in this window."""
+    """An inference counts in the window of its first grant, but needs a free window to start."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)

@@ -62,7 +62,9 @@ def test_regret_is_against_vtc_and_slowdown_against_running_alone() -> None:
     assert 1.98 == pytest.approx(measured["p99_regret_s"])
 
 
-def test_guard_with_true_end_times_gets_those_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_with_true_end_times_gets_those_of_vtc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
 
     def record_told(
@@ -85,7 +87,7 @@ def test_guard_with_true_end_times_gets_those_under_vtc(monkeypatch: pytest.Monk
 
 
 def test_run_of_the_told_guard_has_a_separate_name() -> None:
-    """Result lines of the told guard must differ from those of the guard."""
+    """Result lines of the guard with given end times must differ from those of the guard."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
 
@@ -95,7 +97,7 @@ def test_run_of_the_told_guard_has_a_separate_name() -> None:
 
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_told_guard_runs_beside_each_guard_of_known_costs(is_quick: bool) -> None:
-    """Settings are equal in both; with learned costs there is no such arm."""
+    """Both have equal settings; with learned costs no arm has the true end times."""
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
 

@@ -58,7 +58,7 @@ async def test_endless_program_is_ended(program: str) -> None:
 
 @pytest.mark.slow
 async def test_cpu_time_is_limited_separately() -> None:
-    """A loop takes a CPU core from the engines: it is killed before its wall time is over."""
+    """A loop takes a CPU core from the engines, so it is killed before its wall time is over."""
     run = await run_python("while True: pass", SandboxLimits(wall_s=60.0, cpu_s=1))
 
     assert "timed_out" == run.outcome
@@ -83,7 +83,7 @@ async def test_excessive_output_is_cut_and_ends_the_program() -> None:
     assert ("flooded", 5000) == (run.outcome, len(run.output))
 
 
-async def test_files_are_limited_and_the_directory_is_empty_and_removed() -> None:
+async def test_file_size_is_limited_and_the_working_directory_is_removed() -> None:
     """A full disk stops the host; a program sees none of our files and leaves none."""
     program = (
         "import os\nprint(os.getcwd(), os.listdir())\nopen('kept', 'w').write('x')\n"

@@ -291,7 +291,7 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
 
 
 def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
-    """A call that took 3 s for 10 tokens was last reported before the restart."""
+    """The pace continues from each call's last report, which is part of the stored state."""
     before, after, application = (
         _simulated_vtc(),
         _simulated_vtc(),
