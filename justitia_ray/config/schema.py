@@ -1,6 +1,6 @@
 """Base of every section of the configuration file, and the types of its values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -43,11 +43,20 @@ class Section(BaseModel):
             raise ConfigError(f"{where}{describe(error)}") from error
 
 
-def describe(error: ValidationError) -> str:
-    """Return one sentence for each error: key, value, allowed values."""
+def describe(error: ValidationError, allowed: Iterable[str] = ()) -> str:
+    """Return one sentence for each error: key, value, allowed values.
+
+    Args:
+        error: The errors.
+        allowed: Keys that are allowed at the top, for errors about unknown keys.
+    """
+    names = ", ".join(allowed)
     lines = []
     for item in error.errors(include_url=False):
         key = ".".join(str(part) for part in item["loc"]) or "configuration"
+        if names and item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+            lines.append(f"{key} is unknown: {names} are allowed")
+            continue
         value = "" if isinstance(item["input"], dict) else f" (got {shown_short(item['input'])})"
         lines.append(f"{key}: {item['msg']}{value}")
     return "; ".join(lines)

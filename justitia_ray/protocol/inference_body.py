@@ -102,6 +102,22 @@ def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]
     return value
 
 
+def check_values(value: Any) -> None:
+    """Check the depth and the numbers of a JSON value that another parser has read.
+
+    Raises:
+        ValueError: If it nests deeper than bodies may, or has a number that is not finite.
+    """
+    _check_depth({"value": value})
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if type(one) is float and not math.isfinite(one):
+            raise ValueError("only finite numbers are allowed")
+        if type(one) is dict or type(one) is list:
+            rest += one.values() if type(one) is dict else one
+
+
 def _check_depth(fields: dict[str, Any]) -> None:
     """Refuse an object that exceeds the maximum nesting depth.
 

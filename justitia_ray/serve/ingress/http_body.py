@@ -132,7 +132,9 @@ class BodyReader:
                 return await read_fields(kind, raw)
             except ValidationError as error:
                 first = error.errors()[0]["loc"]
-                raise RequestError(describe(error), str(first[0]) if first else None) from None
+                raise RequestError(
+                    describe(error, kind.model_fields), str(first[0]) if first else None
+                ) from None
 
 
 def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:

@@ -14,9 +14,10 @@ from functools import cache
 from typing import TypeVar, get_args, get_origin
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from justitia_ray.errors import RequestError
+from justitia_ray.protocol.inference_body import read_object
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -43,24 +44,21 @@ _ABSENT = msgspec.Raw(b"")
 
 
 async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
-    """Return a body as its pydantic model; a large body fails with the same errors as a small one.
+    """Return a body as its pydantic model.
+
+    Small bodies are read as strictly as those of inferences. In large bodies a name that is given
+    twice is not found, because no parser in steps tells of it.
 
     Raises:
         ValidationError: If a field is unknown or malformed.
         RequestError: If the body is not JSON, or a list has too many or too large elements.
     """
     if len(raw) <= _SMALL_BYTES:
-        try:
-            return kind.model_validate_json(raw)
-        except ValidationError as error:
-            [first, *_] = error.errors(include_url=False, include_input=False)
-            if first["type"] == "json_invalid":
-                raise _json_error(str(first["ctx"]["error"])) from None
-            raise
+        return kind.model_validate(read_object(raw))
     try:
         body = _field_reader(kind).decode(raw)
     except msgspec.ValidationError as error:
-        return kind.model_validate_json(_refused_body(str(error)))
+        return kind.model_validate(_refused_fields(str(error)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _json_error(_json_flaw(raw, error)) from None
     await asyncio.sleep(0)
@@ -101,10 +99,17 @@ def _json_flaw(raw: bytes, error: Exception) -> str:
     return str(error)
 
 
-def _refused_body(reason: str) -> bytes:
-    """Return a minimal body that the model refuses for the given reason."""
+def _refused_fields(reason: str) -> dict[str, int]:
+    """Return fields that the model refuses for the same `reason`.
+
+    Raises:
+        RequestError: If the body is no object.
+    """
     _, found, name = reason.rpartition("unknown field `")
-    return b"{%b:0}" % msgspec.json.encode(name.rstrip("`")) if found else b"[]"
+    if found:
+        return {name.rstrip("`"): 0}
+    kind = "list" if reason.endswith("`array`") else "str"  # nothing else is as long
+    raise RequestError(f"the body must be a JSON object, not {kind}")
 
 
 async def _field_value(kind: type[BaseModel], name: str, value: memoryview) -> object:

@@ -1,6 +1,5 @@
 """HTTP routes of the predictor: its classes, rollback to an earlier model, import of samples."""
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray.exceptions import RayError, RayTaskError
 
 from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, StoreError
+from justitia_ray.protocol.inference_body import check_values
 from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
@@ -39,24 +39,15 @@ class HistoryBody(BaseModel):
 
     @field_validator("samples", mode="after")
     @classmethod
-    def _refuse_non_finite(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Raise RequestError for NaN, Infinity and 1e400, as the parser of large bodies does."""
+    def _refuse_what_cannot_be_sent(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Raise ValueError for infinite numbers and deep nesting, which large bodies may have."""
         for number, sample in enumerate(samples):
             for name, value in sample.items():
-                if not _is_finite(value):
-                    raise ValueError(f"{name} of sample {number}: only finite numbers are allowed")
+                try:
+                    check_values(value)
+                except ValueError as error:
+                    raise ValueError(f"{name} of sample {number}: {error}") from None
         return samples
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether all numbers in a JSON value are finite."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return True
-    return all(map(_is_finite, value))
 
 
 def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> None:

@@ -44,8 +44,9 @@ def test_large_body_is_parsed_like_a_small_one() -> None:
         (b'{"more":[%b1],"input":""}' % (b"1," * _MIB), b'{"more":0}'),
         (b'{"weight":[%b1]}' % (b"1," * _MIB), b'{"weight":[]}'),
         (b"[%b1]" % (b"1," * _MIB), b"[]"),
+        (b'"%b"' % (b"a" * _MIB), b'"a"'),
     ],
-    ids=["unknown field", "list for a number", "no object"],
+    ids=["unknown field", "list for a number", "a list", "a text"],
 )
 def test_large_invalid_body_gets_the_same_error_as_a_small_one(large: bytes, small: bytes) -> None:
     told = _read_fields(ApplicationBody, large)
@@ -60,11 +61,11 @@ _LONG = b'{"application_class":"c","input":"%b"' % (b"a" * 70_000)
 @pytest.mark.parametrize(
     ("end", "large", "small"),
     [
-        (b"", "Input data was truncated", "EOF while parsing an object"),
-        (b"}x", "trailing characters", "trailing characters"),
-        (b',"\xff":1}', "", "invalid unicode code point"),
-        (b',"weight":+1}', "invalid character", "expected value"),
-        (b',"weight":%b}' % (b"[" * 9_000), "it nests too deep", "recursion limit exceeded"),
+        (b"", "Input data was truncated", "Expecting ',' delimiter"),
+        (b"}x", "trailing characters", "Extra data"),
+        (b',"\xff":1}', "", "'utf-8' codec can't decode"),
+        (b',"weight":+1}', "invalid character", "Expecting value"),
+        (b',"weight":%b}' % (b"[" * 9_000), "it nests too deep", "it nests deeper than 128"),
     ],
     ids=["no end", "more", "no text", "no value", "deep"],
 )
@@ -115,7 +116,27 @@ def test_invalid_number_is_refused_at_every_body_size(value: str, is_large: bool
     told = _read_fields(HistoryBody, f'{{"samples":[{{"more":"{more}","k":{value}}}]}}'.encode())
 
     assert isinstance(told, str)
-    assert is_large or "only finite numbers are allowed" in told
+
+
+@pytest.mark.parametrize("depth", [130, 600, 950])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_deep_value_is_refused_at_every_body_size(depth: int, is_large: bool) -> None:
+    """Checking the values of a deep sample by recursion raised RecursionError."""
+    more, deep = "a" * (70_000 if is_large else 10), "[" * depth + "]" * depth
+    told = _read_fields(HistoryBody, f'{{"samples":[{{"more":"{more}","k":{deep}}}]}}'.encode())
+
+    assert "it nests " in str(told)
+
+
+def test_infinite_number_of_a_sample_is_named() -> None:
+    with pytest.raises(ValidationError, match=r"k of sample 1: only finite numbers are allowed"):
+        HistoryBody(samples=[{"k": 1.5}, {"k": [{"a": float("inf")}]}])
+
+
+def test_name_that_is_given_twice_is_refused() -> None:
+    told = _read_fields(ApplicationBody, b'{"tenant":"a","application_class":"c","tenant":"b"}')
+
+    assert "the body is not valid JSON: it names 'tenant' twice in one object" == told
 
 
 @pytest.mark.parametrize(
