@@ -73,14 +73,21 @@ def find_cost(name: str) -> CostFunction:
 
 
 def find_by_path(path: str) -> object | None:
-    """Return the object at the import path `package.module:name`; None if there is none."""
+    """Return the object at the import path `package.module:name`; None if there is none.
+
+    Raises:
+        ConfigError: If the module is there and fails when it is imported.
+    """
     module, _, attribute = path.partition(":")
     if not module or not attribute:
         return None
     try:
         return getattr(importlib.import_module(module), attribute, None)
-    except ImportError:
+    except (ImportError, TypeError, ValueError):  # the latter two: no name of a module
         return None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path!r} cannot be imported: {reason}") from error
 
 
 def choices_cost(

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.running_service import DEFAULT_URL
-from justitia_ray.client.transport import HttpTransport
+from justitia_ray.cli.running_service import DEFAULT_URL, connect
 from justitia_ray.config import AppConfig
 from justitia_ray.doctor.report import find, is_wrong, report_dict, report_text
 from justitia_ray.doctor.rule import Look
@@ -100,9 +99,7 @@ def run(options: argparse.Namespace) -> int:
 async def _look_at_each(
     options: argparse.Namespace, configs: list[AppConfig] | None
 ) -> list[tuple[Look, Look]]:
-    limit_s = options.timeout_s
-    http = HttpTransport(options.url, connect_timeout_s=limit_s, read_timeout_s=limit_s)
-    async with aclosing(http):
+    async with aclosing(connect(options)) as http:
         open_store = partial(_open_store, options.config, configs)
         return await visit(http, open_store, options.interval_s, options.model)
 

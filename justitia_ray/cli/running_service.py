@@ -44,8 +44,14 @@ def add_connection(parser: argparse.ArgumentParser, *, watches: bool = True) -> 
 
 
 def connect(options: argparse.Namespace) -> HttpTransport:
-    """Return the transport to the service named by the options of `add_connection`."""
+    """Return the transport to the service named by the options `--url` and `--timeout-s`.
+
+    Raises:
+        ConfigError: If one of them is not allowed.
+    """
     limit_s = options.timeout_s
+    if not limit_s > 0:
+        raise ConfigError(f"--timeout-s is {limit_s:g}: a number of seconds above 0 is allowed")
     return HttpTransport(options.url, connect_timeout_s=limit_s, read_timeout_s=limit_s)
 
 

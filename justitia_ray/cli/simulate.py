@@ -10,8 +10,6 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from justitia_ray.cli.text_table import format_cell, text_table
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import (
@@ -30,6 +28,7 @@ from justitia_ray.sim.results import RunResult, Summary
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import read_workload
+from justitia_ray.yaml_text import read_yaml
 
 _EXACT_UP_TO = 4
 """Maximum number of replicas that report after every iteration; with more, replicas report at
@@ -233,10 +232,7 @@ def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, d
                 f"--set {text}: {policy!r} is not one of the policies that are run:"
                 f" {', '.join(chosen)}"
             )
-        try:
-            chosen[policy][option] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {text}: the value must be YAML, got {value!r}") from error
+        chosen[policy][option] = read_yaml(value, f"--set {text}")
     for policy, policy_options in chosen.items():
         if policy_options.get("clock") == "nominal":
             iteration_s = engine.iteration.base_s / engine.speedup

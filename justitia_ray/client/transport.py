@@ -100,7 +100,7 @@ class HttpTransport:
         transport: Replaces the network in tests.
 
     Raises:
-        ConfigError: If `base_url` is not an http(s) URL.
+        ConfigError: If `base_url` is not an http(s) URL, or a timeout is not above 0.
     """
 
     def __init__(
@@ -113,8 +113,12 @@ class HttpTransport:
         read_timeout_s: Seconds | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"base_url must start with http:// or https://, got {base_url!r}")
+        _check_url(base_url)
+        for name, limit_s in (("connect", connect_timeout_s), ("read", read_timeout_s)):
+            if limit_s is not None and not limit_s > 0:
+                raise ConfigError(
+                    f"{name}_timeout_s is {limit_s:g}: a number of seconds above 0 is allowed"
+                )
         self._client = httpx.AsyncClient(
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers=_with_credential(headers or {}, api_key),
@@ -150,6 +154,24 @@ class HttpTransport:
         await self._client.aclose()
 
 
+def _check_url(base_url: str) -> None:
+    """Check the URL of a service.
+
+    Raises:
+        ConfigError: If it has another scheme than http or https, no host, or no valid port.
+    """
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"base_url must start with http:// or https://, got {base_url!r}")
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url is {base_url!r}: {error}") from None
+    if not url.host or not 0 < (url.port or 80) < 65_536:
+        raise ConfigError(
+            f"base_url is {base_url!r}: a host, and a port from 1 to 65535, are required"
+        )
+
+
 def _with_credential(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
     said = {name.lower(): value for name, value in headers.items()}
     credential = os.environ.get(API_KEY_VARIABLE) if api_key is None else api_key
@@ -172,9 +194,11 @@ def _network_errors() -> Generator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         url = error.request.url
         hint = proxy_hint(str(url), os.environ)
-        raise ServiceUnreachable(f"no connection to {url.host}: {error}{hint}") from error
+        reason = str(error) or "the time for it is over"
+        raise ServiceUnreachable(f"no connection to {url.host}: {reason}{hint}") from error
     except httpx.RequestError as error:
-        raise ConnectionError(f"the answer broke off: {type(error).__name__}: {error}") from error
+        reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+        raise ConnectionError(f"the answer broke off: {reason}") from error
 
 
 T = TypeVar("T")

@@ -29,6 +29,7 @@ from justitia_ray.cost import PrefillCost
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.workload import first_mistake
 from justitia_ray.units import Seconds
+from justitia_ray.yaml_text import read_yaml
 
 _MAX_FILE_BYTES = 1024**2
 
@@ -277,10 +278,7 @@ def _read_profile(place: str) -> str:
 
 
 def _parse_profile(place: str, text: str) -> _FileKeys:
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{place}: is not YAML: {' '.join(str(error).split())}") from error
+    values = read_yaml(text, place)
     if not isinstance(values, dict):
         raise ConfigError(f"{place}: an engine profile is a mapping with `name` and `kv_tokens`")
     if "name" not in values:

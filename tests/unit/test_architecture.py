@@ -52,7 +52,7 @@ handle.
 
 CLI = (
     *(*BASE, "access", "atomic_files", "cli", "client", "config", "core", "doctor", "json_lines"),
-    *("observability", "predictor", "protocol", "sim", "store"),
+    *("observability", "predictor", "protocol", "sim", "store", "yaml_text"),
 )
 """Parts that a command without extras may import: neither `serve` nor `lab`."""
 
@@ -94,6 +94,7 @@ RULES: dict[str, Rule] = {
     "cost": Rule(BASE),
     "atomic_files": Rule(BASE),
     "json_lines": Rule(BASE),
+    "yaml_text": Rule(BASE, ("yaml",)),
     "core": Rule(BASE, standard=PURE),
     # a weak reference drops the names of blocks that are no longer used
     "engine_model": Rule(BASE, standard=(*PURE, "weakref")),
@@ -138,7 +139,7 @@ RULES: dict[str, Rule] = {
     "sim": Rule(
         (
             *(*BASE, "core", "engine_model", "predictor", "protocol", "client", "config"),
-            *("atomic_files", "json_lines"),
+            *("atomic_files", "json_lines", "yaml_text"),
         ),
         ("httpx", "matplotlib", "numpy", "pydantic", "yaml"),
     ),
@@ -186,10 +187,10 @@ RULES: dict[str, Rule] = {
             "vllm",
         ),
     ),
-    "serve.ops": Rule(SERVE, ("pydantic", "ray", "yaml")),
+    "serve.ops": Rule((*SERVE, "yaml_text"), ("pydantic", "ray")),
     "serve.app": Rule(("config", "errors", "serve"), ("ray",)),
     "serve": Rule(),
-    "cli": Rule(CLI, ("yaml",)),
+    "cli": Rule(CLI),
     "cli.doctor": Rule((*CLI, "serve.stores", "serve.ops")),
     "cli.env": Rule((*CLI, "serve.front", "serve.ops")),
     "cli.keys": Rule((*CLI, "serve.stores", "serve.ops")),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
 
@@ -18,6 +17,7 @@ from justitia_ray.config import (
 )
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.ops.engine_ranks import gpu_mistakes
+from justitia_ray.yaml_text import read_yaml
 
 IMPORT_PATH = "justitia_ray.serve.app:build"
 _VALUE_CHARACTERS = 80
@@ -125,13 +125,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
         ConfigError: If the file cannot be read or is not a YAML mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    values = read_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a Serve configuration file is a mapping with `applications`")
     return values
@@ -148,9 +147,13 @@ def _check_application(
     allowed = ["Ingress", *(n for p in placed for n in (p.predictor, p.replicas))]
     if args is None and "models" not in given:
         allowed += ["Predictor", "Replica"]
+    seen: set[str] = set()
     for index, deployment in enumerate(application.get("deployments", [])):
         inner = f"{key}deployments[{index}]."
         name, user_config = deployment["name"], deployment.get("user_config")
+        if name in seen:
+            errors.append(f"{inner}name: each deployment is allowed once (got {name!r})")
+        seen.add(name)
         errors += _unknown_keys(DeploymentSchema, deployment, inner)
         if name == "Ingress":
             settings_key = f"{inner}user_config"
@@ -229,15 +232,16 @@ def _validate(model: type[Model], values: Any, key: str, errors: list[str]) -> M
         return model.model_validate(values)
     except ValidationError as error:
         errors += [_error_line(model, item, key) for item in error.errors(include_url=False)]
-        return None
+    except Exception as error:  # Serve's schema imports what a file names, and lets its errors pass
+        errors.append(f"{key.rstrip('.') or 'file'}: {type(error).__name__}: {error}")
+    return None
 
 
 def _error_line(model: type[BaseModel], item: Mapping[str, Any], key: str) -> str:
     place = item["loc"]
     name = key.rstrip(".") if not place else key + _dotted_path(place)
     if item["type"] == "extra_forbidden":
-        allowed = _fields_at(model, place[:-1])
-        return f"{name}: unknown key; {', '.join(allowed)} are allowed"
+        return _unknown_key(name, _section_at(model, place[:-1]))
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing" or isinstance(item["input"], dict):
         return f"{name or 'file'}: {message}"
@@ -253,23 +257,38 @@ def _dotted_path(place: Sequence[int | str]) -> str:
     return text.removeprefix(".")
 
 
-def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section at `place`; empty if `place` is not a section."""
+def _unknown_key(name: str, section: type[BaseModel]) -> str:
+    return f"{name}: unknown key; {', '.join(section.model_fields)} are allowed"
+
+
+def _section_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel]:
+    """Return the section at `place`; numbers in lists and names in mappings are no sections."""
     for part in place:
         field = model.model_fields.get(str(part))
-        candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
-        inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if not inner:
-            return []
-        model = inner[0]
-    return list(model.model_fields)
+        if field is not None:
+            model = _section_of(field.annotation) or model
+    return model
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a field, or each element of a field, may be; None if none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section_of, get_args(annotation))), None)
 
 
 def _unknown_keys(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
     """Yield an error message for each key that Ray Serve would silently ignore."""
-    for name in values:
-        if name not in model.model_fields:
-            yield f"{key}{name}: unknown key; {', '.join(model.model_fields)} are allowed"
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        if field is None:
+            yield _unknown_key(f"{key}{name}", model)
+            continue
+        section = _section_of(field.annotation)
+        if section is None or section.model_config.get("extra") == "forbid":
+            continue  # `_validate` has reported the unknown keys of sections that forbid them
+        if isinstance(value, dict):
+            yield from _unknown_keys(section, value, f"{key}{name}.")
 
 
 def _shared_schedulers(applications: Sequence[CheckedApplication]) -> Iterator[str]:

@@ -122,6 +122,68 @@ def file_of_two_models(**user_config: Any) -> dict[str, Any]:
             r"applications\[0\]\.deployments\[0\]\.num_replica: unknown key.*num_replicas",
             id="Serve passes over unknown keys: a slip would keep a default",
         ),
+        *(
+            pytest.param(
+                {
+                    "applications": [
+                        application_settings(deployments=[{"name": "Predictor", **slip}])
+                    ]
+                },
+                rf"^applications\[0\]\.deployments\[0\]\.{said}",
+                id=f"a slip in a section of Serve: {said}",
+            )
+            for slip, said in (
+                ({"ray_actor_options": {"num_gpu": 1}}, r"ray_actor_options\.num_gpu: .*num_gpus"),
+                ({"logging_config": {"levl": "INFO"}}, r"logging_config\.levl: .*log_level"),
+            )
+        ),
+        pytest.param(
+            {
+                "applications": [
+                    application_settings(
+                        deployments=[
+                            {
+                                "name": "Replica",
+                                "autoscaling_config": {"policy": {"policy_function": "nowhere:f"}},
+                            }
+                        ]
+                    )
+                ]
+            },
+            "^file: ModuleNotFoundError: No module named 'nowhere'$",
+            id="Serve's schema imports a policy for replicas",
+        ),
+        pytest.param(
+            {"http_options": {"request_timeout": 9}, "applications": [application_settings()]},
+            r"^http_options\.request_timeout: unknown key; .*request_timeout_s",
+            id="a slip in the options of HTTP",
+        ),
+        pytest.param(
+            {
+                "applications": [
+                    application_settings(
+                        args=FILE["applications"][0]["args"]
+                        | {"recognition": {"headers": [{"name": "a", "header": "x-id"}]}}
+                    )
+                ]
+            },
+            r"recognition\.headers\[0\]\.header: unknown key; name,",
+            id="a slip in a list of sections",
+        ),
+        pytest.param(
+            {
+                "applications": [
+                    application_settings(
+                        deployments=[
+                            {"name": "Ingress", "user_config": {"policy": "fcfs"}},
+                            {"name": "Ingress"},
+                        ]
+                    )
+                ]
+            },
+            r"deployments\[1\]\.name: each deployment is allowed once \(got 'Ingress'\)$",
+            id="Serve takes the last of two deployments of one name",
+        ),
         pytest.param(
             {
                 "applications": [

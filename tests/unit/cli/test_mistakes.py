@@ -36,6 +36,10 @@ MISTAKES = [
     ("calibrate --runs a.csv --kv-tokens 5 --out no/p", "no/p: there is no directory no to write"),
     ("calibrate --runs none.csv --kv-tokens 5 --out p.yaml", "none.csv: cannot be read"),
     ("check-config none.yaml", "none.yaml: No such file or directory"),
+    ("check-config day.yaml", "day.yaml: is not YAML: day is out of range for month"),
+    ("env day.yaml", "day.yaml: is not YAML: day is out of range for month"),
+    ("check-config deep.yaml", "deep.yaml: is not YAML: it nests too deep"),
+    ("check-config twice.yaml", "the key 'tenants' is given twice in one mapping"),
     ("dashboard --out no/d.json", "--out no/d.json cannot be written: No such file or directory"),
     (f"{IMPORT} --url --skip 2", "--skip must be 0 to 1, got 2"),
     (f"{IMPORT} --out x --skip 1", "--skip goes with --url, not with --out"),
@@ -105,7 +109,7 @@ MISTAKES = [
     (f"{FCFS} --set vtc.unit=tenant", "'vtc' is not one of the policies that are run: fcfs"),
     (f"{FCFS} --set fcfs.unit=tenant", "'unit' is not one of"),
     (f"{FCFS} --set fcfs.backfill=2.5", "2.5 must be a whole number of at least 0"),
-    (f"{FCFS} --set fcfs.backfill=[", "--set fcfs.backfill=[: the value must be YAML"),
+    (f"{FCFS} --set fcfs.backfill=[", "--set fcfs.backfill=[: is not YAML: "),
     (
         f"{SIMULATE} --policy justitia {M} --clock nominal --set justitia.cost=compute",
         "no nominal rate",
@@ -114,6 +118,14 @@ MISTAKES = [
     *((f"status --watch={s}", "a number of seconds above 0 is") for s in ("0", "-1", "nan", "inf")),
     ("status --applications 1001", "--applications is 1001: an integer from 0 to 1,000 is allowed"),
     ("status --url localhost:8000", "base_url must start with http:// or https://"),
+    ("status --url http://", "base_url is 'http://': a host, and a port from 1 to 65535, are"),
+    ("top --url http://h:99999", "base_url is 'http://h:99999': a host, and a port from"),
+    ("why a --url http://[::1", "base_url is 'http://[::1': Invalid port"),
+    *(
+        (f"{command} --timeout-s={s}", f"--timeout-s is {s}: a number of seconds above 0 is")
+        for command in ("usage", "doctor")
+        for s in ("0", "-1", "nan")
+    ),
     (f"{WRITE} --suite nine", "suite must be one of nine-class, "),
     (f"{WRITE} --suite nine-class --count 0", "count must be a whole number >= 1, got 0"),
     (f"{WRITE} --suite nine-class --data /nowhere", "must be a directory, got '/nowhere'"),
@@ -134,6 +146,9 @@ def input_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_runs(directory / "runs", "few", range(4))
     for content in (b"1", b"2"):
         ModelDirectory(directory / "models").publish("report", content, {})
+    (directory / "day.yaml").write_text("applications: 2026-02-30")
+    (directory / "deep.yaml").write_text("[" * 1_000)
+    (directory / "twice.yaml").write_text("tenants: {a: {}}\napplications: []\ntenants: {b: {}}")
     (directory / "full" / "apps").mkdir(parents=True)
     return directory
 

@@ -161,6 +161,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
         ("lifo", {}, "policy: 'lifo' is not one of justitia, fcfs"),
         ("json:loads", {}, "nor the import path of a subclass of Policy"),
         ("nowhere:Policy", {}, "policy: 'nowhere:Policy' is not one of"),
+        ("..x:Policy", {}, "policy: '..x:Policy' is not one of"),
         ("justitia", {"cost": "mean"}, "policy_options.cost: 'mean' is not one of kv_token_time"),
         ("justitia", {"cost": 1}, "policy_options.cost: 1 is not the name of a cost function"),
         (
@@ -504,3 +505,12 @@ def test_policy_example_keeps_the_invariants_of_the_core(core: CoreDriver) -> No
     policy = core.core.ledger.policy
 
     assert 3 == len({policy.key(name, core.application(name)) for name in "abc"})
+
+
+def test_policy_whose_module_fails_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_policy.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"'failing_policy:Own' cannot be imported: ZeroDivision"):
+        find_policy("failing_policy:Own")
