@@ -1,4 +1,4 @@
-"""Cost of an inference: KV token-time, the cost of computing its prompt, other cost functions.
+"""Cost functions of an inference: KV token-time, the cost of computing its prompt, and others.
 
 The same formulas meter service.
 """
@@ -18,10 +18,10 @@ CostFunction = Callable[[Tokens, Tokens], KvTokenTime]
 def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
     """Return the KV memory that an inference holds over its decode, c = p·d + d(d+1)/2.
 
-    The same formula meters: after g of its d tokens an inference has received h(p, g).
+    The same formula measures service: after g of its d tokens an inference has received h(p, g).
 
     Unit: token·iterations; exact for ints. Source: Justitia (arXiv:2510.17015v1), Sec. IV-A, Eq. 1;
-    the paper approximates Σᵢ₌₁..d (p+i) by pd + d²/2, this is the sum itself.
+    the paper approximates Σᵢ₌₁..d (p+i) by pd + d²/2; this function returns the exact sum.
 
     Raises:
         ValueError: If either count is negative.
@@ -42,7 +42,8 @@ def weighted_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime
 def profiled_quadratic(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
     """Return 2.1 p + d + 0.04 p d + 0.032 d² + 11.46, VTC's fit to Llama-2-7B on an A10G.
 
-    Unit: not given by the paper; time on a machine whose memory is full. Source: VTC, App. B.2.
+    Unit: a time on a machine with full memory; the paper does not give the unit. Source: VTC, App.
+    B.2.
     """
     p, d = prompt_tokens, output_tokens
     return 2.1 * p + d + 0.04 * p * d + 0.032 * d * d + 11.46
@@ -96,7 +97,7 @@ def choices_cost(
     """Return the cost of several sequences with tokens spread evenly over them.
 
     Exact for n choices of one prompt with equal lengths. Never decreases as `output_tokens` grows,
-    so that it can meter service.
+    so that it can measure service.
 
     Args:
         cost: h(p, d) of one sequence.
@@ -126,25 +127,27 @@ def choices_kv_token_time(
 class PrefillCost:
     """Cost of computing prompt tokens, κ·u + κ₁·u·(p − u/2), in the unit of KV token-time.
 
+    U is the number of computed tokens at the end of a prompt of p tokens.
+
     A replica with M tokens of KV memory, half of them in use, takes a + c·M/2 seconds for an
-    iteration, and serves M token·iterations in it at most. Computing a token takes b seconds, in
-    which it would have served κ = M·b/(a + c·M/2). The second term is attention: each computed
-    token reads all tokens before it.
+    iteration, in which it serves M token·iterations at most. Computing a prompt token takes b
+    seconds, in which the replica would have served κ = M·b/(a + c·M/2). The second term is
+    attention: each computed token reads all tokens before it.
     """
 
     per_token: float
-    """κ, token·iterations of each computed token."""
+    """Cost κ of each computed token, in token·iterations."""
     per_pair: float = 0.0
-    """κ₁, token·iterations of each pair of a computed token and an earlier token."""
+    """Cost κ₁ of each pair of a computed token and an earlier token, in token·iterations."""
 
     def of(self, computed_tokens: Tokens, prompt_tokens: Tokens) -> int:
         """Return the cost of computing the last tokens of a prompt, rounded to an integer.
 
-        Whole numbers, so that charges and refunds of it cancel exactly. Never decreases as
+        The cost is a whole number, so that charges and refunds cancel exactly. Never decreases as
         `computed_tokens` grows.
 
         Args:
-            computed_tokens: Number of its tokens that are not cached, at most all.
+            computed_tokens: Number of the prompt's tokens that are not cached, at most all.
             prompt_tokens: Length of the prompt.
         """
         pairs = computed_tokens * (prompt_tokens - computed_tokens / 2) if self.per_pair else 0
@@ -162,11 +165,11 @@ class PrefillCost:
         """Return the prefill cost on an engine with these step times.
 
         Args:
-            kv_tokens: M, its KV memory.
-            step_s: a, the fixed time of a step.
-            context_token_s: c, the time for each token of context that a step reads.
-            computed_token_s: b, the time for each prompt token that a step computes.
-            pair_s: The time for each pair of a computed token and one before it.
+            kv_tokens: KV memory M of the engine.
+            step_s: Fixed time a of a step.
+            context_token_s: Time c for each token of context that a step reads.
+            computed_token_s: Time b for each prompt token that a step computes.
+            pair_s: Time for each pair of a computed token and an earlier token.
 
         Raises:
             ValueError: If a step takes no time.

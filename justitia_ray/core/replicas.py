@@ -553,9 +553,9 @@ class Replicas:
                     self._inferences.end(inference, inference.outcome)
 
     def _unknown_lease(self, replica: KnownReplica, report: Report) -> bool:
-        """Abort or adopt a lease that this scheduler did not grant, or has ended.
+        """Abort or adopt a lease that this scheduler did not grant, or that has ended.
 
-        Return whether it was adopted.
+        Return whether the lease was adopted.
         """
         if self._is_own_lease(report.lease_id) and not self._recovery.holding:
             self._state.late_reports += 1
@@ -578,23 +578,23 @@ class Replicas:
         return lease_id.startswith(self._state.lease_prefix)
 
     def _refuse_killer(self, inference: Inference | None) -> bool:
-        """Refuse the convicted inference, if there is one; return whether there is."""
+        """Refuse the inference found to kill engines, if any; return whether there is one."""
         if inference is None:
             return False
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # a convicted inference may run elsewhere by now
+        if inference.lease_id is not None:  # it may have started on another replica by now
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True
 
     def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
-        """Return whether an earlier scheduler has counted and stored an end.
+        """Return whether an earlier scheduler has counted and stored an ended inference.
 
-        The restored state shows it, or the inference's ingress reports it. If the submitter keeps
-        no ends (in a simulation, for instance), the replica's report decides, although the replica
-        has confirmation only that the end was received.
+        Either the restored state contains its record, or its ingress reports that it is counted. If
+        the ingress keeps no such records (in a simulation, for instance), the replica's report
+        decides, although the replica has confirmation only that its report was received.
         """
         application = self._state.applications[inference.application_id]
         if end.lease_id in application.ended_leases:

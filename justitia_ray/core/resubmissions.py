@@ -9,10 +9,10 @@ from justitia_ray.units import ApplicationId, IngressId
 
 
 class Resubmissions:
-    """Tracks which ingresses have resubmitted all inferences that earlier schedulers had of them.
+    """Tracks which ingresses have resubmitted all inferences that earlier schedulers had.
 
     An application awaits the ingresses that had it open under an earlier scheduler and have not
-    come again: it is not over before they have, or are lost.
+    completed their resubmissions: it does not end before they have, or are lost.
     """
 
     def __init__(self, state: State) -> None:
@@ -29,9 +29,10 @@ class Resubmissions:
     def is_counted(self, event: ev.ApplicationArrived) -> bool:
         """Return whether an application that is not live was opened and counted before.
 
-        It has ended under an earlier scheduler, or under this one before the ingress came; the
-        ingress does not know that, or brings missing inferences of it. From an ingress that has
-        resubmitted everything, the arrival is another application of the same name.
+        It has ended under an earlier scheduler, or under this scheduler before the ingress
+        resubmitted; the ingress does not know this, or resubmits missing inferences of it. If the
+        ingress has already resubmitted all its inferences, the arrival is a new application with
+        the same id.
         """
         if event.is_counted:
             return True
@@ -41,7 +42,7 @@ class Resubmissions:
         return name in self._applications or self._state.ends.is_inherited(name)
 
     def expect(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
-        """Let an application await those of its former ingresses that have not resubmitted yet."""
+        """Let an application await those of its earlier ingresses that have not resubmitted yet."""
         for ingress_id in ingress_ids:
             if ingress_id not in self._complete:
                 application.opener(ingress_id).is_awaited = True

@@ -3,8 +3,8 @@
 Synchronous and pure: it imports neither Ray nor asyncio nor a clock, and `now` is an argument. The
 scheduler actor, the simulator and the replay of recorded events drive this same class.
 
-One event is handled in this order: deadlines due by now, the event itself, then grants while the
-first in order fits somewhere.
+One event is handled in this order: deadlines due by now, the event itself, then grants while any
+replica has room for the first inference in order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,8 @@ _STARTS_NOTHING = frozenset(
         ev.StateStored,
     }
 )
-"""Events that neither free memory nor add waiting inferences; a deadline that passes by then may.
+"""Events that neither free memory nor add waiting inferences; a deadline that expires by then may
+do either.
 """
 
 
@@ -75,17 +76,19 @@ class SchedulerCore:
             policy: A name from `justitia_ray.core.policies.POLICIES`, or an import path.
             policy_options: Options of the policy.
             admission: `peak` (no recomputation) or `prompt` (vLLM's rule).
-            timeouts: Times of silence after which something counts as lost.
-            lease_prefix: Put before lease ids, so that no two schedulers give out the same.
+            timeouts: Times of silence after which a lease, a replica or an ingress counts as lost.
+            lease_prefix: Prefix of lease ids, so that no two schedulers create the same id.
             limits: Limits of the scheduler; none by default.
             tenants: The tree of tenants; without descriptions by default.
             tiers: Service tiers by name.
-            deaths_allowed: Deaths of engines that one inference may be to blame for (`suspects`).
+            deaths_allowed: Engine deaths that one inference may have caused before it is refused
+                (`suspects`).
             meter: Measures the lag of every application, and the bound on it (`lag.meter`); None:
                 lags are computed on request.
-            prefill_cost: Cost of computing prompts; None: nothing, as in the paper.
-            measures_prefill: Whether that cost is the one that the first replica measures, from
-                then on (`PrefillMeasured`).
+            prefill_cost: Cost of computing prompts; None: computing a prompt costs nothing, as in
+                the paper.
+            measures_prefill: Whether the first measurement by a replica (`PrefillMeasured`)
+                replaces `prefill_cost`.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -159,11 +162,12 @@ class SchedulerCore:
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
             DeadlineKind.LEASE: self._expire_lease,
-            DeadlineKind.HOLDER: lambda name: None,  # the next grants examine waits for a holder
+            # the next grants check inferences that wait for a holder
+            DeadlineKind.HOLDER: lambda name: None,
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
             DeadlineKind.APPLICATION: self.applications.expire,
-            DeadlineKind.RECOVERY: lambda name: None,  # looked at before every grant
+            DeadlineKind.RECOVERY: lambda name: None,  # checked before every grant
             DeadlineKind.CLAIM: self._replicas.expire_claim,
             DeadlineKind.RECONNECT: self._leases.retry_connections,
             DeadlineKind.RETURN: self.applications.expire_return,
@@ -178,10 +182,12 @@ class SchedulerCore:
 
         Args:
             event: One of `justitia_ray.core.events`.
-            now: The driver's clock, in seconds; an instant before the last one counts as the last.
+            now: The driver's clock, in seconds. A time before the last event's counts as the last
+                event's.
 
         Raises:
-            ConfigError: If a `PolicyChanged` names what does not exist; the order stays as it was.
+            ConfigError: If a `PolicyChanged` names an unknown policy or option; the order stays as
+                it was.
         """
         state, ledger = self.state, self.ledger
         state.now = now = max(now, state.now)
@@ -213,7 +219,7 @@ class SchedulerCore:
     def is_held_by_tier(self, application: Application) -> bool:
         """Return whether memory is free for an application's first inference, but not for its tier.
 
-        The free memory is kept for other tiers, or exceeds the maximum of its own.
+        The free memory is reserved for other tiers, or would exceed the maximum of its own tier.
         """
         shares, inference = self.kv_shares, application.waiting.first
         if not shares.limits_tiers:
@@ -241,7 +247,7 @@ class SchedulerCore:
         return changed
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application.
+        """Return the tag F of a live application.
 
         Raises:
             KeyError: If no such application is live.
@@ -251,7 +257,8 @@ class SchedulerCore:
     def lag(self, application_id: ApplicationId) -> Lag | None:
         """Return the lag of a live application, as if its waiting inferences started now.
 
-        None if nothing of it has started or waits, or it was late before this scheduler began.
+        None if no inference of it has started or waits, or if it was late before this scheduler
+        began.
 
         Raises:
             KeyError: If no such application is live.
@@ -259,7 +266,9 @@ class SchedulerCore:
         return self.lags.lag(self.state.applications[application_id])
 
     def place(self, request_id: RequestId) -> Place:
-        """Return the position of an inference in the order; of a running one, as if it waited.
+        """Return the position of an inference in the order.
+
+        Of a running inference, as if it waited.
 
         Raises:
             KeyError: If no such inference is known.
@@ -267,10 +276,11 @@ class SchedulerCore:
         return self.ledger.place(self.state.inferences[request_id])
 
     def context_kept_s(self, request_id: RequestId, replica_id: ReplicaId) -> Seconds:
-        """Return the seconds for which it pays to keep the context of an inference on a replica.
+        """Return the seconds for which an inference's context on a replica should be kept.
 
-        From the inference's end, by the working set. 0 without a working set, if nothing will
-        continue the context, and if there is no such inference or replica.
+        The time begins when the inference ends, and is decided by the working set. 0 without a
+        working set, if no prompt will continue the context, and if the inference or the replica is
+        unknown.
         """
         state, gate = self.state, self.ledger.gate
         inference, replica = state.inferences.get(request_id), state.replicas.get(replica_id)
@@ -288,12 +298,13 @@ class SchedulerCore:
     ) -> Tokens:
         """Return the iterations until an inference fits on a replica that runs other inferences.
 
-        By the predictions, from the last report on, and if nothing else is admitted. O(n).
+        Computed from predictions, from the last report on, if no other inference is admitted. O(n).
 
         Args:
             request_id: The inference.
             replica_id: The replica.
-            reserved_kv_tokens: KV that it would keep free of leases, as in `ReplicaReported`.
+            reserved_kv_tokens: KV tokens that the replica would keep free of leases, as in
+                `ReplicaReported`.
 
         Raises:
             KeyError: If there is no such inference or replica.
@@ -319,9 +330,9 @@ class SchedulerCore:
         """Return whether an event may allow any inference to start.
 
         An event that frees no memory and adds no waiting inference does not. Under an order with
-        overtaking, where a dispatch is costly, neither does a submission that fits nowhere now, or
-        that is not before the first inference that fitted nowhere: it may at most let another
-        application overtake, which the dispatch after the next report handles.
+        overtaking, where a dispatch is costly, neither does a submission that fits on no replica
+        now, or that is behind a first inference that fitted on none. The submission may at most let
+        another application overtake, and the dispatch after the next report does that.
         """
         if type(event) in _STARTS_NOTHING:
             return False

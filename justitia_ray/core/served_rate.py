@@ -1,14 +1,14 @@
-"""Rate at which a model's replicas serve while they serve: KV token-time and tokens per second.
+"""Rate of service of a model's replicas while they are busy: KV token-time and tokens per second.
 
-The sums decay with the time in which anything ran, by half in `HALF_LIFE_S`; they stay while
-nothing runs, so that a quiet night does not lower the rate expected in the morning.
+The sums decay with busy time, by half in `HALF_LIFE_S`. They stay while no inference runs, so that
+a quiet night does not lower the rate expected in the morning.
 """
 
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 HALF_LIFE_S: Seconds = 60.0
-"""Half-life of a measurement: several times the length of an inference, so that one report changes
-the rate little.
+"""Half-life of a measurement, in busy seconds: several times the length of an inference, so that
+one report changes the rate little.
 """
 USUAL_ITERATION_S: Seconds = 0.03
 """Assumed seconds per iteration before any measurement: a 7B model on an A10G with a full batch."""
@@ -19,15 +19,15 @@ _USUAL_USE = 0.7
 
 
 class ServedRate:
-    """Rate of service and length of an iteration, from growing totals. O(1) a sample."""
+    """Rate of service and length of an iteration, measured from growing totals. O(1) a sample."""
 
     def __init__(self) -> None:
         self._served: KvTokenTime = 0
         """Total service at the last sample."""
         self.busy_s: Seconds = 0
-        """Total busy time at the last sample (seconds); the next is due `SAMPLE_S` later."""
+        """Total busy time at the last sample (seconds); the next sample is due `SAMPLE_S` later."""
         self._service: KvTokenTime = 0
-        """Service in the decaying window; the sums below decay, too."""
+        """Service in the decaying window; the fields below that are sums decay, too."""
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
         self._sequence_s: float = 0
@@ -52,7 +52,7 @@ class ServedRate:
 
         Args:
             served: Service so far.
-            busy_s: Time so far in which anything ran.
+            busy_s: Time so far in which any inference ran.
             held_tokens: KV of all leases.
             sequences: Sequences of all leases, each of which uses a seat.
             made_tokens: Output tokens so far.
@@ -87,8 +87,9 @@ class ServedRate:
     def iteration_s(self) -> Seconds:
         """Return the seconds of an iteration: the time of ended leases divided by their iterations.
 
-        A lease that ends between two samples is in none of them, so the sequences that samples
-        show are too few under light load. They are used until the first lease ends.
+        Until the first lease ends, the length is estimated from the numbers of sequences in the
+        samples. These are too low under light load, because a lease may begin and end between two
+        samples.
         """
         used_s, made = self._iterating_s, self._iterations
         if not made:

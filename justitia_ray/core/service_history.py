@@ -1,4 +1,4 @@
-"""The history of V: the service and the time at which it reached each level.
+"""History of virtual time V: the service and the time at which V reached each level.
 
 The lag of an application against GPS is computed from it.
 """
@@ -11,47 +11,50 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""Start of an inference: its time, and S, the total service reported until then."""
+"""Start of an inference: the total service S reported until then, and the time."""
 
 _THIN_ABOVE = 64
 
 
 class Late(NamedTuple):
-    """How much later an application started an inference than GPS had finished the application."""
+    """How much later than its finish in GPS an application started an inference."""
 
     work: KvTokenTime
-    """S at the start minus S when V reached the tag; if V has not reached the tag, minus S now."""
+    """Total service S at the start, less S when V reached the tag; if V has not reached the tag,
+    less S now.
+    """
     seconds: Seconds
-    """Seconds between the two levels of S."""
+    """Seconds from when V reached the tag to the start; if V has not reached the tag, from now to
+    the start.
+    """
     report: KvTokenTime
-    """Service of the report in which V reached the tag; 0 if V has not reached the tag, or by a
-    refund.
+    """Service of the report in which V reached the tag; 0 if a refund raised V to the tag, or if V
+    has not reached the tag.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A report, or a refund, by which V rose."""
+    """A report, or a refund, by which virtual time V rose."""
 
     served_before: KvTokenTime
     since: Seconds
-    """Time at which S began to rise from `served_before`."""
+    """Time at which total service S began to rise from `served_before`."""
     amount: KvTokenTime
     """Service of the report; 0 if a refund moved V."""
 
 
 class ServiceHistory:
-    """Levels of V with the service S and the time: one entry per report, thinned.
+    """Levels of virtual time V with the service S and the time: one entry per report, thinned.
 
-    S is all service reported so far. V between two reports is unknown, so the start of a report is
-    used: a lag measured from it is too large by at most the service of that report, whether it
-    covers a whole replica or ends alone. Adding is O(1), a look-up O(log N) in the number of
-    levels.
+    S is all service reported so far. V between two reports is unknown, so a level counts as reached
+    at the start of the report: a lag measured from it is too large by at most the service of that
+    report. Adding a level is O(1), finding one is O(log N) in the number of levels.
     """
 
     def __init__(self) -> None:
         self.served: KvTokenTime = 0
-        """S, the total service so far."""
+        """Total service S so far."""
         self.busy_s: Seconds = 0.0
         """Seconds during which any inference was in flight."""
         self._began: VirtualTime | None = None
@@ -75,7 +78,7 @@ class ServiceHistory:
         self._levels.clear()
 
     def rise_from(self, now: Seconds) -> None:
-        """Store the time from which S rises again, after no inference ran."""
+        """Store the time from which service rises again, after no inference was running."""
         self._since = now
 
     def note_service(self, amount: KvTokenTime, virtual_time: VirtualTime, now: Seconds) -> None:
@@ -104,7 +107,7 @@ class ServiceHistory:
 
         Args:
             start: The start.
-            tag: F of the application.
+            tag: Tag F of the application.
             now: Time of the event being handled.
         """
         if not self.knows(tag):
@@ -116,7 +119,7 @@ class ServiceHistory:
         return Late(work, start[1] - level.since if work else 0.0, level.amount)
 
     def is_long(self, applications: int) -> bool:
-        """Return whether the history has many more levels than these applications can need."""
+        """Return whether the history has many more levels than so many applications can need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
     def keep_only(self, tags: Iterable[VirtualTime]) -> None:

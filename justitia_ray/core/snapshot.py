@@ -1,4 +1,4 @@
-"""Durable part of the core's state as JSON: V, tags, charges.
+"""Durable part of the core's state as JSON: virtual time V, tags, charges.
 
 Inferences and leases are not included: after a restart the ingresses resubmit outstanding
 inferences and the replicas report running leases (`recovery`). Records have this version's form;
@@ -60,7 +60,8 @@ _LATER_FIELDS: Fields = {
     "unfinished_prefill": RecordReader.not_negative,
     "unfinished_forgiven": RecordReader.not_negative,
 }
-"""Fields of an application's record that are omitted at their defaults, as in all earlier records.
+"""Fields of an application's record that are omitted at their defaults, as in records of earlier
+releases.
 """
 _ACCOUNT_FIELDS: Fields = {
     "charged": RecordReader.number,
@@ -71,7 +72,7 @@ _ACCOUNT_FIELDS: Fields = {
 
 
 def clock_record(core: SchedulerCore) -> Record:
-    """Return V, and the kind of the clock that moves V."""
+    """Return virtual time V, and the kind of the clock that moves V."""
     branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
     suspects, ratios = core.suspects.record(), core.state.prefill_ratios.record()
     measured = core.state.measured_prefill
@@ -92,8 +93,8 @@ def clock_record(core: SchedulerCore) -> Record:
 def application_record(core: SchedulerCore, application_id: ApplicationId) -> Record | None:
     """Return the durable state of one application; None if there is none.
 
-    An application that ended while GPS still owed it leaves its session behind, without an account;
-    one whose end an ingress keeps leaves that.
+    An application that ended while GPS still owed it service has a session left, without an
+    account. An application with kept records of ended inferences has these left (`kept_ends`).
     """
     record = core.ledger.fair_share.session_record(application_id)
     ends = core.state.ends.record(application_id)
@@ -129,7 +130,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "keepers": application.keepers,
     }
     record |= {name: value for name, value in later.items() if value}
-    record["weight"] = account.weight  # of its session, too
+    record["weight"] = account.weight  # the weight of its session, too
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
         "state": application.state.public_name,
@@ -145,7 +146,7 @@ def durable_names(core: SchedulerCore) -> Iterator[ApplicationId]:
 
 
 def snapshot(core: SchedulerCore) -> Record:
-    """Return the whole durable state of a core, as `restore` takes it."""
+    """Return the whole durable state of a core, in the form that `restore` accepts."""
     records = {name: application_record(core, name) for name in durable_names(core)}
     return {"clock": clock_record(core), "applications": records}
 
@@ -169,14 +170,13 @@ def saved_instant(clock: Record | None) -> Seconds:
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:
-    """Restore the durable state in a core that has handled nothing since `recover`.
+    """Restore the durable state in a core that has handled no event since `recover`.
 
-    If the core has another kind of accounts than those recorded, they go over to it as they do when
+    If the recorded accounts are of another kind than those of the core, they are converted as when
     the policy of a running scheduler changes.
 
     Raises:
-        StoreError: If a record lacks a field or holds something else in one than it should; the
-            core is of no use then.
+        StoreError: If a field of a record is missing or wrong; the core is then unusable.
     """
     if clock is None:
         return
@@ -224,10 +224,11 @@ def restore(
         return
     share.end_restore()
     for application in core.state.applications.values():
-        if application.is_deprioritised and share.sets_apart:  # earlier records know one clock only
+        # records of earlier releases know only one clock
+        if application.is_deprioritised and share.sets_apart:
             share.move(application.application_id, application.leaf, application.weight)
     core.ledger.change_tenants()  # configured weights may differ from the records
-    core.ledger.reorder()  # the history does not know when V reached lower levels
+    core.ledger.reorder()  # the history has no times of the levels that V reached before
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
     if policy_path(str(fields["policy"])) in known and isinstance(policy, Durable):
@@ -240,7 +241,7 @@ def restore(
 
 
 def _has_only_ends(record: Record) -> bool:
-    """Return whether a record contains only the kept ends of an application."""
+    """Return whether a record contains only the application's kept records of ended inferences."""
     return isinstance(record, Mapping) and [*record] == ["ends"]
 
 
@@ -248,7 +249,8 @@ def _restore_each(
     applications: Mapping[ApplicationId, Record],
     restore_one: Callable[[ApplicationId, Record], None],
 ) -> None:
-    for application_id, record in sorted(applications.items()):  # a store has no order
+    # a store returns records in any order
+    for application_id, record in sorted(applications.items()):
         try:
             restore_one(application_id, record)
         except (KeyError, TypeError, ValueError) as error:

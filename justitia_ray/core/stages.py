@@ -1,4 +1,4 @@
-"""Stages of an application: the stage of each inference, and the sums of each stage.
+"""Stages of an application: the stage of each inference, and sums over each stage.
 
 No caller declares which inferences depend on which. Stages are inferred from submissions and ends:
 the first inferences are stage 0, and an inference submitted after one of the current stage has
@@ -24,15 +24,17 @@ turns.
 
 
 class StageServed(NamedTuple):
-    """Sums of one stage of an application; a tuple, as the predictor receives hundreds of them.
+    """Sums of one stage of an application.
+
+    A tuple, because the predictor receives hundreds of them.
 
     Inferences without output (cancelled while they waited, for instance) are left out.
     """
 
     inferences: int
     sequences: int
-    """Number of sequences (prompts times n) of the stage's inferences, by which mean lengths are
-    computed.
+    """Number of sequences (prompts times n) of the stage's inferences; divides the sums to mean
+    lengths.
     """
     prompt_tokens: Tokens
     """Prompt tokens of all sequences of the stage."""
@@ -40,12 +42,12 @@ class StageServed(NamedTuple):
     """Output tokens of all sequences of the stage."""
     kv_token_time: KvTokenTime
     longest_output_tokens: Tokens | None = None
-    """Output tokens of the longest sequence, with the sequences of one inference assumed equally
-    long: the least iterations of the stage. None: unknown, as in records of release 0.2.0.
+    """Output tokens of the longest sequence, if all sequences of an inference are equally long. The
+    stage takes at least this number of iterations. None: unknown, as in records of release 0.2.0.
     """
     gap_s: Seconds | None = None
-    """Seconds from the stage's last end to the next stage's first submission, at least 0; 0 after
-    the last stage. None: unknown.
+    """Seconds from the stage's last ended inference to the next stage's first submission, at least
+    0; 0 after the last stage. None: unknown.
     """
 
 
@@ -56,7 +58,7 @@ class ExpectedStage(NamedTuple):
     """
 
     inferences: float
-    """Number of inferences of the stage, at least 0, a learned mean where available. 0: the stage
+    """Number of inferences of the stage, at least 0; a learned mean where available. 0: the stage
     is unknown.
     """
     compute_tokens: float
@@ -64,18 +66,18 @@ class ExpectedStage(NamedTuple):
     kv_token_time: KvTokenTime
     """Σ h(p, d) over the inferences of the stage, in token·iterations."""
     output_tokens: float
-    """Output tokens of the longest sequence: the least iterations of the stage."""
+    """Output tokens of the longest sequence. The stage takes at least this number of iterations."""
     gap_s: Seconds
-    """Seconds from the stage's last end to the next stage's first submission; 0 after the last
-    stage.
+    """Seconds from the stage's last ended inference to the next stage's first submission; 0 after
+    the last stage.
     """
 
     @property
     def mean_output_tokens(self) -> float:
         """Return the output tokens of an inference whose costs are the means of the stage.
 
-        p + 2d and h(p, d) have two solutions; the longer one counts unless it exceeds the longest
-        sequence.
+        Two pairs of p and d have these means of p + 2d and h(p, d). The one with the larger d is
+        returned, unless this d exceeds the longest sequence.
         """
         if not self.inferences:
             return self.output_tokens
@@ -88,7 +90,7 @@ class ExpectedStage(NamedTuple):
 
 
 UNKNOWN_STAGE = ExpectedStage(0, 0, 0, 0, 0)
-"""Placeholder for an unknown stage before a known stage."""
+"""Placeholder for an unknown stage that precedes a known stage."""
 
 
 _EXPECTED_FIELDS: Fields = dict.fromkeys(ExpectedStage._fields, RecordReader.not_negative)
@@ -117,7 +119,7 @@ def replace_expected(
     Args:
         expected: Stages expected before, from the first.
         stage: Current stage of the application.
-        now_expected: Stages expected now, from the current one on.
+        now_expected: Stages expected now, from the current stage on.
     """
     before = expected[:stage]
     unknown = (UNKNOWN_STAGE,) * (stage - len(before))
@@ -142,10 +144,10 @@ class StagePosition:
         return stage, 1 if stage > self._stage else self._inferences + 1
 
     def submit(self, at_least: int = 0) -> int:
-        """Count a submission, and return the stage of the submission.
+        """Count a submission, and return its stage.
 
         Args:
-            at_least: Least stage of the submission, from a sender that may have seen more of the
+            at_least: Lower bound of its stage, from a sender that may have seen more of the
                 application.
         """
         stage = min(max(self._stage + self._is_passed, at_least), MAXIMUM_STAGES - 1)
@@ -171,12 +173,15 @@ class _StageCounts:
     kv_token_time: KvTokenTime = 0
     longest_output_tokens: Tokens = 0
     first_submitted_at: Seconds | None = None
-    """Time of the stage's first submission; None: this scheduler did not see the submission."""
+    """Time of the stage's first submission; None: this scheduler did not see it."""
     last_ended_at: Seconds | None = None
-    """Time of the last end of an inference with output; None: there was none."""
+    """Time at which the last inference with output ended; None: there was none."""
 
     def gap_to(self, following: _StageCounts) -> Seconds | None:
-        """Return the seconds from this stage's end to the start of the next; 0 if they overlap."""
+        """Return the seconds from the end of this stage to the start of the next.
+
+        0 if they overlap.
+        """
         if self.last_ended_at is None or following.first_submitted_at is None:
             return None
         return max(0.0, following.first_submitted_at - self.last_ended_at)
@@ -195,7 +200,7 @@ class _StageCounts:
 
 
 class StageSums:
-    """Sums of each stage of an application so far, over its ended inferences."""
+    """Sums over the ended inferences of each stage of an application so far."""
 
     __slots__ = ("_is_whole", "_position", "_sums")
 
@@ -209,10 +214,10 @@ class StageSums:
         self._is_whole = False
 
     def submit(self, at_least: int, now: Seconds) -> int:
-        """Count a submission, and return the stage of the submission.
+        """Count a submission, and return its stage.
 
         Args:
-            at_least: Least stage of the submission, from a sender that may have seen more of the
+            at_least: Lower bound of its stage, from a sender that may have seen more of the
                 application.
             now: Time of the submission.
         """
@@ -223,12 +228,12 @@ class StageSums:
         return stage
 
     def add_ended(self, inference: Inference, now: Seconds, *, is_finished: bool) -> None:
-        """Count an ended inference, if it has output.
+        """Count an ended inference, if it produced output.
 
         Args:
             inference: The inference.
-            now: Time of its end.
-            is_finished: Whether it ran to its end: later submissions are then of a later stage.
+            now: Time at which it ended.
+            is_finished: Whether it finished: later submissions are then of a later stage.
         """
         if output_tokens := inference.output_tokens:
             sums = self._sums_of_stage(inference.stage)

@@ -1,9 +1,9 @@
-"""Expected starts of waiting applications while the working set holds the first in order back.
+"""Forecast of applications' starts while the working set holds the first in order back.
 
-Then applications are served side by side, not one after the other: the started ones take turns on
-the memory that they hold together, also through their gaps, and the next in order starts when some
-of them have ended and left it enough. The forecast gives each started application an equal part of
-the service. It leaves out the growth of contexts, and later arrivals.
+Then applications are served at the same time, not one after the other: the started applications
+hold memory even in their tool gaps, and the next application in order starts when some of them have
+ended and left enough memory. The forecast gives each started application an equal part of the
+service. It neglects the growth of contexts, and later arrivals.
 """
 
 import heapq
@@ -20,20 +20,20 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Tokens
 class StartForecast:
     """Service until the start of each application in a profile of the queue.
 
-    Making one is O(k log k) for k visited or started applications, and O(idle contexts).
+    Creating a forecast is O(k log k) for k visited or started applications, and O(idle contexts).
 
     Args:
         state: State of the core.
         ledger: Accounts and queue.
         gate: The working set.
-        profile: The walk.
+        profile: The profile of the queue.
         first: The first application in order.
-        missing_tokens: KV tokens that must become free before it starts.
+        missing_tokens: KV tokens that must become free before the first application starts.
 
     Attributes:
         missing_tokens: KV tokens that must become free before the first in order starts.
-        made_at: Time at which it was made.
-        passing: Waiting applications that keep a place before the first, with their positions.
+        made_at: Time at which the forecast was made.
+        passing: Started applications that wait before the first, with their positions.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class StartForecast:
         for name in profile.names:
             one = applications.get(name)
             if one is None or not one.waiting or name in held:
-                waiting.append((0, 0))  # it takes no more memory
+                waiting.append((0, 0))  # the application takes no more memory
             else:
                 need = one.waiting.first.expected_footprint().full_tokens
                 waiting.append((need, expected_of(one)))
         self._until = served_until_starts(gate.room, started, waiting)
 
     def served_until(self, place: int) -> KvTokenTime:
-        """Return the service expected before the application at a place in the profile starts."""
+        """Return the service expected before the application at this position starts."""
         return self._until[min(place, len(self._until) - 1)]
 
 
@@ -74,18 +74,18 @@ def served_until_starts(
     started: Iterable[tuple[Tokens, KvTokenTime]],
     waiting: Sequence[tuple[Tokens, KvTokenTime]],
 ) -> list[KvTokenTime]:
-    """Return the service to all applications before each of the waiting applications starts.
+    """Return the service to all applications before each waiting application starts.
 
     Args:
         room: KV tokens that the applications may hold together.
         started: KV tokens that each started application holds, and its expected service.
-        waiting: The same of the waiting ones, in order.
+        waiting: The same for the waiting applications, in order.
 
     Returns:
-        One amount for each waiting application, and a last one for any behind them.
+        An amount for each waiting application, and a last amount for any application behind them.
     """
     level: KvTokenTime = 0
-    """Service that each application in the forecast has received since the begin."""
+    """Service that each application in the forecast has received since the forecast began."""
     served: KvTokenTime = 0
     ends = [(work, tokens) for tokens, work in started]
     heapq.heapify(ends)

@@ -42,9 +42,10 @@ from justitia_ray.units import (
 _Amount = TypeVar("_Amount", int, float)
 
 OTHER = "other"
-"""Tenant under which service is counted once the table of tenants is full."""
+"""Tenant under which service is counted when the table of tenants is full."""
 _MAXIMUM_TENANTS = 1_024
-"""Maximum number of tenants counted separately; callers create tenants, and readers keep far fewer.
+"""Maximum number of tenants with counts of their own. Callers can create any number of tenants, but
+readers of the counts keep far fewer.
 """
 
 
@@ -57,15 +58,13 @@ class Timeouts:
     replica_s: Seconds = 4.0
     """Seconds without a pull after which a replica is lost; the target is re-leasing within 5 s."""
     ingress_s: Seconds = 30.0
-    """Seconds without a call after which an ingress is lost; the long polls of an ingress take 20
-    s.
-    """
+    """Seconds without a call after which an ingress is lost; long polls of an ingress take 20 s."""
     application_s: Seconds = 600.0
     """Seconds after which an idle open application ends, unless it has an idle time of its own."""
     reconnect_s: Seconds = 2.0
     """Seconds after which an inference tries replicas again that its ingress could not reach, if no
-    other replica could hold the inference. A call may use up 20 leases, and connections are back in
-    less time.
+    other replica could hold the inference. An inference may use up 20 leases, and connections
+    recover in less time.
     """
     recovery_s: Seconds = 3.0
     """Seconds for which a new scheduler waits for the replicas of its predecessor."""
@@ -73,10 +72,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Limits of a scheduler; None is no limit."""
+    """Limits of a scheduler; None: no limit."""
 
     waiting_inferences: int | None = None
-    """Maximum number of waiting inferences; running inferences count, too."""
+    """Maximum number of waiting and running inferences together."""
     open_applications: int | None = None
     """Maximum number of open applications; applications count until they end, also when they are
     idle.
@@ -102,33 +101,34 @@ class Counters:
     )
     """Number of engine failures with a live replica, by cause."""
     outran: int = 0
-    """Number of charges that were doubled by rule 1."""
+    """Number of charges that were doubled by rule 1 of the accounts."""
     expected: int = 0
-    """Number of charges that were raised by rule 7."""
+    """Number of charges that were raised by rule 7 of the accounts."""
     rejected_applications: int = 0
-    """Number of applications rejected by the quota; a recent repetition does not count again."""
+    """Number of applications rejected by the quota; a repetition soon after does not count
+    again.
+    """
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Number of inferences by outcome, without inferences that an earlier scheduler has counted."""
+    """Number of ended inferences by outcome, without those that an earlier scheduler has
+    counted.
+    """
     made_tokens: Tokens = 0
-    """Output tokens of all reports."""
+    """Output tokens in all reports."""
     iterations: int = 0
     """Iterations of all leases that this scheduler granted and that finished at the first attempt.
     """
     iterating_s: Seconds = 0
-    """Seconds of the leases counted in `iterations`, from their grants to the reports of their
-    ends.
-    """
+    """Seconds from the grant to the last report of each lease counted in `iterations`, in total."""
     prefill: KvTokenTime = 0
     """Service booked for computing prompts."""
     forgiven: KvTokenTime = 0
     """Part of `prefill` that tenants paid, but not the tags of their applications."""
     contexts_found: int = 0
-    """Number of applications that found their context at a return while the context counted
+    """Number of returns of applications that found a context for which memory was kept
     (`context_returns`).
     """
     contexts_missed: int = 0
-    """Number of applications that did not find their context at a return while the context counted.
-    """
+    """Number of returns of applications that missed a context for which memory was kept."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
     _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
@@ -182,7 +182,7 @@ class Counters:
 
 
 class DeadlineKind(StrEnum):
-    """Kinds of deadlines, by what expires."""
+    """Kinds of deadlines, by the object that expires."""
 
     LEASE = "lease"
     HOLDER = "holder"
@@ -204,21 +204,22 @@ class Deadlines:
 
     Renewal is lazy: an expired entry is checked against the current state.
 
-    A deadline that is set again for later keeps its one entry, which moves on when it comes up: an
-    application that falls idle a hundred times in ten minutes must not leave a hundred.
+    A deadline that is postponed keeps its entry in the heap, which is moved when its first time is
+    reached: an application that becomes idle a hundred times in ten minutes must not leave a
+    hundred entries.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[Seconds, int, DeadlineKind, str]] = []
         self._sequence = 0
         self._set: dict[tuple[DeadlineKind, str], Seconds] = {}
-        """The time last set for each deadline in the heap."""
+        """Time to which each deadline in the heap was last set."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def set(self, at: Seconds, kind: DeadlineKind, name: str) -> None:
-        """Set the deadline of `name` to `at`, in place of an earlier deadline; inf is never."""
+        """Set the deadline of `name` to `at`, in place of an earlier deadline; inf: never."""
         if at == math.inf:
             self._set.pop((kind, name), None)
             return
@@ -236,7 +237,10 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: Seconds) -> Iterator[tuple[DeadlineKind, str]]:
-        """Remove and yield the deadlines due by `now`, in order; later ones set meanwhile stay."""
+        """Remove and yield the deadlines due by `now`, in order.
+
+        Later deadlines that are set meanwhile stay.
+        """
         while self._heap and self._heap[0][0] <= now:
             at, _, kind, name = heapq.heappop(self._heap)
             wanted = self._set.get((kind, name))
@@ -264,11 +268,11 @@ class State:
     sequence: int = 0
     grants: int = 0
     memory_releases: int = 0
-    """Number of leases and applications that have ended: contexts count for less since."""
+    """Number of leases and applications that have ended; each may make contexts count for less."""
     headroom_changes: int = 0
     """Counter that rises whenever memory may have become free for an inference that did not fit."""
     late_reports: int = 0
-    """Number of reports about leases that had ended; the reports are dropped."""
+    """Number of reports about ended leases, which are dropped."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
@@ -277,14 +281,14 @@ class State:
     leaving_requests: dict[RequestId, LeaseId] = field(default_factory=dict)
     replicas: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     asking: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
-    """Replicas that pull for work, whose pulls are not answered yet."""
+    """Replicas that pull for work, and whose pulls are not answered yet."""
     ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
     """Time of the last heartbeat of each ingress."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: TenantQuota = field(default_factory=TenantQuota)
-    """Open applications, and the slots of rejected applications."""
+    """Open applications under their quota, with the slots of rejected callers (`drain`)."""
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
-    """Inferences that have not ended, and the slots of refused inferences."""
+    """Unfinished inferences under their quota, with the slots of refused callers (`drain`)."""
     counters: Counters = field(default_factory=Counters)
     context_growth: ContextGrowth = field(default_factory=ContextGrowth)
     engine_times: EngineTimes = field(default_factory=EngineTimes)
@@ -294,18 +298,20 @@ class State:
     tenants: TenantTree = field(default_factory=TenantTree)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
     prefill_cost: PrefillCost | None = None
-    """Cost of computing prompts for applications that arrive now; None: nothing."""
+    """Cost of computing prompts for applications that arrive now; None: computing a prompt costs
+    nothing.
+    """
     measures_prefill: bool = False
-    """Whether `prefill_cost` is the measured cost, once there is a measurement."""
+    """Whether `prefill_cost` is replaced by the measured cost, once there is a measurement."""
     measured_prefill: MeasuredPrefill | None = None
-    """Cost that a replica measured first under the last release with a measurement."""
+    """Cost that a replica measured, of the last release of the service that has a measurement."""
     prefill_ratios: PrefillRatios = field(default_factory=PrefillRatios)
     caps: bool = False
     """Whether any tenant caps its applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)
-    """Applications served since the last check of their caps, if any tenant has caps."""
+    """Applications served since their caps were last checked, if any tenant has caps."""
     ended: dict[RequestId, Inference] | None = None
-    """Inferences that have ended since ended inferences were last reported to the quotas; None: no
+    """Inferences that have ended since ended inferences were last counted in the quotas; None: no
     quotas.
     """
     actions: list[Action] = field(default_factory=list)

@@ -12,7 +12,7 @@ class ApplicationState(StrEnum):
     """States of an application; `APPLICATION_TRANSITIONS` has the transitions between them.
 
     An application is settled while it has no inferences, unless it was restored and some may be
-    submitted again. It then leaves GPS with the next report.
+    submitted again. A settled application leaves GPS with the next report.
     """
 
     takes_inferences: bool
@@ -22,7 +22,7 @@ class ApplicationState(StrEnum):
     is_cancelled: bool
     """Whether the owner has cancelled the application."""
     is_settled: bool
-    """Whether the application has no inferences and awaits none in GPS."""
+    """Whether the application has no inferences, and does not stay in GPS to await some."""
 
     def __new__(
         cls, name: str, takes_inferences: bool, is_cancelled: bool, is_settled: bool
@@ -48,16 +48,16 @@ class ApplicationState(StrEnum):
     CLOSING = "closing", False, False, False
     """The owner closed the application while it had inferences, or was recovering."""
     CLOSED = "closed", False, False, True
-    """The application is closed and has no inferences; an ingress may submit some that an earlier
-    scheduler had.
+    """The application is closed and has no inferences; an ingress may submit inferences that an
+    earlier scheduler had.
     """
     STOPPING = "stopping", False, True, False
-    """The owner cancelled the application: last reports of replicas are awaited, or it was
-    recovering.
+    """The owner cancelled the application: last reports of replicas are awaited, or it was being
+    restored.
     """
     STOPPED = "stopped", False, True, True
-    """The application is cancelled and has no inferences; an ingress may report ends under an
-    earlier scheduler.
+    """The application is cancelled and has no inferences; an ingress may report inferences that
+    ended under an earlier scheduler.
     """
     ENDED = "ended", False, False, False
 
@@ -106,7 +106,7 @@ BUSY: Mapping[ApplicationState, ApplicationState] = {
     _A.CLOSED: _A.CLOSING,
     _A.STOPPED: _A.STOPPING,
 }
-"""Next state by present state, when an inference is submitted; other states do not change."""
+"""Next state by present state when an inference is submitted; in other states nothing changes."""
 
 SETTLED: Mapping[ApplicationState, ApplicationState] = {
     _A.OPENING: _A.IDLE,
@@ -115,7 +115,7 @@ SETTLED: Mapping[ApplicationState, ApplicationState] = {
     _A.CLOSING: _A.CLOSED,
     _A.STOPPING: _A.STOPPED,
 }
-"""State that follows when an application has no inferences left."""
+"""Next state by present state when an application has no inferences left."""
 
 
 class InferenceState(StrEnum):
@@ -123,10 +123,10 @@ class InferenceState(StrEnum):
 
     WAITING = "waiting"
     SUSPENDED = "suspended"
-    """The inference is kept out of the queue because its ingress is suspect (`liveness`)."""
+    """The inference is kept out of the queue because its ingress may be lost (`liveness`)."""
     CLAIMED = "claimed"
-    """The ingress says that the inference holds a lease of an earlier scheduler; no replica has
-    confirmed the lease.
+    """According to its ingress, the inference holds a lease of an earlier scheduler; no replica has
+    confirmed it.
     """
     LEASED = "leased"
     RUNNING = "running"

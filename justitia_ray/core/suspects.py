@@ -1,26 +1,27 @@
-"""Suspects: inferences that ran on an engine when it died; one of them may have killed it.
+"""Suspects: inferences that ran on an engine when it died, one of which may have killed it.
 
 An engine that hangs counts as dead until it makes steps again. So does the engine of a replica
 whose own process crashes.
 
-After one death the guilty inference cannot be told from those that ran beside it, until another
-engine dies under it alone. So an open suspect waits for an engine on which no other open suspect
-runs, until it has ended or has run for longer than it had run when its engine died: then it is
-cleared of that death. A suspect open in two deaths also avoids the engines of those that were with
-it in both.
+After one death the inference that caused it cannot be told from those that ran beside it, until it
+kills another engine alone. So a suspect is *open* in a death until it has ended, or has run for
+longer than it had run when its engine died: then it is cleared of that death. An open suspect waits
+for an engine on which no other open suspect runs. A suspect open in two deaths also avoids the
+engines of those that ran beside it in both.
 
-An inference is *convicted* if it was open in as many deaths as allowed and no other inference ran
-in all of them. One more death is required if its last run was less than half as long as its earlier
-ones: something else may have killed that engine. A death of which it had been cleared counts a
-quarter. The others are cleared of the deaths of a convicted inference.
+An inference is *convicted* of killing engines if it was open in the allowed number of deaths and no
+other inference ran in all of them. One more death is required if its last run was less than half as
+long as its earlier runs: the last engine may have died for another reason. A death of which the
+inference had been cleared counts a quarter. The other suspects are cleared of the deaths of a
+convicted inference.
 
-A caller that has lost its ingress sends its call again, with another id. So one more death is also
-required if an inference of the last death was submitted after a similar one of each earlier death
-had disappeared.
+A caller that has lost its ingress submits its inference again, with another id. So one more death
+is also required if an inference of the last death was submitted after a similar inference of each
+earlier death had disappeared.
 
-Suspects are leased to the replica with the fewest leases, and other inferences preferably where no
-open suspect runs. All others overtake a suspect that may run nowhere now; it keeps its place in the
-order.
+Suspects are leased to the replica with the fewest leases, other inferences preferably to replicas
+without open suspects. All others overtake a suspect that may run on no replica now; it keeps its
+position in the order.
 """
 
 from collections import deque
@@ -38,47 +39,46 @@ _MARGIN_S: Seconds = 0.5
 deaths one report late.
 """
 _PAUSE_S: Seconds = 1.0
-"""Delay before a suspected inference's next lease; engines killed by other calls of the same burst
-are dead by its end.
+"""Delay before a suspected inference's next lease. Engines killed by other inferences of the same
+burst have died by then.
 """
 _CLEARED_COUNTS = 0.25
 _MOST_CONVICTED = 20
 _MOST_DEATHS = 1_000
 """Maximum number of remembered engine deaths; the oldest deaths are removed first."""
 _ABSENT_DEADLINE: RequestId = ""
-"""Name of the deadline after which suspected inferences are removed that no ingress has submitted
-again.
-"""
+"""Name of the deadline after which suspects are removed that no ingress has submitted again."""
 RENAMED = "+"
-"""Suffix that an ingress adds to the id of an inference to submit the inference under another id.
-"""
+"""Suffix that an ingress adds to the id of an inference to submit it under another id."""
 
 CallName: TypeAlias = str
-"""Id under which an inference was first submitted."""
+"""Id under which an inference was first submitted, the same after each resubmission."""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
-"""Tenant, output limit and number of sequences, which a call and its repetition share."""
+"""Tenant, output limit and number of sequences: equal for an inference and its repetition by the
+caller.
+"""
 
 
 def call_name(request_id: RequestId) -> CallName:
-    """Return the name of a call, the same for each id under which the call is resubmitted."""
+    """Return the id of an inference without the suffixes of its resubmissions."""
     return request_id.rstrip(RENAMED)
 
 
 @dataclass(slots=True)
 class Suspicion:
-    """Deaths of engines on which an inference ran."""
+    """Engine deaths of which one inference is suspected."""
 
     inference: Inference | None = None
-    """The suspected inference; None until its ingress submits it to this scheduler."""
+    """The suspected inference; None until an ingress submits it to this scheduler."""
     ran_s: dict[FailureId, Seconds] = field(default_factory=dict)
-    """Seconds for which the inference had run at each engine death, in order."""
+    """Seconds for which the inference had run when each engine died, in the order of the deaths."""
     cleared: set[FailureId] = field(default_factory=set)
     waits_until: Seconds = 0.0
     watched: LeaseId | None = None
-    """Lease under which the inference runs now, once the payload has reached a replica."""
+    """Lease under which the inference runs now; None until its payload has reached a replica."""
     cleared_at: Seconds = 0.0
-    """Time at which the inference is cleared if it still runs under the watched lease."""
+    """Time at which the inference is cleared if it still runs under the lease `watched`."""
 
     @property
     def open(self) -> list[FailureId]:
@@ -87,26 +87,26 @@ class Suspicion:
 
 
 class Suspects:
-    """Keeps suspected inferences on separate engines, and finds the one that kills engines."""
+    """Keeps suspected inferences on separate engines, and finds those that kill engines."""
 
     def __init__(self, state: State, deaths_allowed: int) -> None:
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspected inferences by name; while it is empty, a dispatch pays only for this check."""
+        """Suspects by name; while there are none, a dispatch pays only for checking that."""
         self._members: dict[FailureId, frozenset[CallName]] = {}
-        """Inferences that ran in each engine death."""
+        """Inferences that ran when each engine died."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
         """Tenant, output limit and number of sequences of the inferences of each engine death."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
-        """Inferences convicted last, for reading."""
+        """Inferences found to kill engines, the latest last, for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
-        """Leases of an earlier scheduler that ran in an engine death, until their ingresses claim
+        """Leases of an earlier scheduler that ran when an engine died, until their ingresses claim
         them.
         """
 
     def is_open(self, inference: Inference) -> bool:
-        """Return whether an inference is kept apart from other suspected inferences."""
+        """Return whether an inference is kept apart from other suspects."""
         return bool(self._suspicion_of(inference).open)
 
     @property
@@ -119,10 +119,10 @@ class Suspects:
     def note_death(
         self, failure_id: FailureId, ran: Iterable[tuple[Inference, Seconds]]
     ) -> Inference | None:
-        """Suspect the inferences that ran on a dead engine; return the convicted one, if any.
+        """Suspect the inferences that ran on a dead engine; return the one found to kill engines.
 
-        Call it while the inferences still hold the leases under which they ran. It may be repeated.
-        None: the death convicts no inference.
+        Call it while the inferences still hold the leases under which they ran. The call may be
+        repeated. None: no inference is found guilty by this death.
         """
         new = [
             (inference, ran_s)
@@ -163,7 +163,10 @@ class Suspects:
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of a lease known to `await_claim`; return it if it is convicted."""
+        """Suspect the inference of a lease known to `await_claim`.
+
+        Return it if it is found guilty.
+        """
         failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
         if failure_id is None:
             return None
@@ -184,7 +187,7 @@ class Suspects:
             suspicion.inference = inference
 
     def note_running(self, inference: Inference) -> None:
-        """Start the time that clears a suspect, when its payload has reached a replica."""
+        """Set the time at which a suspect is cleared, when its payload has reached a replica."""
         suspicion = self._suspicion_of(inference)
         if names := suspicion.open:
             suspicion.watched = inference.lease_id
@@ -193,7 +196,7 @@ class Suspects:
             self._set_deadline(suspicion.cleared_at, inference)
 
     def expire(self, request_id: RequestId) -> None:
-        """Clear a suspected inference that has run for long enough.
+        """Clear a suspect that has run for long enough.
 
         With the name `_ABSENT_DEADLINE`: remove the suspects that no ingress has submitted again.
         """
@@ -212,7 +215,7 @@ class Suspects:
             suspicion.cleared.update(suspicion.ran_s)
 
     def forget(self, inference: Inference, *, is_finished: bool) -> None:
-        """Remove an ended suspect; its call may be repeated unless it finished."""
+        """Remove an ended suspect. If it did not finish, its caller may submit it again."""
         name = call_name(inference.request_id)
         suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
@@ -225,7 +228,7 @@ class Suspects:
     # --- replicas for suspects
 
     def keep_apart(self) -> None:
-        """Set for each waiting suspect the replicas that it avoids now. O(suspects²) at most."""
+        """Set the replicas that each waiting suspect avoids now. O(suspects²) at most."""
         watched = self._replicas_of(s for s in self.known.values() if s.open)
         for name, suspicion in self.known.items():
             inference = suspicion.inference
@@ -254,7 +257,7 @@ class Suspects:
     def ranked(
         self, replicas: Sequence[KnownReplica], inference: Inference
     ) -> Sequence[KnownReplica]:
-        """Return the replicas with the least expected harm first, then in the given order."""
+        """Return the replicas where least harm is expected first, otherwise in the given order."""
         if self._suspicion_of(inference).open:
             return sorted(replicas, key=lambda replica: len(replica.leases))
         watched = self._replicas_of(s for s in self.known.values() if s.open)
@@ -320,7 +323,7 @@ class Suspects:
     def _has_disappeared(
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
-        """Return whether a call of this shape ran in a death and disappeared before this one."""
+        """Return whether a similar inference of a death disappeared before this submission."""
         shape = self._shape_of_call(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:
@@ -330,7 +333,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # the ingress of the suspect fell silent before
+                return True  # the suspect's ingress fell silent before that
         return False
 
     def _shape_of_call(self, inference: Inference) -> _Shape:
@@ -338,12 +341,12 @@ class Suspects:
         return tenant, inference.max_output_tokens, inference.choices
 
     def _always_beside(self, name: CallName, suspicion: Suspicion) -> frozenset[CallName]:
-        """Return the other inferences that ran in all deaths of a suspect."""
+        """Return the other inferences that ran in all engine deaths of a suspect."""
         members = [self._members.get(failure_id, frozenset()) for failure_id in suspicion.ran_s]
         return frozenset.intersection(*members) - {name}
 
     def _replicas_of(self, suspicions: Iterable[Suspicion]) -> frozenset[ReplicaId]:
-        """Return the replicas on which inferences suspected of killing engines hold leases."""
+        """Return the replicas on which suspects hold leases."""
         return frozenset(
             self._state.leases[suspicion.inference.lease_id].replica_id
             for suspicion in suspicions
@@ -363,7 +366,7 @@ class Suspects:
                     suspicion.inference.keep_off(frozenset())
 
     def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
-        """Drop engine deaths in which neither a suspect nor a lease that may be claimed ran."""
+        """Drop engine deaths without suspects and without leases that may still be claimed."""
         unclaimed = {failure_id for failure_id, _ in self._unclaimed.values()}
         for failure_id in list(failure_ids):
             if failure_id not in unclaimed and not any(

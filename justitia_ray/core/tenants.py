@@ -1,9 +1,9 @@
 """The tree of tenants: weights, shares of the KV memory, quotas and caps of every node.
 
-A tenant is a path, `acme/search/alice`; its nodes are `acme`, `acme/search` and itself. A node
-without a description has the settings that its parent gives to children (`acme/*`; `*` at the top),
-or none. The limits of all its ancestors apply to a node: a tenant gains nothing by naming tenants
-below its own node.
+A tenant is a path, `acme/search/alice`; its nodes are `acme`, `acme/search` and itself. A node that
+the configuration does not describe has the settings that its parent gives to children (`acme/*`;
+`*` at the top), or none. The limits of all its ancestors apply to a node: a tenant gains nothing by
+naming tenants below its own node.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ ANY = "*"
 
 
 class Unit(StrEnum):
-    """Unit in which a quota counts."""
+    """Unit in which a quota counts usage."""
 
     KV_TOKEN_TIME = "kv_token_time"
     TOKENS = "tokens"
@@ -32,7 +32,8 @@ class Unit(StrEnum):
 
 
 METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
-"""Units in which an inference reserves its possible use, because the use is known only at its end.
+"""Units in which an inference reserves its possible use, because its use is known only when it
+ends.
 """
 
 
@@ -41,9 +42,11 @@ class OnExhausted(StrEnum):
 
     REJECT = "reject"
     DEPRIORITISE = "deprioritise"
-    """The application runs behind all applications within quota (`beyond`); nothing is refused."""
+    """The application runs behind all applications within quota (`beyond`); no inference is
+    refused.
+    """
     SHADOW = "shadow"
-    """Nothing happens to the application; the service only reports that the quota would have
+    """The application runs as before; the service only reports that the quota would have
     applied.
     """
 
@@ -57,7 +60,7 @@ name.
 
 
 class Period(StrEnum):
-    """Period of a quota."""
+    """Length of a quota's period."""
 
     SECOND = "second"
     MINUTE = "minute"
@@ -67,17 +70,17 @@ class Period(StrEnum):
 
 
 class Window(StrEnum):
-    """Where the period of a quota begins."""
+    """Kind of a quota's period: where it begins."""
 
     ROLLING = "rolling"
-    """A sliding window: use counts for one period after it happened."""
+    """Sliding window: usage counts for one period after it happened."""
     CALENDAR = "calendar"
     """The period starts with the day or the month in UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit on what a tenant node uses in a period, over all models."""
+    """A limit on the usage of a tenant node in a period, over all models."""
 
     unit: Unit
     limit: float
@@ -85,7 +88,7 @@ class Quota:
     window: Window = Window.ROLLING
     on_exhausted: OnExhausted = OnExhausted.REJECT
     reserve_quantile: float = 1.0
-    """Quantile of an inference's predicted use that is reserved while it runs; 1: its maximum."""
+    """Quantile of an inference's predicted usage that is reserved while it runs; 1: its maximum."""
 
     @property
     def name(self) -> str:
@@ -95,7 +98,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCaps:
-    """Most that one application may use; None is no cap."""
+    """Caps on the usage of one application; None: no cap."""
 
     inferences: int | None = None
     kv_token_time: KvTokenTime | None = None
@@ -109,9 +112,9 @@ class KvShare:
     guaranteed: float = 0.0
     """Share reserved for the node; other nodes may use the part that the node lends."""
     most: float = 1.0
-    """Most that the node may hold, even if no other node waits."""
+    """Largest share that the node may hold, even if no other node waits."""
     lends: float = 1.0
-    """Fraction of the guaranteed share that other nodes may use while the node does not."""
+    """Fraction of the guaranteed share that other nodes may use while the node does not use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +126,12 @@ class TenantNode:
     children.
     """
     max_weight: float | None = None
-    """Largest weight that the node's applications may request."""
+    """Largest weight that an application of the node may request."""
     kv_share: KvShare = KvShare()
     quotas: tuple[Quota, ...] = ()
     caps: ApplicationCaps = ApplicationCaps()
     deadline_s: Seconds | None = None
-    """Limit in seconds on the wait of an inference if its call has none."""
+    """Limit in seconds on the wait of an inference whose call sets none."""
 
 
 PLAIN = TenantNode()
@@ -141,7 +144,7 @@ class Tier:
 
     weight_factor: float = 1.0
     kv_share: KvShare = KvShare()
-    """Share of the KV memory for the tier's applications, of all tenants together."""
+    """Share of the KV memory for the tier's applications, over all tenants together."""
 
 
 DEFAULT_TIER = "default"
@@ -157,7 +160,8 @@ class TenantTree:
     """Described tenant nodes, and the settings of all other nodes.
 
     Raises:
-        ConfigError: If a child would exceed its parent; names both and the values.
+        ConfigError: If the settings of a child exceed its parent's; the message names both and the
+            values.
     """
 
     described: Mapping[str, TenantNode] = field(default_factory=dict)
@@ -177,7 +181,7 @@ class TenantTree:
         return PLAIN if described_as is None else self.described[described_as]
 
     def described_as(self, path: ClientId) -> str | None:
-        """Return the path or the pattern that describes a node; None if there is none."""
+        """Return the path or pattern that describes a node; None if no description applies."""
         if path in self.described:
             return path
         parent, _, _ = path.rpartition(SEPARATOR)
@@ -185,7 +189,10 @@ class TenantTree:
         return pattern if pattern in self.described else None
 
     def lowest_described(self, tenant: ClientId) -> str | None:
-        """Return the path or pattern of a tenant's lowest described node; None if there is none."""
+        """Return the path or pattern of a tenant's lowest described node.
+
+        None if none is described.
+        """
         described = (self.described_as(path) for path in reversed(ancestors(tenant)))
         return next((one for one in described if one is not None), None)
 
@@ -197,8 +204,8 @@ class TenantTree:
     def branch_weight(self, path: ClientId) -> float:
         """Return the weight of a node with children, among its siblings.
 
-        If none is configured, it is at most what its applications may request: a caller must not
-        gain weight by naming tenants below its own.
+        If none is configured, it is at most the weight that the node's applications may request: a
+        caller must not gain weight by naming tenants below its own.
         """
         weight = self.node(path).weight
         if weight is not None:
@@ -252,19 +259,19 @@ class TenantTree:
 
 
 def _refuse_above(what: str, value: float | None, whose: str, most: float | None) -> None:
-    """Reject a value above a limit; None: there is no value, or no limit."""
+    """Raise if a value exceeds a limit. None is no value, or no limit."""
     if value is not None and most is not None and value > most:
         raise ConfigError(f"{what} is {value:g}: at most {whose}, {most:g}, is allowed")
 
 
 def check_guaranteed(tree: TenantTree, tiers: Mapping[str, Tier]) -> None:
-    """Reject shares of tiers that together with those of the top nodes exceed all memory.
+    """Reject shares of tiers that exceed all memory together with the shares of the top nodes.
 
-    A tier's guarantee may be used by any tenant, and a tenant's by any tier: both hold only if
-    there is memory for both.
+    A tier's guaranteed memory may be used by any tenant, and a tenant's by any tier: both
+    guarantees hold only if there is memory for both.
 
     Raises:
-        ConfigError: If they exceed it; names the tiers and the sums.
+        ConfigError: If they exceed all memory; the message names the tiers and the sums.
     """
     for name, tier in tiers.items():
         share = tier.kv_share

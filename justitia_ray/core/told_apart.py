@@ -1,4 +1,4 @@
-"""Bounded set of tenants that a table lists separately; others are summed."""
+"""Bounded set of tenants that have rows of their own in a table; others share rows."""
 
 from collections.abc import Iterable
 
@@ -7,20 +7,20 @@ from justitia_ray.units import ClientId
 
 
 class ToldApart:
-    """Tenants of a table of limited size, in which a tenant with many sub-tenants uses one place.
+    """Tenants with a row in a table of limited size; a tenant with many sub-tenants uses one row.
 
-    At most half of the places go to tenants below one top node; further ones count for that node.
-    Once the table is full, a tenant without a place counts for its top node if that has one, or for
-    `other`.
+    At most half of the rows are given to tenants below one top node; further tenants are counted
+    under that node. When the table is full, a tenant without a row is counted under its top node if
+    that has a row, otherwise under `other`.
     """
 
     def __init__(self, most: int, other: ClientId, known: Iterable[ClientId] = ()) -> None:
-        """Create the set with the tenants of a table.
+        """Create the set; the tenants that a restored table contains keep their rows.
 
         Args:
             most: Maximum number of tenants, of which half may be below one top node.
-            other: Name under which all others are counted.
-            known: Tenants that have a place.
+            other: Name under which all other tenants are counted.
+            known: Tenants that already have a row.
         """
         self._most = most
         self._most_below = most // 2
@@ -31,7 +31,7 @@ class ToldApart:
             self._add_name(tenant)
 
     def name_of(self, tenant: ClientId) -> ClientId:
-        """Return the name under which a tenant is counted in the table."""
+        """Return the name of the table row under which a tenant is counted."""
         if tenant in self._known or tenant == self._other:
             return tenant
         top = tenant.partition(SEPARATOR)[0]

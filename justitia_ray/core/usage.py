@@ -1,7 +1,7 @@
-"""Usage of each tenant by day: counted once, when service is booked and inferences end.
+"""Usage of each tenant by day. It is counted when service is booked and when inferences end.
 
-Totals of a day only grow. They are saved together with the applications, in one step: so a new
-scheduler books again exactly the service that the saved totals lack, and nothing counts twice.
+The totals of a day only grow. They are saved together with the applications, in one step: so a new
+scheduler books again exactly the service that the saved totals lack, and no service counts twice.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from justitia_ray.units import ClientId, KvTokenTime, Seconds, Tokens
 
 DAY_S = 86_400
 OTHER = "other"
-"""Tenant under which further usage is counted once a day has the maximum number of tenants."""
+"""Tenant under which usage is counted when a day has the maximum number of tenants."""
 _MOST_TENANTS = 10_000
 
 Day: TypeAlias = int

@@ -1,4 +1,5 @@
 """The rules by which vLLM's scheduler assigns KV blocks and iterations, without a model.
 
-The service's fake engine and the simulator use it; a differential test compares it with vLLM.
+The service's fake engine and the simulator use this package; a differential test compares it with
+vLLM.
 """

@@ -28,7 +28,7 @@ class _Run:
 
     before: "_Run"
     after: "_Run"
-    """Next run in the list of free runs; unset for held runs."""
+    """Next run in the list of free runs; unset while a sequence holds the run."""
 
     def __init__(
         self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
@@ -38,9 +38,9 @@ class _Run:
         self.stop = stop
         self.first_id = first_id
         self.refs = refs
-        """Number of sequences that hold the blocks; at 0 they can be reused or evicted."""
+        """Number of sequences that hold the blocks; with 0 the blocks can be reused or evicted."""
         self.born = born
-        """Sequence number of the caching: smaller is older."""
+        """Sequence number given when the blocks were cached: smaller is older."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -54,8 +54,9 @@ class _ChainRuns:
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.overlaps = False
-        """Whether two runs may hold equal blocks, because a prompt that is cached whole computes
-        its last block again."""
+        """Whether two runs may hold equal blocks: a prompt that is cached whole computes its last
+        block again.
+        """
 
     def add(self, run: _Run) -> None:
         index = bisect_left(self.runs, (run.start, run.born), key=lambda r: (r.start, r.born))
@@ -76,8 +77,9 @@ class CachedPrefix(NamedTuple):
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Number of these blocks that no sequence holds; a sequence that takes them uses up as many
-    free blocks."""
+    """Number of these blocks that no sequence holds. A sequence that takes the prefix uses up this
+    many free blocks.
+    """
 
 
 _NOTHING = CachedPrefix([], 0, 0)
@@ -88,7 +90,7 @@ class Holding:
     """Blocks that a sequence holds."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    """Id ranges (first, end) of the cached blocks, in the sequence's order."""
+    """Ranges (first id, end id) of the cached blocks, in the sequence's order."""
     cached: int = 0
     """Number of cached blocks, counted from the first."""
     blocks: int = 0
@@ -122,7 +124,7 @@ class BlockPool:
 
     @property
     def cached_blocks(self) -> int:
-        """Number of blocks that a lookup can find, held or free."""
+        """Number of blocks, held or free, that a lookup can find."""
         return sum(map(len, self._runs.values()))
 
     def find(self, content: Content, most: int) -> CachedPrefix:
@@ -145,7 +147,10 @@ class BlockPool:
         return CachedPrefix(pieces, found, free)
 
     def hold(self, holding: Holding, beginning: CachedPrefix) -> None:
-        """Give the blocks of a lookup to a sequence without blocks; the pool is unchanged since."""
+        """Give the blocks of a lookup to a sequence without blocks.
+
+        The pool must not have changed since the lookup.
+        """
         for found, start, stop in beginning.pieces:
             run = self._cut_out(found, start, stop)
             if not run.refs:
@@ -157,7 +162,7 @@ class BlockPool:
         holding.cached = holding.blocks = beginning.blocks
 
     def allocate(self, holding: Holding, blocks: int) -> None:
-        """Give free blocks to a sequence; there must be enough."""
+        """Give free blocks to a sequence; there must be enough of them."""
         holding.blocks += blocks
         self.free_blocks -= blocks
         left = blocks - self._empty
@@ -261,7 +266,7 @@ class BlockPool:
     def _append_free(self, run: _Run) -> None:
         """Append a run to the free runs, joined with the next blocks of its chain if possible.
 
-        They can be joined if they were freed just before it.
+        They can be joined if they were freed just before this run.
         """
         self.free_blocks += len(run)
         tail = self._free.before
@@ -288,7 +293,7 @@ class BlockPool:
 
 
 def _oldest_piece(runs: list[_Run], start: int, stop: int) -> Piece | None:
-    """Return the oldest run at a position, up to the start of the first even older run."""
+    """Return the oldest run at a position, cut off where an even older run starts."""
     best: _Run | None = None
     for run in runs:
         if run.start <= start < run.stop and (best is None or run.born < best.born):

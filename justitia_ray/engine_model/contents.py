@@ -1,6 +1,6 @@
 """The content of sequences, block by block, as spans of chains.
 
-vLLM names a block by a hash of its tokens and of all before them. Here a *chain* stands for a
+vLLM identifies a block by a hash of its tokens and all earlier tokens. Here a *chain* stands for a
 series of consecutive blocks, and a block is named by its chain and its position in the sequence. So
 a context of 100,000 tokens that was only ever appended to is one span.
 """
@@ -43,7 +43,7 @@ class ContentTree:
         """Return a content with the given tokens.
 
         Args:
-            tokens: Its tokens so far.
+            tokens: The tokens of the sequence so far.
             apart: Key that separates equal tokens: cache salt and LoRA adapter.
         """
         root = self._roots.get(apart)
@@ -64,7 +64,7 @@ class _Chain:
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
     def child(self, position: int, block: Hashable) -> "_Chain":
-        """Return the chain that diverges from this one with a given block at a position."""
+        """Return the chain that leaves this one with a given block at a position."""
         if self.children is None:
             self.children = WeakValueDictionary()
         found = self.children.get((position, block))
@@ -84,7 +84,7 @@ class TokenContent:
         self._chain = root
         self._stop = 0
         self._rest: list[Hashable] = []
-        """Tokens of the last block, which is not full."""
+        """Tokens of the last block, which is not full yet."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
         """Append tokens to the sequence."""
@@ -119,7 +119,7 @@ class TokenContent:
             blocks = blocks[same:]
             if not blocks:
                 return
-            if same == len(known):  # these blocks extend the chain, which ends here
+            if same == len(known):  # these blocks extend the chain, which ends at this position
                 chain.blocks += blocks
                 self._stop += len(blocks)
                 return

@@ -1,9 +1,10 @@
-"""Iterations of an engine as vLLM's V1 scheduler plans them: the tokens computed per sequence.
+"""Iterations of an engine as vLLM's V1 scheduler plans them: tokens computed for each sequence.
 
 An iteration computes at most `max_batched_tokens`. Running sequences come first, in the order of
-admission: one token of each that decodes, the next chunk of each prompt. If blocks are short, the
-running sequence last in order is preempted: it loses its blocks and waits. If none was preempted,
-waiting sequences are admitted in order, up to the first whose whole prompt does not fit.
+admission: one token of each sequence that decodes, the next chunk of each prompt. If there are too
+few free blocks, the running sequence last in order is preempted: it loses its blocks and waits. If
+no sequence was preempted, waiting sequences are admitted in order, up to the first whose whole
+prompt does not fit.
 """
 
 from bisect import insort
@@ -22,7 +23,7 @@ class EngineSequence:
 
     content: Content
     arrival: int
-    """Rank of arrival, which a preemption does not change."""
+    """Rank of the sequence by arrival, which a preemption does not change."""
     prompt_tokens: Tokens
     max_tokens: Tokens
     """Number of tokens that the sequence will generate."""
@@ -33,13 +34,16 @@ class EngineSequence:
     computed: Tokens = 0
     """Number of tokens whose KV is in the blocks, or will be after the planned iterations."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens found in the cache at its first admission (vLLM's `num_cached_tokens`); None
-    before."""
+    """Prompt tokens found in the cache when the sequence was first admitted (vLLM's
+    `num_cached_tokens`); None before.
+    """
     preemptions: int = 0
     lost: Tokens = 0
-    """Tokens that it had computed when it was last preempted; 0 once it is admitted again."""
+    """Tokens that the sequence had computed when it was last preempted; 0 once it is admitted
+    again.
+    """
     recomputed: Tokens = 0
-    """Tokens that were lost by preemptions, and not found in the cache afterwards."""
+    """Tokens that were lost by preemptions and not found in the cache afterwards."""
     holding: Holding = field(default_factory=Holding)
 
     @property
@@ -95,7 +99,7 @@ class StepScheduler(Generic[SequenceT]):
         self.preemptions = 0
         self._by_priority = policy == "priority"
         self._no_more_fit = False
-        """Whether the waiting sequences fit only after a running sequence has ended."""
+        """Whether no waiting sequence fits until a running sequence has ended."""
 
     @property
     def has_work(self) -> bool:
@@ -120,8 +124,8 @@ class StepScheduler(Generic[SequenceT]):
     def plan(self) -> dict[SequenceT, Tokens]:
         """Plan the next iteration and allocate its blocks; return the tokens per sequence.
 
-        The iteration before must have ended. Empty if nothing runs, or if the only running sequence
-        was preempted for lack of a block; the next plan then continues.
+        The previous iteration must have ended. The result is empty if no sequence runs, or if the
+        only running sequence was preempted for lack of a block; the next plan then continues.
         """
         step: dict[SequenceT, Tokens] = {}
         budget = self.max_batched_tokens
@@ -139,7 +143,7 @@ class StepScheduler(Generic[SequenceT]):
                 del self.running[place]
                 self._preempt(victim)
             if victim is sequence:
-                break  # the sequence preempted itself, the last in order
+                break  # the sequence preempted itself because it is the last in order
             step[sequence] = tokens
             budget -= tokens
             index += 1
@@ -150,10 +154,11 @@ class StepScheduler(Generic[SequenceT]):
         return step
 
     def equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
-        """Return how many equal iterations follow from a planned one, including that one.
+        """Return how many iterations equal to a planned one follow, including the planned one.
 
-        They are equal as long as all running sequences decode, none ends before the last of them,
-        blocks suffice and no waiting sequence could be admitted. A new sequence ends them.
+        Iterations are equal while all running sequences decode, no sequence ends before the last
+        iteration, blocks suffice and no waiting sequence could be admitted. Adding a sequence ends
+        the series.
         """
         if (
             len(step) != len(self.running)
@@ -176,8 +181,8 @@ class StepScheduler(Generic[SequenceT]):
     def end(self, step: Mapping[SequenceT, Tokens], iterations: int = 1) -> list[SequenceT]:
         """End one or several equal iterations; return the sequences that generated tokens.
 
-        Finished sequences leave. Contents must have the generated tokens before the next iteration
-        is planned; of several iterations, before this call.
+        Finished sequences are removed. Contents must have the generated tokens before the next
+        iteration is planned; when several iterations end, before this call.
         """
         made = []
         for sequence in step:

@@ -1,1 +1,1 @@
-"""Reports, agents of the papers' applications and the S3 predictor: the optional extra `lab`."""
+"""Reports, agents of the papers' applications, and the predictor S3: the optional extra `lab`."""

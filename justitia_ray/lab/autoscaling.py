@@ -1,4 +1,4 @@
-"""Autoscalers on an hour of recorded arrivals: build the load, run it, compute the figures."""
+"""Autoscalers on one hour of recorded arrivals: creates the load, runs it, computes the results."""
 
 import random
 import statistics
@@ -15,7 +15,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import KvTokenTime, Seconds
 
 EVERY_S: Seconds = 2.0
-"""Seconds between two decisions of the autoscaler."""
+"""Seconds between two decisions of an autoscaler."""
 TRACES = ("azure-conv", "azure-code", "mooncake")
 
 
@@ -55,8 +55,8 @@ def run_scaled(
 
     Args:
         applications: The load.
-        settings: Settings of the run; `replicas` is the largest number at once, draining ones
-            included.
+        settings: Settings of the run; `replicas` is the largest number at once, including draining
+            replicas.
         autoscaler: Returns the number of replicas at every decision.
         load_s: Time that a replica takes to load.
         initial: Number of replicas that serve from the start.
@@ -72,11 +72,11 @@ def scaled_figures(
 ) -> Mapping[str, float | None]:
     """Return completion times, cost and reaction times of an autoscaled run.
 
-    `mean_jct_s`, `p99_jct_s`: completion times. `replica_h`: hours of all replicas together, from
-    start to end of each, over the makespan. `reaction_s`: mean time from when the true remaining
-    work exceeds what the requested replicas serve within the target, to the next rise of the
-    target; None if there was none. `late_share`: share of the readings at which the true work
-    exceeds what the running replicas serve within the target. `peak`: most replicas requested.
+    `mean_jct_s`, `p99_jct_s`: completion times. `replica_h`: hours from start to end of each
+    replica, in total over the makespan. `reaction_s`: mean time from when the true remaining work
+    exceeds what the requested replicas serve within the target, to the next rise of the target;
+    None if there was none. `late_share`: share of the readings at which the true work exceeds what
+    the running replicas serve within the target. `peak`: most replicas requested.
     """
     jcts = [one.jct_s for one in run.result.applications if one.jct_s is not None]
     one_s = target_drain_s * replica_kv_per_s
@@ -96,7 +96,7 @@ def reaction_times(readings: Sequence[FleetReading], one: KvTokenTime) -> list[S
     """Return the seconds that each necessary increase of the number of replicas took.
 
     A rise is necessary once the true work exceeds what the requested replicas serve within the
-    target time. If the work falls again before a rise, nothing is counted.
+    target time. If the work falls again before a rise, no time is counted.
 
     Args:
         readings: The replicas and the true work, in order of time.

@@ -36,7 +36,7 @@ _PROMPTS = (50, 400)
 _OUTPUTS = (20, 200)
 _MOST_OUTPUT = 400
 _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
-"""Replica whose KV memory holds about 220 of these inferences at their largest."""
+"""Replica whose KV memory holds about 220 of these inferences at their largest size."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
 _TENANTS = 100
 _DEPTH = 4
@@ -46,7 +46,7 @@ _LAST_GRANT = 0.1
 
 @dataclass(slots=True)
 class Timings:
-    """Durations of one kind of event."""
+    """Durations of the events of one kind."""
 
     elapsed_ns: array[int] = field(default_factory=lambda: array("q"))
     decisions: array[int] = field(default_factory=lambda: array("q"))
@@ -58,7 +58,7 @@ class Timings:
         self.decisions.append(decisions)
 
     def us_a_decision(self) -> list[float]:
-        """Return the duration of each event over its decisions, in microseconds."""
+        """Return the duration of each event divided by its decisions, in microseconds."""
         return [
             elapsed / decisions / 1e3
             for elapsed, decisions in zip(self.elapsed_ns, self.decisions, strict=True)
@@ -100,7 +100,7 @@ class CoreLoad:
         self._named = 0
         self._now: Seconds = 1000.0
         self._granted: deque[ApplicationId] = deque()
-        """Applications of grants that the load has not answered yet."""
+        """Applications whose grants the load has not answered yet with a submission or an end."""
         self._large = [_Replica(f"large-{k}", _LARGE) for k in range(2)]
         self._one_seat = _Replica("one-seat", _ONE_SEAT)
 
@@ -122,7 +122,7 @@ class CoreLoad:
         self.forget()
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
-        """Change the policy, with the same queue.
+        """Change the policy; the queue stays.
 
         Raises:
             ConfigError: If the policy or an option is not allowed.
@@ -162,7 +162,7 @@ class CoreLoad:
     # --- replicas
 
     def _pull_with_report(self, replica: _Replica, kind: str) -> None:
-        """Send a replica's report; under `COMPLETION` all of its inferences have finished."""
+        """Send a replica's report; with `COMPLETION` all of its inferences have finished."""
         progress: list[ev.LeaseProgress] = []
         finished: list[ev.LeaseFinished] = []
         for lease_id, running in list(replica.running.items()):
@@ -188,7 +188,7 @@ class CoreLoad:
         self._apply_actions(actions)
 
     def _fill_replica(self) -> None:
-        """Add an empty replica, grant it all that fits, and remove it."""
+        """Add an empty replica, let it receive all inferences that fit, and remove it."""
         actions, elapsed_ns = self._handle_as_actor(
             ev.ReplicaPulled("joiner", _LARGE, _LARGE.kv_tokens)
         )
@@ -222,7 +222,7 @@ class CoreLoad:
             application_id = self._granted.popleft()
             application = applications.get(application_id)
             if application is None or not application.state.takes_inferences:
-                continue  # its successor has submitted inferences already
+                continue  # its successor has already submitted its inferences
             if self._random.random() >= _LAST_GRANT:
                 self._submit_inferences(application_id, 1)
                 continue

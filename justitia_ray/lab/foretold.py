@@ -1,7 +1,7 @@
-"""Accuracy of the shadow of VTC: its predicted deadlines over the true ends under VTC.
+"""Accuracy of the shadow of VTC: predicted over true completion times under VTC.
 
 A workload runs twice with true costs: under `vtc`, and under justitia with a shadow that does not
-influence the order. Later stages are the true ones, or are learned from other applications.
+influence the order. The shadow knows the true later stages, or learns them from other applications.
 """
 
 import math
@@ -24,11 +24,11 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
-"""Options of justitia as in the paper: no application overtakes another."""
+"""Options of justitia as in the paper, so that no application overtakes another."""
 
 
 class ForetellingJustitia(GuardedPolicy):
-    """Justitia with a shadow of VTC like the guard's, which does not change the order."""
+    """Justitia with a shadow of VTC as in `justitia-guarded`, which does not change the order."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -38,10 +38,9 @@ class ForetellingJustitia(GuardedPolicy):
         applications."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
-        """Deadline predicted at the beginning of each stage, from the inferences submitted so
-        far."""
+        """Deadline predicted when each stage begins, from the inferences submitted so far."""
         self.observed: list[Observation] = []
-        """Ended applications in the form that a predictor learns."""
+        """Ended applications in the form from which a predictor learns."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
         """Return the deadlines of ended applications whose last stage has started in the shadow."""
@@ -81,7 +80,7 @@ class ForetellingJustitia(GuardedPolicy):
 class _ForetellingSimulation(Simulation):
     @property
     def policy(self) -> ForetellingJustitia:
-        """Policy of the run."""
+        """Policy of the simulated run."""
         policy = self._core.ledger.policy
         assert isinstance(policy, ForetellingJustitia)
         return policy
@@ -108,8 +107,8 @@ def foretold_over_vtc(
         applications: A workload.
         engine: Engine of each replica.
         replicas: Number of replicas.
-        history: Earlier applications from which stages and lengths are learned; None: the true ones
-            are used.
+        history: Earlier applications from which stages and lengths are learned; None: the true
+            values are used.
 
     Raises:
         ConfigError: If an inference exceeds the KV memory of a replica.
@@ -162,7 +161,7 @@ def foretell(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> ForetellingJustitia:
-    """Simulate a run; return the policy with its predicted deadlines."""
+    """Simulate a run; return its policy with the predicted deadlines."""
     path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
     settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:

@@ -1,8 +1,8 @@
-"""Calibration of expected starts: the predictions beside the true starts.
+"""Calibration of predicted starts: predictions compared with true starts.
 
-In a simulated run every application that waits and has nothing running gets a prediction of its
-next start: as soon as it waits, and repeatedly while it goes on waiting. Beside each prediction
-stand the waiting times of its class in the last hour, an estimate that needs no look at the queue.
+In a simulated run the next start of every application that waits and has no running inference is
+predicted: as soon as it waits, and repeatedly while it waits. Each prediction is compared with an
+estimate that does not read the queue: the waiting times of the class in the last hour.
 """
 
 import statistics
@@ -30,7 +30,7 @@ _UNKNOWN = Quantiles(1.0, 5.0, 30.0)
 
 @dataclass(slots=True)
 class Told:
-    """Predicted start with the true start."""
+    """Predicted start of an application, with the true start."""
 
     application_id: ApplicationId
     application_class: str
@@ -117,8 +117,8 @@ def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> 
 def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
     """Return the quantiles of the last hour's waiting times of the class, for each prediction.
 
-    For an application that has already waited w seconds: the longer waiting times, each less w.
-    With fewer than three times of the class, those of all classes count.
+    For an application that has already waited w seconds: the longer waiting times, each less w. If
+    the class has fewer than three such times, the times of all classes are used.
     """
     known: dict[str, list[tuple[Seconds, Seconds]]] = {}
     came = sorted(
@@ -154,11 +154,11 @@ def _quantiles_of(values: Iterable[Seconds]) -> Quantiles:
 
 
 class Score(NamedTuple):
-    """Score of predictions."""
+    """Score of predicted quantiles against true times."""
 
     tellings: int
     covered: float
-    """Share of the true starts from p10 to p90."""
+    """Share of the true starts between p10 and p90."""
     early: float
     """Share of the true starts before p10."""
     late: float

@@ -19,14 +19,14 @@ class MlfqPolicy(MeteredPolicy):
     4·q0, …, so a client that has attained a is in level floor(log2(1 + a/q0)).
 
     Differences from the source: clients are demoted, not single inferences; an inference is not
-    preempted and returns to the place of its submission, not to the tail; a long prompt is charged
-    instead of starting below level 0; and nothing is promoted, so a client with much service may
-    starve.
+    preempted, and a requeued one returns to the position of its submission, not to the tail; a long
+    prompt is charged instead of starting below level 0; and no client is promoted, so a client with
+    much service may starve.
     """
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # Unit of `cost`; an inference of 256 tokens in and out (VTC, Sec. 5.2) costs 98,432.
+        # In the unit of `cost`; an inference of 256 tokens in and out (VTC, Sec. 5.2) costs 98,432.
         Option("quantum", 100_000, number(least=1e-6)),
     )
 
@@ -67,10 +67,10 @@ class PlasPolicy(ClientPolicy):
 
     Source: PLAS; Autellix, arXiv:2502.13965, Sec. 4.2. The priority of a call is the service that
     the finished calls of its program had received when it was submitted. It never changes, so calls
-    submitted together stay together whatever ends meanwhile. Differences from the source: service
-    is counted in the policy's cost and not in time; priorities are not grouped into levels; nothing
-    is preempted; calls that wait long are not promoted, so a program with much service may starve.
-    Ties go to the client that arrived first.
+    submitted together stay together whichever calls finish meanwhile. Differences from the source:
+    service is counted in the policy's cost and not in time; priorities are not grouped into levels;
+    no call is preempted; calls that wait long are not promoted, so a program with much service may
+    starve. With equal service the client that arrived first is first.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -80,7 +80,7 @@ class PlasPolicy(ClientPolicy):
         self._finished: dict[ClientId, KvTokenTime] = {}
         """Service of the finished calls, by client."""
         self._fixed: dict[ApplicationId, dict[RequestId, KvTokenTime]] = {}
-        """Client's service at the submission of each inference, by application."""
+        """Service of the client when each inference was submitted, by application."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return (service at the submission of its first inference, number of the client)."""
@@ -132,7 +132,7 @@ class PlasPolicy(ClientPolicy):
         """Restore the counts from `counted`.
 
         Raises:
-            ValueError: If `counted` has another form.
+            ValueError: If the record has another form than `counted` returns.
         """
         reader = RecordReader(counted, ("first_seen", "finished", "fixed"), None)
         self._first_seen = reader.table("first_seen", RecordReader.integer)

@@ -1,26 +1,26 @@
 """Adapted deficit round robin between clients (VTC, OSDI 2024, App. C.2), as an order of keys.
 
-The source: clients stand in a ring, each with a balance (there: its debt C), 0 at first. A visit
-adds a quantum Q to a balance of at most 0; a client whose balance is then above 0 schedules
-inferences until the costs of their prompts, subtracted, have used it up. Output tokens are
-subtracted as they are generated. A client with nothing waiting is refilled only while below 0. The
-sweep continues where it stopped.
+In the source, clients are in a ring, each with a balance (there called debt C) that is 0 at first.
+A sweep visits them in turn. A visit adds a quantum Q to a balance of at most 0; a client whose
+balance is then above 0 schedules inferences until the costs of their prompts have used up the
+balance. Output tokens are subtracted as they are generated. A client without waiting inferences is
+refilled only while its balance is below 0. The sweep continues where it stopped.
 
-Why a key can express the same order: between two grants nothing but refills happens on the sweep,
-and a refill does not depend on the other clients. So the turn of a waiting client is known in
-advance: with a balance b ≤ 0 and its next visit in round r, the visit that brings it above 0 is in
-round r + floor(−b/Q); with b > 0 it is in round r. Visits are ordered by (round, place in the
-ring), so the sweep stops next at the least (round of the turn, place); rounds in which every client
-is in debt are skipped at once. A charge moves the turn of its own client only. A sweep moves no
-key: a visit that refills adds Q to b and 1 to r, and the turn stays. Hence the balance of a waiting
-client is updated only when it is charged or granted, and that of a client with nothing waiting when
-it is charged or submits again, from the visits that the sweep has made since.
+A sort key can express the same order: between two grants the sweep only refills balances, and a
+refill does not depend on the other clients. So the turn of a waiting client is known in advance:
+with a balance b ≤ 0 and its next visit in round r, the visit that brings it above 0 is in round r +
+floor(−b/Q); with b > 0 it is in round r. Visits are ordered by (round, position in the ring), so
+the sweep stops next at the least (round of the turn, position); rounds in which no balance is above
+0 are skipped at once. A charge changes the turn of its own client only. A sweep changes no key: a
+visit that refills adds Q to b and 1 to r, and the turn stays. Hence the balance of a waiting client
+is updated only when it is charged or granted, and the balance of a client without waiting
+inferences when it is charged or submits again, from the visits that the sweep has made since.
 
-Choices where the source leaves them open: the sweep moves when it ends in a grant, so it does not
-pass a client that arrives while nothing fits. A client that is overtaken because its next inference
-did not fit keeps its turn and gets no refill for the visits that it misses. After a visit the
-client waits for the next round. Places in the ring follow the first application of each client;
-balances have no weights.
+The source leaves these choices open: The sweep advances only when an inference is granted, so it
+does not pass a client that arrives while no inference fits. A client that is overtaken because its
+next inference did not fit keeps its turn and gets no refill for the visits that it misses. After a
+visit the client waits for the next round. Positions in the ring follow the first application of
+each client; balances have no weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class _RingPlace:
         return self.round + max(0, self.refills(quantum) - 1)
 
     def take_turn(self, quantum: float) -> None:
-        """Move to the visit of a round, with all refills up to it."""
+        """Advance to the visit of a round, with all refills until then."""
         if not self.at_turn:
             refills, self.round = self.refills(quantum), self.turn(quantum)
             self.balance += quantum * refills
@@ -80,7 +80,8 @@ class DrrPolicy(MeteredPolicy):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # Unit of `cost`: a prompt of VTC's synthetic loads (Sec. 5.2). Empty rounds cost no time.
+        # In the unit of `cost`: a prompt of VTC's synthetic loads (Sec. 5.2). Empty rounds cost no
+        # time.
         Option("quantum", 256, number(least=1e-6)),
     )
     DEFAULT_COST: ClassVar[str] = "compute"
@@ -90,10 +91,10 @@ class DrrPolicy(MeteredPolicy):
         self._quantum: float = self.options.own["quantum"]
         self._ring: dict[ClientId, _RingPlace] = {}
         self._pointer = (0, 0)
-        """Round and place of the sweep's last visit."""
+        """Round and ring position of the sweep's last visit."""
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the sort key of a client: round of its next turn, place in the ring."""
+        """Return the sort key of a client: round of its next turn, position in the ring."""
         place = self._ring[client]
         return (place.turn(self._quantum), place.index)
 
@@ -109,7 +110,7 @@ class DrrPolicy(MeteredPolicy):
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Move the sweep to the client's turn; charge the prompt."""
+        """Advance the sweep to the client's turn; charge the prompt."""
         place = self._place_of(application)
         place.take_turn(self._quantum)
         self._pointer = max(self._pointer, (place.round, place.index))
@@ -168,6 +169,6 @@ class DrrPolicy(MeteredPolicy):
         place.round = self._last_round_at(place) + 1
 
     def _last_round_at(self, place: _RingPlace) -> int:
-        """Return the last round in which the sweep visited this place."""
+        """Return the last round in which the sweep visited this position."""
         sweep_round, index = self._pointer
         return sweep_round if place.index <= index else sweep_round - 1

@@ -11,8 +11,8 @@ from justitia_ray.core.policies.vtc import VtcPolicy
 class LcfPolicy(VtcPolicy):
     """Smallest counter first; a client's counter is not lifted when it begins to wait.
 
-    A client that was idle may catch up on everything that it missed. Other clients have no
-    guarantee: an idle client's deficit grows without limit (Fig. 10).
+    A client that was idle may later receive all service that it missed. Other clients have no
+    guarantee, because the deficit of an idle client grows without limit (Fig. 10).
     """
 
     LIFTS: ClassVar[bool] = False

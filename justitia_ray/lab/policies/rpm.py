@@ -1,8 +1,8 @@
 """Limit on requests per minute of each client (VTC, OSDI 2024, Sec. 2.2 and 5.1).
 
 The policy is not work-conserving: requests over the limit wait even while replicas are idle.
-Differences from the source: they wait for the next window instead of being refused, and a client is
-an application unless `unit` is `tenant`.
+Differences from the source: requests over the limit wait for the next window instead of being
+refused, and a client is an application unless `unit` is `tenant`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ WINDOW_S = 60
 class RpmPolicy(ClientPolicy):
     """First come, first served, with a limit on a client's grants in each window of 60 s.
 
-    Windows are [60k, 60k + 60) s. An inference counts once. If it is re-queued in the window in
-    which it counted, it frees its place and takes one again when it is granted; in later windows it
-    needs none, but it waits while its client does.
+    Windows are [60k, 60k + 60) s. An inference counts once. If it is requeued in the window in
+    which it was counted, it is uncounted, and counted again when it is granted. In later windows it
+    does not count again, but it waits while its client has reached the limit.
     """
 
     holds_back: ClassVar[bool] = True
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # Of VTC's limits (5, 20, 30; Table 2), the one with the highest throughput.
+        # The limit of VTC's (5, 20, 30; Table 2) with the highest throughput.
         Option("requests_per_minute", 30, whole(1)),
     )
 
@@ -38,7 +38,7 @@ class RpmPolicy(ClientPolicy):
         super().__init__(context)
         self._limit: int = self.options.own["requests_per_minute"]
         self._used: dict[ClientId, tuple[int, int]] = {}
-        """Window of the last grant and number of grants counted in it, by client."""
+        """For each client, the window of its last grant and the number of grants counted in it."""
         self._counted: dict[ApplicationId, dict[RequestId, int]] = {}
         """Window in which each inference was counted, by application."""
 
@@ -54,7 +54,7 @@ class RpmPolicy(ClientPolicy):
         return 0.0
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Uncount an inference that is queued again in the window in which it was counted."""
+        """Uncount an inference that is requeued in the window in which it was counted."""
         counted = self._counted.get(application.application_id, {})
         window = self._present_window()
         if counted.get(inference.request_id) == window:
@@ -75,7 +75,7 @@ class RpmPolicy(ClientPolicy):
         return (client,)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Drop an ended inference, which remains counted in its window."""
+        """Drop an ended inference; it remains counted in its window."""
         self._counted.get(application.application_id, {}).pop(inference.request_id, None)
         return ()
 
@@ -98,7 +98,7 @@ class RpmPolicy(ClientPolicy):
         """Restore the counts from `counted`.
 
         Raises:
-            ValueError: If `counted` has another form.
+            ValueError: If the record has another form than `counted` returns.
         """
         reader = RecordReader(counted, ("used", "inferences"), None)
         self._used = reader.table("used", _read_used)

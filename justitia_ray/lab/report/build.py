@@ -34,7 +34,7 @@ class RunProgress:
     elapsed_s: float
 
     def __str__(self) -> str:
-        """Return a line with these numbers, and the time left at the average pace."""
+        """Return a line with these numbers, and the remaining time by the mean time of a run."""
         left_s = self.elapsed_s / self.done * (self.total - self.done) if self.done else 0.0
         failed = f", {self.failed} failed" if self.failed else ""
         return f"{self.done}/{self.total} runs{failed}, {left_s:.0f} s left"
@@ -57,7 +57,7 @@ def build_report(
         say: Called after each run.
 
     Returns:
-        The sections; a failed one holds the reason.
+        The sections of the page; a failed section contains the reason.
 
     Raises:
         ConfigError: If matplotlib is missing or the directory cannot be written.
@@ -89,7 +89,7 @@ def build_report(
 
 
 def _plan_arms(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, Task]] | Failed:
-    """Return the arms of an experiment by seed, or `Failed` if the experiment raised."""
+    """Return the arms of an experiment by seed, or `Failed` if the experiment raised an error."""
     try:
         return {seed: experiment.arms(scale, seed) for seed in experiment.seeds(scale)}
     except Exception as error:
@@ -128,7 +128,7 @@ def run_tasks(
 
 
 def attempt(task: Task) -> Any:
-    """Run a task; return `Failed` if it raises."""
+    """Run a task; return `Failed` if it raises an error."""
     try:
         return task.run()
     except Exception as error:

@@ -10,12 +10,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Curve, or the bars of one colour."""
+    """Curve of a chart, or its bars of one colour."""
 
     label: str
     points: Sequence[Point]
     low: Sequence[float] = ()
-    """Lower ends of the intervals by point; empty without intervals."""
+    """Lower ends of the points' intervals; empty without intervals."""
     high: Sequence[float] = ()
 
 
@@ -41,7 +41,7 @@ class Chart:
 
 
 class Arm(NamedTuple):
-    """Arm of an experiment; arms of a group have the same workload and are compared."""
+    """One of the runs that an experiment compares; arms of a group have the same workload."""
 
     group: str
     name: str
@@ -78,7 +78,7 @@ class Task(Protocol):
 
 
 Outcomes: TypeAlias = Mapping[Arm, Any]
-"""Outcomes of the arms with one seed."""
+"""Outcomes of all arms of an experiment with one seed."""
 Found: TypeAlias = Sequence[tuple[int, Outcomes]]
 """Pairs of a seed and its outcomes."""
 Measures: TypeAlias = Mapping[Arm, Mapping[str, float | None]]
@@ -117,7 +117,7 @@ class ReportMetric:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Paired differences from another arm of the same group: a column of the table."""
+    """Paired differences of a metric from another arm of the same group: a column of the table."""
 
     metric: str
     against: str
@@ -126,7 +126,7 @@ class PairedComparison:
 
 
 def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
-    """Return comparisons of several metrics with one arm, relative to its values."""
+    """Return comparisons of several metrics with one arm, relative to the values of that arm."""
     return tuple(PairedComparison(metric, against) for metric in metrics)
 
 
