@@ -320,7 +320,7 @@ class SchedulerCore:
         return placement.admission.start(replica, inference, forecast, kv_tokens)
 
     def recover(self, replicas: Iterable[ReplicaId], now: Seconds) -> None:
-        """Become leader after another scheduler: hold grants until these replicas have reported."""
+        """Become leader after another scheduler; grant nothing until these replicas reported."""
         self.state.now = now
         until = now + self.state.timeouts.recovery_s
         self.recovery.hold_grants(replicas, until)

@@ -310,7 +310,7 @@ class Suspects:
         return counted >= needed + self._may_be_one_repeated_call(name, suspicion)
 
     def _may_be_one_repeated_call(self, name: CallName, suspicion: Suspicion) -> bool:
-        """Return whether one call, under several ids, may have run in every death of a suspect."""
+        """Return whether one inference, under several ids, may be to blame for all deaths."""
         *earlier, last = suspicion.ran_s
         for other in self._members.get(last, frozenset()) - {name}:
             newcomer = self.known[other].inference if other in self.known else None

@@ -78,7 +78,8 @@ class WorkingSet:
         self._returns = ContextReturns(state.counters)
         self._starts: dict[ApplicationId, _KeptPlace] = {}
         self._waiting: dict[ApplicationId, None] = {}
-        """Started applications that have submitted an inference, until no inference of them waits.
+        """Started applications with waiting inferences that have submitted an inference since their
+        start.
         """
         self.has_place = False
         """Whether the application that was admitted last has a place in the order already."""

@@ -1,7 +1,7 @@
-"""Ray Serve's autoscaler in a simulated run: its own rules and delays, with its policy or ours.
+"""Ray Serve's autoscaler in a simulated run: Serve's rules and delays, with its policy or ours.
 
-Serve's functions are called as its controller calls them, with the simulation's clock. Ray is
-imported by this module, so import it only where such a run starts.
+Serve's functions are called as its controller calls them, with the simulation's clock. This module
+imports Ray, so import it only where a run with Serve's autoscaler starts.
 """
 
 from collections import deque
@@ -33,7 +33,8 @@ def scaling_config(
     Args:
         minimum: Smallest number of replicas.
         maximum: Largest number of replicas.
-        requests: Requests per replica that its default policy aims at; None: Serve's default.
+        requests: Target number of requests per replica in Serve's default policy; None: Serve's
+            default.
         up_s: Delay before more replicas are started.
         down_s: Delay before replicas are stopped.
     """
@@ -58,7 +59,7 @@ class ServeScaler:
         """Waiting and running requests at each decision of the look-back period."""
 
     def target(self, view: FleetView) -> int:
-        """Return the wanted number of replicas, after Serve's delays and bounds."""
+        """Return the target number of replicas, after Serve's delays and bounds."""
         config = self._config
         self._requests.append((view.now, view.requests))
         while self._requests[0][0] < view.now - config.look_back_period_s:
@@ -86,7 +87,7 @@ class ServeScaler:
         return int(min(config.max_replicas, max(config.min_replicas, decided)))
 
     def _delayed_target(self, context: AutoscalingContext, now: Seconds) -> int:
-        """Return the policy's number after Serve's factors and delays, in simulated time."""
+        """Return the number of replicas after Serve's factors and delays, in simulated time."""
         cold = _get_cold_start_scale_up_replicas(context)
         if cold is not None:
             return int(cold)
@@ -101,7 +102,7 @@ class ServeScaler:
 
 
 class DirectAnswers:
-    """Answers of a simulated scheduler to the autoscaler, without delay."""
+    """Answers a simulated autoscaler with the simulated scheduler's view, without delay."""
 
     def __init__(self) -> None:
         self.view: FleetView | None = None

@@ -1,8 +1,8 @@
-"""The guard of justitia with the true ends under VTC: the gain from perfect prediction.
+"""The guard of justitia with true completion times under VTC: the gain of perfect prediction.
 
-The ends are those of a run of the same load under `vtc`, which no real scheduler can have. The
-difference between this guard and the real one is due to prediction; what this guard still misses is
-the price of the promise that no application ends later than under VTC.
+The times are from a run of the same load under `vtc`, which no real scheduler knows. The difference
+between this guard and the real guard is due to prediction. Applications that still end later than
+under VTC show the limits of overtaking within the slack.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,29 +22,31 @@ from justitia_ray.units import ApplicationId, Seconds
 class ToldVtc(ForetoldVtc):
     """Shadow of VTC for the guard, with given deadlines instead of predicted ones.
 
-    Critical paths, pace and margin are computed by the shadow. `urgent` looks at every live
-    application that waits: O(N).
+    Critical paths, iteration times and margin are computed by the shadow. `urgent` checks every
+    live application that waits: O(N).
     """
 
     def __init__(self, kv_tokens: Callable[[], float]) -> None:
         super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
-        """Time at which VTC ends each application; applications without a time are never urgent."""
+        """Time at which each application ends under VTC; applications without a time are never
+        urgent.
+        """
         self._live: dict[ApplicationId, int] = {}
         """Sequence numbers of live applications that have submitted an inference."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Record an inference, whose application is from now on checked by `urgent`."""
+        """Record an inference; `urgent` checks its application from now on."""
         self._live[application.application_id] = application.sequence
         super().submitted(application, inference, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Remove an ended application, which can no longer be urgent."""
+        """Remove an ended application, which cannot be urgent any more."""
         self._live.pop(application.application_id, None)
         super().application_ended(application, now)
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return the time at which VTC ends the application; None if it is not given."""
+        """Return the time at which the application ends under VTC; None if it is not given."""
         return self.ends.get(application_id)
 
     def urgent(
@@ -65,7 +67,7 @@ class ToldVtc(ForetoldVtc):
 
 
 class ToldJustitia(GuardedPolicy):
-    """Justitia between applications, with a guard that uses given ends."""
+    """Justitia between applications, with a guard that uses given times."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -90,12 +92,12 @@ def simulate_told(
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
 ) -> RunResult:
-    """Simulate justitia with a guard that knows each application's true end under VTC.
+    """Simulate justitia with a guard that knows when each application ends under VTC.
 
     Args:
         applications: A workload; each inference fits a replica.
         settings: Settings of justitia with a guard, between applications.
-        ends: End of each application under VTC.
+        ends: Time at which each application ends under VTC.
 
     Raises:
         ConfigError: If a setting is not allowed.

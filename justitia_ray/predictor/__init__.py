@@ -1,1 +1,1 @@
-"""Predictions of an application's cost on its arrival; imports neither Ray nor Redis."""
+"""Predictions of an application's cost when it arrives; imports neither Ray nor Redis."""

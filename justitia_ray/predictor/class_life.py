@@ -1,4 +1,4 @@
-"""State of one class's model: its samples, a test for changed errors, and its trainings."""
+"""State of one class's model: its samples, the test for a change of its errors, its trainings."""
 
 import math
 from collections import deque
@@ -25,17 +25,23 @@ from justitia_ray.predictor.versions import NO_MODEL, VersionIndex
 from justitia_ray.units import KvTokenTime, Seconds
 
 KEPT_BEFORE_CHANGE = 3
-"""Number of samples kept from before a detected change, because the detection may be a few samples
-late."""
+"""Number of samples before a detected change that are kept, because the change may be detected a
+few samples late.
+"""
 
 
 class ClassHistory:
-    """Latest samples of a class in the order of their ends; those before a change are unused."""
+    """Latest samples of a class, in the order in which applications ended.
+
+    Those before a change are unused.
+    """
 
     def __init__(self, bound: int) -> None:
         self._samples: deque[Sample] = deque(maxlen=bound)
         self.valid = 0
-        """Number of the latest samples that are used; earlier ones are from before a change."""
+        """Number of the latest samples that are used; samples before them are from before a
+        change.
+        """
         self.usable_count = 0
         """Number of used samples with known inputs."""
 
@@ -49,7 +55,7 @@ class ClassHistory:
         self.usable_count += sample.features is not None
 
     def note_change(self, since: int) -> None:
-        """Use only the latest `since` samples and a few before them from now on."""
+        """From now on, use only the latest `since` samples and a few samples before them."""
         self._set_valid(min(self.valid, since + KEPT_BEFORE_CHANGE))
 
     def latest(self, count: int) -> tuple[Sample, ...]:
@@ -74,12 +80,14 @@ class ClassHistory:
 _WARM_UP = 10
 """Number of errors from which mean and spread are estimated before the test begins."""
 _CLIP = 3.0
-"""Largest error that counts, in standard deviations: one extreme application does not mean that its
-class has changed."""
+"""Largest error that counts, in standard deviations: one extreme application must not look like a
+change of its class.
+"""
 _PRIOR_VARIANCE = 0.25
 _PRIOR_WEIGHT = 5
-"""Prior of the spread: an error of 0.5 in ln(cost) with the weight of five samples; as in
-`class_statistics`."""
+"""Prior of the spread: an error of 0.5 in ln(cost), with the weight of five samples, as in
+`class_statistics`.
+"""
 
 TOLERANCE = 0.5
 THRESHOLD = 10.0
@@ -87,8 +95,8 @@ THRESHOLD = 10.0
 
 Of 200 runs of 2,000 errors without a change, 1 % raised an alarm if the errors were normal, 3 %
 Laplace, 7 % exponential, 18 % with one in seven of 20 times the cost (CG's form); with a tolerance
-of 0.25 and a threshold of 10, 59 to 93 %. A change by 2 standard deviations was seen after 8
-samples in the median, one by 3 after 5.
+of 0.25 and a threshold of 10, 59 to 93 %. A change by 2 standard deviations was detected after 8
+samples in the median, a change by 3 after 5.
 """
 
 
@@ -96,21 +104,22 @@ samples in the median, one by 3 after 5.
 class ChangeTest(Stored):
     """Page-Hinkley test for a change of the mean in either direction.
 
-    Two sums add up how far values lie above and below the mean so far, less a tolerance, and never
-    fall below 0; the test fires when one exceeds the threshold. The change most likely began where
-    that sum last was 0. Source: Page, Continuous inspection schemes, Biometrika 41 (1954); with the
-    mean estimated as in Hinkley, Biometrika 58 (1971), and standardised by the spread so far.
+    Two sums add the distances of values above and below the mean so far, each less a tolerance, and
+    never fall below 0. A change is detected when a sum exceeds the threshold. It most likely began
+    when that sum was last 0. Source: Page, Continuous inspection schemes, Biometrika 41 (1954);
+    with the mean estimated as in Hinkley, Biometrika 58 (1971), and standardised by the spread so
+    far.
     """
 
     values: Count = 0
-    """Number of values since the last change."""
+    """Number of errors added since the last detected change."""
     mean: Finite = 0.0
     squares: NotNegative = 0.0
-    """Sum of squared deviations from the mean."""
+    """Sum of the squared deviations of errors from their mean."""
     above: NotNegative = 0.0
     below: NotNegative = 0.0
     above_since: Count = 0
-    """Number of values since the sum `above` was last 0."""
+    """Number of errors added since the sum `above` was last 0."""
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:
@@ -137,7 +146,7 @@ class ChangeTest(Stored):
         return None
 
     def reset(self) -> None:
-        """Drop all errors, because another model will be tested."""
+        """Drop all errors, because another model will be tested from now on."""
         ChangeTest.__init__(self)
 
 
@@ -147,13 +156,13 @@ _MOST_DOUBLINGS = 6
 
 
 class ClassLife:
-    """Life of one class's model: its samples, its trainings, and the model that serves."""
+    """State of one class: its samples, its trainings, and the model that serves."""
 
     def __init__(self, bound: int, minimum_samples: int) -> None:
         self.form = InputForm()
         self.index = VersionIndex()
         self.model: TrainedModel | None = None
-        """Model that serves, with version `serving`; None if the class mean serves."""
+        """Model that serves, of version `serving`; None if the class mean serves."""
         self.serving = NO_MODEL
         self.changes = 0
         """Number of changes detected in the errors."""
@@ -163,12 +172,15 @@ class ClassLife:
         self._tested = NO_MODEL
         """Version whose errors are being tested for changes."""
         self._new = 0
-        """Number of samples with features since the last training began."""
+        """Number of samples with features added since the last training began."""
         self._before: int | None = None
-        """Number of samples of the last training; None before the first training and after a
-        change."""
+        """Number of samples in the last training; None before the first training and after a
+        change.
+        """
         self._undone: tuple[int, int | None] | None = None
-        """`_new` and `_before` from before the running training; None if no training runs."""
+        """Values of `_new` and `_before` from before the running training; None if no training
+        runs.
+        """
         self._failures = 0
         self._not_before: Seconds = -math.inf
 
@@ -179,7 +191,7 @@ class ClassLife:
 
         Args:
             sample: Sample of the application.
-            predicted: Cost that would have been predicted; None if nothing of the class was known.
+            predicted: Cost that would have been predicted; None if no cost of the class was known.
 
         Returns:
             The samples since a change of the class, if the error reveals one; otherwise None.
@@ -204,7 +216,7 @@ class ClassLife:
     def _withdraw_if_worse(self, model: TrainedModel, changed: Sequence[Sample]) -> None:
         """Replace the model by the class mean if the mean is now better on the changed samples.
 
-        A new model takes as many samples as the first one did; the mean is usable from two on.
+        A new model needs as many samples as the first model; the mean can be used with two samples.
         """
         known = [sample for sample in changed if sample.features is not None]
         if len(known) < 2:
@@ -219,7 +231,7 @@ class ClassLife:
     def start_due_training(
         self, application_class: str, seed: int, kind: str, now: Seconds
     ) -> TrainingJob | None:
-        """Start a training if one is due, and return its job; else None."""
+        """Start a training if one is due, and return its job; otherwise return None."""
         reason = self._training_reason(now)
         if reason is None:
             return None
@@ -230,7 +242,7 @@ class ClassLife:
         return TrainingJob(application_class, train, held_back, reason, seed, kind)
 
     def end_training(self, job: TrainingJob, model: TrainedModel) -> Judgement:
-        """End a training; return the judgement whether its model takes over."""
+        """End a training; return whether its model takes over, with the comparison."""
         self._undone = None
         self._failures = 0
         judgement = judge(job, model, self.model)
@@ -305,9 +317,9 @@ class ClassLife:
         return "drift" if self.changes else "first"
 
     def _sample_counts(self) -> tuple[int, int | None]:
-        """Return the numbers of new and trained-on samples, as if no training were running."""
+        """Return the numbers of new and of trained samples, as if no training were running."""
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # None stays None: a change was detected during the training.
+        # A None is kept: a change was detected during the training.
         return self._new + new, None if self._before is None else before

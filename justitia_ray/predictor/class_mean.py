@@ -12,25 +12,27 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.units import Tokens
 
 _PRIOR_SPREAD = 10.0
-"""Factor from the prior's cost to its p10 and p90: the largest error for which settling was tested
-(λ = 10)."""
+"""Ratio of the prior's p90 to its cost, and of its cost to its p10: the largest error for which
+settling was tested (λ = 10).
+"""
 
 
 class ClassMeanPredictor:
     """Predicts the cost of an application as the mean of its class.
 
-    Before one has finished, the prior is used: one inference of the given input with all its
-    `max_tokens`. The mean then replaces it without blending: the prior does not reflect the number
-    of inferences of an application, and a mixture would be wrong by that factor for longer.
+    Before an application of the class has finished, the prior is used: one inference of the given
+    input with all its `max_tokens`. Afterwards the mean alone is used: the prior does not reflect
+    the number of inferences of an application, and a mixture would be wrong by that factor for
+    longer.
 
     On recorded runs of nine classes the prior (the first prompt, 256 output tokens) was wrong by a
     factor of 5.5 (geometric mean; 324 for document merging), the mean of one sample by 1.84, of
     three by 1.70, of ten by 1.69, so one sample is enough. The prior uses all of `max_tokens`,
     because an overcharge is refunded when the application ends, and an unknown class should not
-    overtake the known ones.
+    overtake known classes.
 
-    Class names come from callers, so their number is bounded: beyond `max_classes` new ones share
-    the statistics of `other`, which is not counted.
+    Class names come from callers, so their number is bounded: beyond `max_classes` new classes
+    share the statistics of `other`, which is not counted.
     """
 
     def __init__(self, prior_output_tokens: Tokens = 256, max_classes: int = 256) -> None:
@@ -84,8 +86,8 @@ class ClassMeanPredictor:
     def output_tokens(self, application_class: str, max_tokens: Tokens) -> tuple[Tokens, Tokens]:
         """Return the expected output of an inference, and the usual output of similar inferences.
 
-        They differ for a class of which nothing is known: the first is then `max_tokens`, as in
-        `estimate`, the second that of an unknown inference without `max_tokens`.
+        They differ for an unknown class: the first is then `max_tokens`, as in `estimate`, the
+        second the default for an inference without `max_tokens`.
 
         Args:
             application_class: A known or a new class.
@@ -101,7 +103,7 @@ class ClassMeanPredictor:
         """Learn the cost of a finished application.
 
         Returns:
-            The class whose statistics count it: `other` beyond the bound.
+            The class whose statistics count the application: `other` beyond the bound.
 
         Raises:
             RequestError: If the class name is not valid.
@@ -129,14 +131,14 @@ class ClassMeanPredictor:
         return None if known is None else known.log_mean
 
     def entry_of(self, application_class: str) -> str:
-        """Return the class whose entry is used: the class, or `other` beyond the bound."""
+        """Return the class whose statistics are used: the class, or `other` beyond the bound."""
         return entry_of_class(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:
         """Return the statistics of a class as JSON, for `restore`.
 
         Raises:
-            KeyError: If nothing is known of it.
+            KeyError: If the class is unknown.
         """
         return self._classes[application_class].to_dict()
 

@@ -1,4 +1,4 @@
-"""Names of application classes: their form, and a bound on the number with their own entry.
+"""Names of application classes: their form, and a bound on the classes with an own entry.
 
 Names come from callers, and become keys and metric labels.
 """
@@ -12,7 +12,7 @@ from pydantic import Field
 from justitia_ray.errors import RequestError
 
 OTHER = "other"
-"""Class shared by all classes beyond the bound; it does not count towards the bound."""
+"""Class that all classes beyond the bound share; it does not count towards the bound."""
 
 _CLASS_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ClassName: TypeAlias = Annotated[str, Field(pattern=f"^{_CLASS_NAME.pattern}$")]
@@ -23,7 +23,7 @@ def check_class_name(application_class: str) -> None:
     """Check that a name is 1 to 64 letters, digits, dots, underscores and hyphens.
 
     Raises:
-        RequestError: If it is not.
+        RequestError: If the name has another form.
     """
     if not _CLASS_NAME.fullmatch(application_class):
         raise RequestError(
@@ -34,7 +34,7 @@ def check_class_name(application_class: str) -> None:
 
 
 def entry_of_class(application_class: str, known: Collection[str], max_classes: int) -> str:
-    """Return the class whose entry is used: the class, or `other` beyond the bound."""
+    """Return the class whose entry is used: the class itself, or `other` beyond the bound."""
     named = len(known) - (OTHER in known)
     if application_class in known or named < max_classes:
         return application_class
@@ -44,6 +44,6 @@ def entry_of_class(application_class: str, known: Collection[str], max_classes: 
 def largest_classes(
     classes: Mapping[str, _Known], samples: Callable[[_Known], int], max_classes: int
 ) -> dict[str, _Known]:
-    """Return the `bound` classes with the most samples; ties are broken by name."""
+    """Return the `bound` classes with the most samples, sorted by name if equal."""
     order = sorted(classes, key=lambda name: (name != OTHER, -samples(classes[name]), name))
     return {name: classes[name] for name in order[: max_classes + (OTHER in classes)]}

@@ -8,8 +8,9 @@ from justitia_ray.predictor.stored import AtLeastOne, NotNegative, Stored
 from justitia_ray.units import KvTokenTime
 
 Source: TypeAlias = Literal["model", "class", "neighbours", "prior"]
-"""Basis of an estimate: a model of the class, the mean of the class, the means of classes with
-similar inputs, or only the request."""
+"""Basis of an estimate: a model of the class, the class mean, the means of classes with similar
+inputs, or the request alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,11 @@ class Estimate(Stored):
     source: Source
 
     def quantile(self, share: float) -> KvTokenTime:
-        """Return the cost that a share of similar applications stay below; the share is above 0.5.
+        """Return the cost below which this share of similar applications stay.
 
-        Log-normal, with the estimate as median and through p90.
+        The share is above 0.5.
+
+        Costs are assumed log-normal, with the estimate as the median and with the given p90.
         """
         if not self.kv_token_time:
             return self.p90

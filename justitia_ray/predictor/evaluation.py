@@ -17,7 +17,7 @@ from justitia_ray.predictor.training import load_packages, train
 from justitia_ray.units import KvTokenTime, Seconds
 
 TEST_SHARE = 0.2
-"""Share of the recorded runs that are test runs, unless separate ones are given."""
+"""Share of the recorded runs that are used for tests, unless separate test runs are given."""
 
 FIELDS = (
     "n_train",
@@ -34,7 +34,7 @@ COVERED = 0.8
 """Goal for the share of costs between p10 and p90."""
 _SHARES = (0.1, 0.5, 0.9)
 _NO_LOSS = 1e-12
-"""Loss in ln(cost) below which a loss counts as zero."""
+"""Loss in ln(cost) that counts as zero."""
 _Z975 = 1.959963984540054
 """Standard normal quantile of 0.975."""
 
@@ -157,10 +157,11 @@ def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
 
 
 def binomial_reach(count: int) -> float:
-    """Return the 95 % range around COVERED of the share of `count` tests between p10 and p90.
+    """Return the 95 % range of the share of `count` tests between p10 and p90 around its goal.
 
-    The range is 1.96 standard deviations of the binomial. A spread that was itself learned from a
-    sample lies farther off somewhat more often than one time in twenty.
+    The range is 1.96 standard deviations of the binomial distribution. With quantiles that were
+    learned from a sample, the share is outside this range somewhat more often than one time in
+    twenty.
     """
     return _Z975 * math.sqrt(COVERED * (1 - COVERED) / count)
 
@@ -180,7 +181,7 @@ def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Samp
     """Split samples at random, by the seed, into training samples and test samples.
 
     Raises:
-        ValueError: If too few are left to train on, or none to test on.
+        ValueError: If too few samples are left to train on, or none to test on.
     """
     tests = round(TEST_SHARE * len(samples))
     if len(samples) - tests < LEAST_TRAINED_ON or tests < 1:

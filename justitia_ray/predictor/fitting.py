@@ -1,8 +1,9 @@
 """Recipes that fit networks to samples; needs scikit-learn and torch.
 
-Only training imports this module, so a process that predicts needs neither. Networks are trained in
-parallel on one core. All random numbers come from a generator with the seed, and one thread adds in
-a fixed order: equal samples and seed give the same network, bit for bit, on one kind of processor.
+Only training imports this module, so a process that predicts needs neither. Several networks are
+trained at the same time on one core. All random numbers come from a generator with the given seed,
+and one thread adds in a fixed order: equal samples and seeds give the same network, bit for bit, on
+one kind of processor.
 """
 
 import itertools
@@ -19,25 +20,26 @@ from justitia_ray.predictor.network_regressor import Floats, Integers, NetworkRe
 from justitia_ray.predictor.trained_model import DesignMatrix, best_shift
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Function from (answers, targets) to the loss of each answer."""
+"""Function from (predictions, targets) to the loss of each prediction."""
 
 _LOOK_EVERY = 10
 """Steps between two evaluations on the held-out samples."""
 _PATIENCE = 60
 """Steps without an improvement on held-out samples after which the training ends."""
 _FURTHEST = 3.0
-"""Largest error in ln(cost) that counts: the gradient of a larger one would undo the rest of the
-training."""
+"""Largest error in ln(cost) that counts: the gradient of a larger error would undo the rest of the
+training.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkTraining:
-    """Settings of parallel training with full-batch AdamW (Loshchilov and Hutter, ICLR 2019)."""
+    """Settings of training with full-batch AdamW (Loshchilov and Hutter, ICLR 2019)."""
 
     widths: tuple[int, ...]
     """Number of neurons of each hidden layer."""
     members: int
-    """Number of networks; the answer is their mean."""
+    """Number of networks; the prediction is the mean of their outputs."""
     steps: int
     rate: float
     """Learning rate."""
@@ -45,8 +47,9 @@ class NetworkTraining:
     """Decoupled L2 penalty."""
     loss: Loss
     held_out: float = 0.0
-    """Share of the samples held out of a network's training, different for each network, which
-    keeps its best state on them. 0: every network is trained on all samples to the end."""
+    """Share of the samples held out of a network's training, different for each network. A network
+    keeps its best state on them. 0: every network is trained on all samples to the end.
+    """
 
 
 class _AdamW:
@@ -90,8 +93,8 @@ def train_networks(
 ) -> list[tuple[Floats, Floats]]:
     """Return weights [members, from, to] and biases [members, 1, to] of each layer.
 
-    The initial answers are close to 0, so targets should lie around 0: training that stops early
-    moves less far from there.
+    The initial outputs are close to 0, so targets should lie around 0: training that stops early
+    does not move far from the initial outputs.
     """
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
@@ -125,7 +128,10 @@ def train_networks(
 def _initial_parameters(
     sizes: tuple[int, ...], members: int, generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """Return initial weights and biases by layer (He et al., ICCV 2015; the last small)."""
+    """Return initial weights and biases by layer (He et al., ICCV 2015.
+
+    The last layer's are small).
+    """
     parameters: list[torch.Tensor] = []
     for before, after in itertools.pairwise(sizes):
         gain = (2.0 / before) ** 0.5 if after > 1 else 0.1 / before**0.5
@@ -135,7 +141,7 @@ def _initial_parameters(
 
 
 def _forward(parameters: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Return the networks' answers, [members, samples]."""
+    """Return the outputs of the networks, [members, samples]."""
     state = x
     for number in range(0, len(parameters), 2):
         state = torch.relu(state) if number else state
@@ -157,8 +163,9 @@ Recipe = Callable[[Floats, Floats, int], NetworkRegressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to trained networks."""
 
 _TERMS_WEIGHT = 2.0
-"""Scale of the terms in a row: all terms of a row have length 1, and each measure has standard
-deviation 1."""
+"""Scale of the terms of an input in the design matrix: the terms of a row have length 1 together,
+and each measure has standard deviation 1.
+"""
 _MLP = NetworkTraining(
     widths=(16, 16, 8),
     members=8,
@@ -168,10 +175,11 @@ _MLP = NetworkTraining(
     loss=relative_error,
     held_out=0.2,
 )
-"""Four layers as in the paper, small since samples are few. Over five random splits of the recorded
-runs: 25.5 % over the seven classes; trained to the end on all samples 26.2 %, on the squared error
-of ln(cost) 25.7 %. Wider networks (64, 32, 16), 2 to 20 times the decay and other rates were
-no better."""
+"""Network with four layers as in the paper, small because samples are few. Mean relative error over
+the seven classes, on five random splits of the recorded runs: 25.5 %; trained to the end on all
+samples 26.2 %, with the squared error of ln(cost) 25.7 %. Wider networks (64, 32, 16), 2 to 20
+times the decay and other rates were no better.
+"""
 _PAPER = NetworkTraining(widths=(), members=1, steps=300, rate=1e-3, decay=1e-4, loss=squared_error)
 
 
@@ -189,9 +197,9 @@ def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
 
 
 def _document_frequencies(inputs: Sequence[InputFeatures]) -> tuple[Integers, Floats]:
-    """Return the terms of at least two inputs in ascending order, and their idf.
+    """Return the terms of at least two inputs, ascending, and their inverse document frequencies.
 
-    The inverse document frequency is scikit-learn's smooth one, ln((1 + n)/(1 + df)) + 1.
+    The formula is scikit-learn's smooth inverse document frequency, ln((1 + n)/(1 + df)) + 1.
     """
     vectorizer = TfidfVectorizer(analyzer=attrgetter("terms"), min_df=2)
     try:
@@ -221,9 +229,9 @@ def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
     """Train the paper's network, from TF-IDF of the input to the cost.
 
     Source: Justitia (arXiv:2510.17015v1), Sec. IV-B: 4 layers, the first proportional to the mean
-    input size, mean squared error with L2, gradient descent. Left open there and chosen here: one
-    neuron of the first layer for each known term of a mean input, halved from layer to layer, ReLU,
-    300 full-batch steps of AdamW, costs in units of their mean.
+    input size, mean squared error with L2, gradient descent. The paper does not give these choices:
+    one neuron of the first layer for each known term of a mean input, half as many neurons in each
+    next layer, ReLU, 300 full-batch steps of AdamW, costs in units of their mean.
     """
     costs = np.exp(log_costs)
     unit = float(costs.mean())
@@ -245,9 +253,10 @@ _FOLDS = 5
 def held_out_answers(
     inputs: Sequence[InputFeatures], log_costs: Floats, recipe: Recipe, seed: int
 ) -> Floats:
-    """Return answers for each sample from networks that were not trained on it.
+    """Return predictions for each sample from networks that were not trained on it.
 
-    Five folds, drawn by the seed; a fold contributes nothing to its own model, not even its words.
+    Samples are in five folds, drawn by the seed. A fold contributes nothing to its own model, not
+    even its words.
     """
     order = np.random.default_rng(seed).permutation(len(inputs))
     answers = np.zeros(len(inputs))

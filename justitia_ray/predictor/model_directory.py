@@ -81,7 +81,7 @@ class ModelDirectory:
                 yield version, error
 
     def read(self, application_class: str, version: Version) -> bytes:
-        """Return the bytes of a version of a model.
+        """Return the bytes of one version of a model.
 
         Raises:
             StoreError: If the file is missing or its checksum differs; the message names file and
@@ -114,7 +114,7 @@ class ModelDirectory:
             raise StoreError(f"{path}: {error}") from error
 
     def save_index(self, application_class: str, index: VersionIndex) -> None:
-        """Write the version index of a class: the kept versions and the serving one."""
+        """Write the version index of a class: the kept versions and the serving version."""
         self._write_file(self._class_folder(application_class) / _INDEX, encode_index(index))
 
     def _model_path(self, application_class: str, number: int) -> Path:
@@ -125,7 +125,7 @@ class ModelDirectory:
             check_class_name(application_class)
         except RequestError as error:
             raise ConfigError(str(error)) from error
-        if application_class.startswith("."):  # the class `..` would be another directory
+        if application_class.startswith("."):  # otherwise the class `..` would be another directory
             application_class = _DOT + application_class[1:]
         return self.path / application_class
 

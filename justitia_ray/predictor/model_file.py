@@ -29,10 +29,11 @@ _JSON = "justitia"
 """Key of the JSON object in safetensors' metadata."""
 _LEAST_SCALE = 1e-9
 _FUNCTIONS = ("network",)
-"""Allowed functions of a model. Release 0.2.0 also had `linear`, `forest` and `constant`, and
-weighted means of several functions."""
+"""Allowed functions of a model. Release 0.2.0 also allowed `linear`, `forest` and `constant`, and
+weighted means of several functions.
+"""
 _PREFIX = "0"
-"""Prefix of the arrays of the model's only function."""
+"""Prefix of the names of arrays that belong to the model's only function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class _Metadata(Stored):
     regressors: tuple[str, ...]
     """Names of the model's functions; must be `_FUNCTIONS`."""
     weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
-    """Weights of the functions; 1 for a single one."""
+    """Weights of the functions; 1 if there is a single function."""
     calibration: CostCalibration
     trained_with: dict[str, str]
     measures: tuple[str, ...] = MEASURES
@@ -126,7 +127,7 @@ def _decode_model(body: bytes) -> TrainedModel:
     try:
         arrays = safetensors.load(body)
     except Exception as error:
-        # safetensors' own error, KeyError for types unknown to numpy, or OverflowError
+        # Besides safetensors' own error: KeyError for types unknown to numpy, OverflowError.
         raise ValueError(f"its arrays cannot be read: {error}") from error
     size = int.from_bytes(body[:8], "little")
     metadata = json.loads(body[8 : 8 + size])["__metadata__"]

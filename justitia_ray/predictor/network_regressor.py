@@ -12,7 +12,7 @@ Integers = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[np.generic]]
 
 LARGEST = 1e6
-"""Bound of the numbers in a model; no sum or product of such numbers overflows."""
+"""Limit of the numbers in a model; no sum or product of numbers within it overflows."""
 
 
 def floats(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
@@ -21,7 +21,7 @@ def floats(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
     Args:
         arrays: Arrays by name.
         name: Name of the array.
-        shape: Its shape; -1 stands for any length of at least 1.
+        shape: Shape of the array; -1 allows any length of at least 1.
 
     Raises:
         ValueError: If the array is missing or has another type, shape or range; the message names
@@ -76,15 +76,15 @@ _LEAST_OUTPUT = 1e-3
 class NetworkRegressor:
     """Mean of several small multi-layer perceptrons with ReLU between layers.
 
-    One row gets the same value, bit for bit, whichever rows come with it: a matrix product of
-    [rows, members, 1, columns] is one vector product for each row and network.
+    A row gets the same value, bit for bit, whichever other rows are predicted with it: a matrix
+    product of [rows, members, 1, columns] is one vector product for each row and network.
     """
 
     layers: tuple[tuple[Floats, Floats], ...]
     """Weights [members, from, to] and biases [members, 1, to] by layer; the last layer has one
     output."""
     log_unit: float | None = None
-    """ln of the unit of the output cost; None: the output is ln(cost)."""
+    """Logarithm of the unit of the output cost; None: the output is ln(cost)."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""

@@ -150,7 +150,7 @@ Measure: TypeAlias = Callable[[Outcomes], Measures]
 
 
 def measure_each(figures: Callable[[Any], Mapping[str, float | None]]) -> Measure:
-    """Return a measure that computes each arm's metrics from its own outcome."""
+    """Return a measure that computes each arm's metrics from the outcome of this arm alone."""
     return lambda outcomes: {arm: figures(outcome) for arm, outcome in outcomes.items()}
 
 
@@ -163,7 +163,9 @@ class Experiment:
     source: str
     """Figure or table of the paper that the experiment reproduces, or a note that there is none."""
     about: str
-    """Description: the runs, how to read them, and differences from the source."""
+    """Description of the experiment: its runs, how to read them, and differences from the
+    source.
+    """
     arms: Arms
     measure: Measure
     metrics: tuple[ReportMetric, ...]
@@ -171,11 +173,11 @@ class Experiment:
     targets: tuple[Target, ...] = ()
     charts: Charts = lambda _scale, _found: []
     is_drawn: bool = True
-    """Whether a seed changes the workload; if not, the experiment runs once."""
+    """Whether a seed changes the workload; if it does not, the experiment runs once."""
     quick_seeds: int | None = None
     """Largest number of seeds in a quick report, for runs that do not become smaller."""
     recorded_seeds: tuple[int, ...] | None = None
-    """Seeds of runs recorded elsewhere; None: the report runs the experiment."""
+    """Seeds of runs that were recorded elsewhere; None: the report simulates the runs."""
 
     def seeds(self, scale: Scale) -> tuple[int, ...]:
         """Return the seeds with which the experiment runs."""

@@ -1,4 +1,4 @@
-"""Draw a chart as SVG and PNG files, and as inline SVG that uses the colours of the page's theme.
+"""Draw a chart as SVG and PNG files, and as inline SVG in the colours of the page's theme.
 
 Requires matplotlib, which only the extras `figures` and `lab` install.
 """
@@ -22,10 +22,10 @@ COLOURS = (
 """After Okabe and Ito's palette for colour-blind readers, darkened for contrast on white. The style
 sheet holds the same colours, and lighter ones for the dark theme, as `--s0` to `--s7`."""
 _SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fcfs"))}
-"""Policies with fixed colours."""
+"""Policies with fixed colours, in the order of the colours."""
 _MOST_TICKS = 8
 _MOST_OF_MEAN = 1.6
-"""Maximum of the y axis over the largest mean; error bars may be far longer."""
+"""Upper limit of the y axis, in multiples of the largest mean; error bars may be far longer."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)
@@ -39,11 +39,10 @@ _THEME = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Drawn chart, as a file and for the page."""
+    """Drawn chart: its file, and the SVG element for the page."""
 
     inline: str
-    """SVG for a page: without namespaces or fixed colours, its ids prefixed with the chart's name.
-    """
+    """SVG for a page, without namespaces or fixed colours; its ids begin with the chart's name."""
     svg: bytes
     png: bytes
 
@@ -129,7 +128,7 @@ def _plot_style(salt: str) -> Iterator[None]:
 
 
 def _assign_slots(series: Sequence[Series]) -> list[tuple[int, Series]]:
-    """Assign a slot to each series, which determines colour, dashes and mark."""
+    """Give each series the number that determines its colour, dashes and mark."""
     taken = set(_SLOTS.values()) if any(s.label in _SLOTS for s in series) else set()
     free = (slot for slot in itertools.count() if slot not in taken)
     return [(_SLOTS[s.label] if s.label in _SLOTS else next(free), s) for s in series]
@@ -202,7 +201,7 @@ def _limit_y(axes: Any, chart: Chart) -> None:
 
 
 def _label_decades(axis: Any) -> None:
-    """Label 1, 2 and 5 of each decade as plain numbers."""
+    """Label 1, 2 and 5 of each power of ten as plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,6 +1,7 @@
 """Findings: an experiment's outcomes as a section of the page and lines of `results.jsonl`.
 
-Every number on the page is the value of a line, which also holds the configuration it depends on.
+Every number on the page is the value of a line. The line also has the configuration on which the
+number depends.
 """
 
 import json
@@ -36,20 +37,23 @@ class ResultLine:
     metric: str
     value: float | Sequence[Point] | None
     statistic: str = "run"
-    """Kind of the value. `run`: of one seed; `mean`, `mean_low`, `mean_high`: over the seeds, with
-    the ends of the 95 % interval; `difference`, `difference_low`, `difference_high`: the same of
-    paired differences from `against`; `series`: the points of a figure; `limit`: of a target;
-    `published`: of a paper."""
+    """Kind of the value. `run`: of one seed; `mean`, `mean_low`, `mean_high`: mean over the seeds
+    and ends of its 95 % interval; `difference`, `difference_low`, `difference_high`: the same for
+    paired differences from `against`; `series`: points of a figure; `limit`: of a target;
+    `published`: from a paper.
+    """
     seed: int | None = None
     against: str | None = None
     """Arm that is subtracted in a difference; None for other values."""
     is_relative: bool = False
     """Whether a difference is relative to the other arm's value."""
     of_lines: tuple[int, ...] = ()
-    """Lines of the runs behind an aggregate, which hold seeds and configurations."""
+    """Numbers of the lines of the runs behind an aggregate; these lines have seeds and
+    configurations.
+    """
     unit: str = ""
     source: str | None = None
-    """Place of a published number in its paper."""
+    """Figure or table of the paper from which a published number is."""
     is_timing: bool = False
     """Whether the value is a time on this machine, which varies between runs."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class ResultLog:
         self._lines: list[ResultLine] = []
 
     def append_line(self, line: ResultLine) -> int:
-        """Append a line and return its number, from 1."""
+        """Append a line and return its number; the first line is 1."""
         self._lines.append(line)
         return len(self._lines)
 
@@ -94,7 +98,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Cell of the table: mean, interval, published value."""
+    """Cell of a table: mean, interval, published value."""
 
     mean: Number
     low: Number | None = None
@@ -102,12 +106,12 @@ class Cell:
     published: tuple[Number, str] | None = None
     """Published value with its source."""
     verdict: str = ""
-    """`better`, `worse` or `level` for a difference; `level` if the interval contains 0."""
+    """Judgement of a difference: `better` or `worse`; `level` if the interval contains 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of the table: a metric, or its paired differences."""
+    """Column of a table: a metric, or its paired differences from an arm."""
 
     metric: ReportMetric
     against: str | None = None
@@ -118,7 +122,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Target with the value reached, and whether it is met."""
+    """Target with the value that was reached, and whether the target is met."""
 
     target: Target
     column: Column
@@ -138,7 +142,7 @@ class ReportSection:
     charts: list[Chart] = field(default_factory=list)
     seeds: tuple[int, ...] = ()
     failure: str | None = None
-    """Reason why the section has no results, in one line; None if it has."""
+    """Reason for which the section has no results, in one line; None if it has results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +165,11 @@ def section_of(
 
     Args:
         experiment: The experiment.
-        scale: Scale of the report.
-        arms: Tasks of its arms, by seed.
+        scale: Seeds, data and sizes of the report.
+        arms: Tasks of the experiment's arms, by seed.
         found: Outcome of every task.
         log: Receives a line for every number of the section.
-        published: Numbers of papers, of any experiment.
+        published: Published numbers, of all experiments.
     """
     outcomes = {
         seed: {arm: found[task] for arm, task in tasks.items()} for seed, tasks in arms.items()
@@ -216,8 +220,8 @@ class _Table:
     ) -> None:
         """Compute the metrics of every seed, and log the values.
 
-        A metric that has no value on one seed is left out of its arm: a mean over other seeds than
-        the compared arm's would not be paired.
+        If a metric has no value for one of the seeds, it is left out for this arm: a mean over
+        other seeds than those of the compared arm would not be paired.
         """
         measured = {seed: self._experiment.measure(found) for seed, found in outcomes.items()}
         for arm in next(iter(outcomes.values())):
@@ -303,7 +307,7 @@ class _Table:
         return Cell(mean, low, high, paper, self._verdict_on(found, column))
 
     def _estimate_of(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
-        """Return the estimate for a cell, with the lines of the runs behind it."""
+        """Return the estimate for a cell, with the numbers of the lines of its runs."""
         ours = self._runs.get((arm, column.metric.name))
         if ours is None:
             return None
@@ -317,7 +321,7 @@ class _Table:
         return estimate(found), (*ours.lines, *theirs.lines)
 
     def _verdict_on(self, found: MeanEstimate, column: Column) -> str:
-        """Judge a difference by its interval, or by its sign if all seeds give the same value."""
+        """Judge a difference by its interval; by its sign if all seeds give the same value."""
         if column.against is None or column.metric.better is None:
             return ""
         if not self._experiment.is_drawn:

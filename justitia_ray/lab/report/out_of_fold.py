@@ -1,8 +1,9 @@
-"""Costs predicted by models that have not seen the run: each half of the runs by the other half's.
+"""Costs predicted out of fold: each half of the runs by models that were trained on the other half.
 
 The applications of the nine-class suite are the recorded runs, so a model trained on all of them
-would have seen what it predicts. Runs with the same text are in the same half. MRS has no texts and
-SC no recorded runs: SC's models learn from runs drawn as the suite draws them, with other seeds.
+would have seen the run that it predicts. Runs with the same text are in the same half. The class
+MRS has no texts. The class SC has no recorded runs: its models learn from runs that are drawn as
+the suite draws them, with other seeds.
 """
 
 import random
@@ -39,15 +40,15 @@ MOST_SAMPLES = 100
 S3 = "s3"
 """Recipe with a single model for all classes."""
 CLASS_MEAN = "class mean"
-"""Recipe of the service for a class without a model."""
+"""Recipe that the service uses for a class without a model."""
 CLASS_MEDIAN = "class median"
 """Recipe that predicts the median cost of a class; other recipes are kinds of `train`."""
 _HISTORY_SEED = -1
-"""Seed of SC's training runs, which no report uses."""
+"""Seed of the training runs of the class SC; no report uses this seed."""
 _TIMED = 50
 
 Key: TypeAlias = tuple[str, str, int]
-"""Key of an application: class, text and half."""
+"""Key of an application in the predictions: class, text and half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class OutOfFold:
         """Return the prediction for an application.
 
         Raises:
-            KeyError: If its text is not in the data directory.
+            KeyError: If the application's text is not in the data directory.
         """
         return self.predictions[
             _key_of(application.application_class, application.input, application.inferences)
@@ -115,7 +116,7 @@ class _PastRun:
 
 
 def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
-    """Return each recorded run of a class once; for SC, a run per question."""
+    """Return each recorded run of a class once; for the class SC a run per question."""
     if application_class == "SC":
         count = len(load_questions(data_dir))
     else:
@@ -130,13 +131,16 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
 
 
 def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
-    """Return the key of an application; its text, or else its lengths, determines the half."""
+    """Return the key of an application.
+
+    Its text, or its lengths if it has none, determines the half.
+    """
     lengths = [(i.prompt_tokens, i.output_tokens) for i in inferences]
     return application_class, text, zlib.crc32((text or f"{lengths}").encode()) % HALVES
 
 
 def _training_samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
-    """Return the training samples for a half: at most 100 of each class."""
+    """Return the samples to train on for a half: at most 100 of each class."""
     samples = {}
     for name, runs in past.items():
         others = [run.sample for run in runs if run.key[2] != half]

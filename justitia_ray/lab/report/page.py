@@ -1,4 +1,4 @@
-"""The report as one HTML file with everything in it.
+"""The report as one HTML file that contains all its parts.
 
 Every number of a result is an element `<data value="…" data-line="n">`: line n of `results.jsonl`
 holds that value.

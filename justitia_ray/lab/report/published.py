@@ -1,4 +1,4 @@
-"""Published numbers of the papers, which the page shows beside the report's own.
+"""Numbers published in the papers, which the page shows beside its own results.
 
 v1 and v2 are the two versions of Justitia (arXiv:2510.17015); VTC is the paper of OSDI 2024. Only
 numbers printed in text or tables are listed: none was read off a plot.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from justitia_ray.lab.report.experiment import Arm
 
 _TABLE_METRICS = ("most_difference", "mean_difference", "difference_variance", "tokens_per_s")
-"""Columns of VTC's Tables 2 to 6."""
+"""Metrics in the columns of VTC's Tables 2 to 6."""
 
 _REAL = {
     "fcfs": (759.97, 433.53, 32112.00, 777.0),
@@ -52,7 +52,7 @@ _DECISION_MS = {"15": 0.778, "20": 1.827, "30": 3.076, "50": 5.190, "100": 8.093
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Number from a paper, with the arm and metric beside which it is shown."""
+    """Number from a paper, with the arm and metric beside which the page shows it."""
 
     experiment: str
     arm: Arm

@@ -13,7 +13,9 @@ _T_95 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 """97.5 % quantiles of Student's t for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook of
-Statistical Methods, Sec. 1.3.6.7.2). More degrees use the last one, which widens the interval."""
+Statistical Methods, Sec. 1.3.6.7.2). With more degrees the last quantile is used, which widens the
+interval.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
 
     Args:
         label: Label of the curve.
-        found: x, and the values of all seeds there.
+        found: Pairs of x and the values of all seeds at x.
     """
     points, low, high = [], [], []
     for x, values in found:
@@ -60,11 +62,11 @@ def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
 def differences(
     ours: Sequence[float], theirs: Sequence[float], *, is_relative: bool = False
 ) -> list[float]:
-    """Return ours − theirs by seed, or the same relative to theirs.
+    """Return our values less theirs by seed, or these differences relative to their values.
 
     Raises:
         ValueError: If the arms have different numbers of seeds.
-        ZeroDivisionError: If shares are requested and a value of theirs is zero.
+        ZeroDivisionError: If relative differences are requested and one of their values is zero.
     """
     pairs = zip(ours, theirs, strict=True)
     return [(a - b) / b if is_relative else a - b for a, b in pairs]
@@ -74,7 +76,7 @@ def distribution(values: Sequence[float], points: int = 200) -> list[tuple[float
     """Return an empirical distribution function with at most `points` steps.
 
     Returns:
-        (value, share of values ≤ it), in order.
+        Pairs (value, share of values ≤ this value), in order.
     """
     ordered = sorted(values)
     count = len(ordered)

@@ -1,4 +1,4 @@
-"""Tasks of an arm: simulated runs and recorded runs of hardware; and the loads that they run."""
+"""Tasks of an arm, simulated runs and recorded runs of hardware, and the loads that they run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,11 +57,13 @@ class SuiteLoad:
 
 @dataclass(frozen=True, slots=True)
 class ChangedLoad:
-    """Suite with one change by a number, such as cut, stretched or merged."""
+    """Suite with one change that a number determines: cut, stretched or merged, for instance."""
 
     suite: SuiteLoad
     change: Callable[[SuiteLoad, float], list[WorkloadApplication]]
-    """Function that builds the changed suite; at module level, so that it can be pickled."""
+    """Function that builds the changed suite; defined at module level, so that it can be
+    pickled.
+    """
     by: float
 
     def build(self) -> list[WorkloadApplication]:
@@ -69,7 +71,7 @@ class ChangedLoad:
         return self.change(self.suite, self.by)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the suite's configuration, and the number under the name of the change."""
+        """Return the suite's configuration, with the number under the name of the change."""
         return {**self.suite.configuration(), self.change.__name__: self.by}
 
 
@@ -77,7 +79,9 @@ ExperimentLoad: TypeAlias = SuiteLoad | ChangedLoad
 
 
 def requests_per_minute(suite: SuiteLoad, most: float) -> list[WorkloadApplication]:
-    """Return the requests within a limit per tenant in each minute from the start (VTC, Sec.
+    """Return the requests within a limit per tenant and minute, as in VTC, Sec. 2.2.
+
+    Minutes are counted from the start.
 
     2.2).
     """
@@ -94,7 +98,7 @@ def requests_per_minute(suite: SuiteLoad, most: float) -> list[WorkloadApplicati
 PAPER_KV_TOKENS = 459 * 16
 """KV memory of Justitia's testbed: 459 blocks of 16 tokens (v1, Sec. III-A)."""
 PAPER_ENGINE = EngineProfile(kv_tokens=PAPER_KV_TOKENS)
-"""Engine of Justitia's testbed: constant iterations of 30 ms on that memory."""
+"""Engine of Justitia's testbed: iterations of constantly 30 ms, with `PAPER_KV_TOKENS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +115,12 @@ class SimulatedRun:
     report_interval_s: Seconds = 0.0
     sample_kv: bool = False
     is_served: bool = True
-    """Whether noisy costs are charged as in the service: times a factor, and raised at later
-    stages."""
+    """Whether noisy costs are charged as in the service: multiplied by a factor, and raised at
+    later stages.
+    """
 
     def run(self) -> RunResult:
-        """Simulate; return the result without the inferences' rows.
+        """Simulate; return the result without the records of single inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -123,7 +128,7 @@ class SimulatedRun:
         return replace(self.run_whole(), inferences=[])
 
     def run_whole(self) -> RunResult:
-        """Simulate; return the result with the inferences' rows.
+        """Simulate; return the result with the records of single inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -161,13 +166,13 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class ToldRun:
-    """Run of justitia whose guard is given each application's true end under `vtc`."""
+    """Run of justitia whose guard knows the time at which each application ends under `vtc`."""
 
     of: SimulatedRun
-    """Run of the guard with predicted ends, otherwise equal."""
+    """Run with predicted times that is otherwise equal."""
 
     def run(self) -> RunResult:
-        """Simulate `vtc`, then the guard with the ends from that run, without rows of inferences.
+        """Simulate `vtc`, then justitia with the times from that run; drop records of inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -182,7 +187,7 @@ class ToldRun:
         return replace(told, inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the configuration of the guard's run, with a note about the ends."""
+        """Return the configuration of the run with a note that true times are used."""
         return {**self.of.configuration(), "deadlines": "told: the ends of a run under vtc"}
 
 
@@ -194,7 +199,7 @@ class AloneRuns:
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> RunResult:
-        """Simulate each application; return their rows as one result, without inferences.
+        """Simulate each application alone; return their records as one result, without inferences.
 
         Raises:
             ConfigError: If the load is wrong.
@@ -210,7 +215,7 @@ class AloneRuns:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Run measured by VTC's authors on an A10G, from `data/vtc_runs`."""
+    """Run that VTC's authors measured on an A10G, from `data/vtc_runs`."""
 
     path: Path
     name: str

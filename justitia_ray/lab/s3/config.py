@@ -28,13 +28,13 @@ class S3Config:
     vocabulary: Annotated[int, Field(ge=100)] = 30_522
     """Maximum number of word pieces of a tokenizer that is built from the training texts."""
     max_length: Annotated[int, Field(ge=8, le=512)] = 512
-    """Number of word pieces that are read of an input, at most DistilBERT's positions."""
+    """Number of word pieces read from an input; at most the number of positions of DistilBERT."""
     epochs: _Count = 4
     batch_size: _Count = 16
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 5e-5
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     held_back: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """Share of samples held back from training, whose residuals give the spread of predictions."""
+    """Share of samples held back from training. Their residuals give the spread of predictions."""
     target: Literal["log", "cost"] = "log"
     """Quantity whose squared error is minimised: ln(cost), or the cost."""
     names_class: bool = False

@@ -3,8 +3,9 @@
 Jin et al. 2023 fine-tune DistilBERT to predict the length of one answer from its prompt; the papers
 use the application's input and cost instead (`Justitia-S3`: v1, Sec. IV-B and V-D, Table II; v2,
 Table 1). Here: transformers' DistilBERT with its regression head on the first token's state, the
-standardised ln(cost) as target, mean squared error, AdamW. The papers name no target; with the cost
-itself, one model for classes whose costs differ by a factor of 1,000 learns the large ones only.
+standardised ln(cost) as target, mean squared error, AdamW. The papers do not state the target. With
+the cost as the target, one model for classes whose costs differ by a factor of 1,000 learns only
+the large costs.
 
 Importing this module imports torch and transformers, the extra `lab`, or raises ConfigError.
 """
@@ -37,7 +38,7 @@ except ModuleNotFoundError as error:
 
 LEAST_SAMPLES = 10
 _BOUND = 10.0
-"""Maximum factor between a prediction and the range of training costs."""
+"""Maximum factor by which a prediction may lie outside the range of training costs."""
 _PIECES_AT_ONCE = 2048
 """Word pieces in a batch of predictions, including padding; larger batches are slower on a CPU."""
 
@@ -90,7 +91,7 @@ class S3Model:
     network: Network
     target: S3Target
     samples: int
-    """Number of finished applications that it was trained on."""
+    """Number of finished applications that the model was trained on."""
 
     def __post_init__(self) -> None:
         self.network.eval()
@@ -129,7 +130,7 @@ def train_s3(
     """Fine-tune a model on the samples of all classes.
 
     Args:
-        samples_by_class: Samples; those without a text are skipped.
+        samples_by_class: Samples by class; samples without a text are skipped.
         weights: Pretrained weights: a directory, or a name on the hub (see `load_weights`), which
             then determine the sizes. None: random weights of the configured sizes, and a tokenizer
             built from the training texts.
@@ -158,7 +159,7 @@ def train_s3(
 
 
 _Labelled = tuple[str, Sample]
-"""A class and a sample of it."""
+"""A sample with its class."""
 
 
 def _split_samples(
@@ -239,7 +240,7 @@ def _batches_by_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _network_outputs(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the network's output for each text of a batch."""
+    """Return the output of the network for each text of a batch."""
     pad = network.config.pad_token_id
     ids = pad_sequence(list(pieces), batch_first=True, padding_value=pad)
     mask = pad_sequence([torch.ones_like(p) for p in pieces], batch_first=True)
@@ -248,7 +249,7 @@ def _network_outputs(network: Network, pieces: Sequence[torch.Tensor]) -> torch.
 
 
 def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
-    """Return the target with residuals of held-back samples; 0 without samples."""
+    """Return the target with the residuals of held-back samples; with 0 if there are none."""
     residuals = []
     for name, sample in held_back:
         [predicted] = model.predict(name, [sample.input_text or ""])
@@ -267,7 +268,7 @@ def _input_text(config: S3Config, application_class: str, text: str) -> str:
 
 @contextmanager
 def _deterministic(seed: int) -> Iterator[None]:
-    """Context with one thread and its own random state, so that sums have a fixed order."""
+    """Run with one thread and a random state of its own, so that sums have a fixed order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

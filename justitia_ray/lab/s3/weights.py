@@ -1,6 +1,6 @@
 """Weights and tokenizer of the S3 predictor: from a directory, from the hub, or random.
 
-Weights are read from safetensors only; code that comes with them is not run.
+Weights are read only from safetensors files; code that comes with the weights is not run.
 """
 
 from collections import Counter
@@ -22,7 +22,9 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.lab.s3.config import S3Config
 
 Network: TypeAlias = Any
-"""DistilBertForSequenceClassification of transformers with one output; it has no type stubs."""
+"""Class DistilBertForSequenceClassification of transformers with one output; it has no type
+stubs.
+"""
 
 
 def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
@@ -69,7 +71,7 @@ def save_weights(directory: Path, tokenizer: Tokenizer, network: Network) -> Non
 
 
 def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, Network]:
-    """Return random weights by torch's random state, and a WordPiece tokenizer for the texts."""
+    """Return weights drawn by torch's random state, and a WordPiece tokenizer for the texts."""
     tokenizer = Tokenizer.from_str(
         BertWordPieceTokenizer(_vocabulary(texts, config.vocabulary), lowercase=True).to_str()
     )
@@ -86,7 +88,7 @@ def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, N
 
 
 def _vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """Return the most frequent words, with the most frequent characters to spell all others.
+    """Return the most frequent words, and the most frequent characters to spell other words.
 
     The library's own training gives another vocabulary each time, even for equal texts
     (huggingface/tokenizers, issue 1794).
@@ -121,7 +123,7 @@ def empty_network(sizes: dict[str, Any]) -> Network:
 
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Special word pieces, the only ones of a tokenizer whose file is missing."""
+"""Special word pieces; a tokenizer with no other pieces has lost its file."""
 _REFUSALS = (OSError, ValueError, KeyError, RuntimeError)
 """Errors of transformers for files that are missing, unreachable or of another model."""
 
@@ -137,7 +139,7 @@ def _load_from_hub(name: str) -> tuple[Tokenizer, Network]:
 
 
 def _load_pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Network]:
-    # The network first: without its file, no tokenizer is requested.
+    # Load the network first: if its file is missing, no tokenizer is requested.
     with _without_progress_bars():
         network = DistilBertForSequenceClassification.from_pretrained(
             name, num_labels=1, use_safetensors=True, local_files_only=local_files_only

@@ -23,8 +23,9 @@ MAX_TURNS = 5
 """Maximum number of attempts in the recorded runs."""
 
 _MAX_RESULT_CHARS = 1500
-"""Number of characters kept of a failed run's output, from its end, where Python prints the
-error."""
+"""Number of characters that are kept of a failed run's output. They are taken from the end, where
+Python prints the error.
+"""
 
 _RUN_EXAMPLES = """
 
@@ -57,7 +58,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 def program_of(start: str, answer: str) -> str:
     """Return a program that runs the module's examples on the code of an answer.
 
-    An answer that defines no function is taken as the end of the module that was started.
+    An answer that defines no function is taken as the rest of the module.
     """
     code = code_of(answer)
     functions = [

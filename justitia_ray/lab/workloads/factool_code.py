@@ -68,7 +68,7 @@ def add_up(numbers: list[int], times: int) -> int:
 
 SOLUTIONS = 3
 TEMPERATURE = 0.7
-"""Sampling temperature of the solutions: a vote among identical ones would mean nothing."""
+"""Sampling temperature of the solutions: a vote among identical solutions would mean nothing."""
 MAX_CALLS = 3
 
 _PART = re.compile(r"^\[(question|entry point|code)\]\n", re.MULTILINE)

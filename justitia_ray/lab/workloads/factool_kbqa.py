@@ -64,10 +64,10 @@ def is_true(verdict: str) -> bool:
 
 
 def rank_sentences(queries: str, text: str) -> str:
-    """Return the sentences of a text, first those that share most words with the queries.
+    """Return the sentences of a text, those that share most words with the queries first.
 
-    Replaces the web search, so that no application depends on a network; the tool time before the
-    stage stands for its duration.
+    It replaces the web search, so that no application depends on a network; the tool time before
+    the stage replaces the duration of the search.
     """
     wanted = set(queries.lower().split())
     sentences = _SENTENCE_END.split(text)

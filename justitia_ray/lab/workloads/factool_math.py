@@ -1,7 +1,7 @@
 """EV: checking calculations (FacTool's mathematics).
 
 The agent lists the calculations in a solution, writes for each a Python expression that is true if
-it holds, and evaluates all of them.
+the calculation is right, and evaluates all of them.
 """
 
 import re

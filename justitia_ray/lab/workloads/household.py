@@ -50,14 +50,14 @@ NOTHING = "Nothing happens."
 class Goal:
     """Goal of a game: objects, perhaps heated, cooled or cleaned, in a kind of receptacle.
 
-    With a lamp: look at an object of the kind in the lamp's light.
+    In goals with a lamp: look at an object of the kind in the lamp's light.
     """
 
     kind: str
     target: str = ""
     count: int = 1
     treatment: str = ""
-    """Treatment of the objects: `clean`, `heat`, `cool`, or "" without one."""
+    """Treatment of the objects: `clean`, `heat`, `cool`, or "" for none."""
     lamp: str = ""
 
 
@@ -74,7 +74,7 @@ class Household:
         opening: The first observation, with the receptacles, and the task.
 
     Raises:
-        RequestError: If it names no receptacle, or no task of a known kind.
+        RequestError: If `opening` names no receptacle, or no task of a known kind.
     """
 
     def __init__(self, opening: str) -> None:
@@ -109,7 +109,7 @@ class Household:
         return NOTHING
 
     def receptacles_with(self, kind: str) -> list[str]:
-        """Return the receptacles with an object of a kind, which the player cannot see."""
+        """Return the receptacles that contain an object of a kind; the player cannot see this."""
         return [
             name
             for name, receptacle in self.receptacles.items()
@@ -195,7 +195,7 @@ class Household:
 
 
 def receptacles_in(opening: str) -> list[str]:
-    """Return the receptacles in an opening text, spelled as there."""
+    """Return the receptacles in an opening text, with the text's spelling."""
     return _RECEPTACLE.findall(opening.partition("Your task")[0])
 
 
@@ -208,7 +208,7 @@ def goal_of(opening: str) -> Goal:
     """Return the goal in the task of an opening text.
 
     Raises:
-        RequestError: If the task is of no known kind.
+        RequestError: If the task is of an unknown kind.
     """
     found = _TASK.search(opening)
     task = " ".join(found[1].lower().split()) if found else ""
@@ -295,7 +295,7 @@ class AlfworldGame:
     """Game of the ALFWorld package.
 
     Args:
-        file: Its `game.tw-pddl`.
+        file: File `game.tw-pddl` of the game.
 
     Attributes:
         opening: The first observation, with the receptacles, and the task.

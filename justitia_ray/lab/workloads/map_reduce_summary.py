@@ -23,7 +23,9 @@ The following are summaries of all parts of one document, in order. Write the su
 document: first what it is about in one sentence, then its main points in order."""
 
 MAX_ROUNDS = 4
-"""Maximum number of rounds in the recorded runs; then a final summary reads what fits."""
+"""Maximum number of rounds of collapsing in the recorded runs. After them a final summary reads as
+many summaries as fit.
+"""
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
@@ -66,7 +68,7 @@ def _has_another_round(number: int, summaries: list[str], lengths: Lengths) -> b
 
 
 def _group_summaries(stage: str, summaries: list[str], lengths: Lengths) -> list[str]:
-    """Join neighbouring summaries into the planned groups, or into as few as prompts allow."""
+    """Join neighbouring summaries into the planned groups, or into as few as fit into prompts."""
     if lengths.steered:
         count = lengths.fan_out(stage)
         bounds = [len(summaries) * part // count for part in range(count + 1)]

@@ -1,7 +1,7 @@
 """DM: merging documents (Graph of Thoughts, arXiv:2308.09687).
 
-Several merges are written and each is scored many times; the best are aggregated into better ones,
-those are scored, the best is improved, and the improvement is scored.
+The agent writes several merged documents and scores each many times. The best are aggregated into
+better documents, which are scored; the best of these is improved, and the improvement is scored.
 """
 
 import re
@@ -61,9 +61,13 @@ Change nothing else: what is already complete and said once stays as it is worde
 
 MERGES = 2
 SCORES = 20
-"""Number of scores of each thought, as in the recorded runs; the original code uses three."""
+"""Number of times that each thought is scored, as in the recorded runs; the original code uses
+three.
+"""
 TEMPERATURE = 1.0
-"""Sampling temperature of the original code: thoughts, and scores of a thought, must differ."""
+"""Sampling temperature of the original code: thoughts must differ, and so must scores of one
+thought.
+"""
 
 _MARK = re.compile(r"^\W*(redundancy|retention)\W+(\d+(?:\.\d+)?)", re.IGNORECASE | re.MULTILINE)
 
@@ -100,7 +104,10 @@ class _Graph:
         )
 
     async def rank(self, stage: str, thoughts: Sequence[str]) -> list[str]:
-        """Return the thoughts by mean score, best first; ties keep their order."""
+        """Return the thoughts by mean score, best first.
+
+        Thoughts with equal scores keep their order.
+        """
         count = self._planned_count(stage, SCORES * len(thoughts))
         judged = [index * len(thoughts) // count for index in range(count)]
         answers = await self.steps.ask_each(
@@ -123,7 +130,7 @@ class _Graph:
 
 
 def score(answer: str) -> float | None:
-    """Return the harmonic mean of a judgement's two marks; None without both."""
+    """Return the harmonic mean of the two marks in a judgement; None without both."""
     marks = {name.lower(): min(10.0, float(mark)) for name, mark in _MARK.findall(answer)}
     if len(marks) < 2:
         return None

@@ -1,7 +1,8 @@
 """PE: plan and execute (HuggingGPT, arXiv:2303.17580).
 
-A request is split into subtasks that need each other's results. Language subtasks are inferences;
-for the others a model is chosen and run. A last inference reports the results to the user.
+The agent splits a request into subtasks that need each other's results. Language subtasks are
+inferences; for other subtasks a model is chosen and run. A last inference reports the results to
+the user.
 """
 
 import asyncio
@@ -126,7 +127,9 @@ PLAN_EXAMPLES = (
         ("text-generation", [0], {"text": "a short poem about <result-0>"}),
     ),
 )
-"""The tasks and rules, then requests with their plans: 4,943 characters in the recorded prompts."""
+"""Text with the tasks and rules, followed by requests with their plans: 4,943 characters in the
+recorded prompts.
+"""
 
 
 PLAN = """\
@@ -157,7 +160,7 @@ class Subtask:
 
     task: str
     needs: tuple[int, ...] = ()
-    """Indices of earlier subtasks whose results the subtask needs."""
+    """Indices of the earlier subtasks whose results the subtask needs."""
     arguments: str = ""
     exec_s: float = field(default=0.0, compare=False)
 
@@ -184,7 +187,7 @@ def workload(run_model: RunModel) -> Workload:
 
 
 run = workload(no_models)
-"""Plan-and-execute agent without models besides the LLM; see `Workload`."""
+"""Plan-and-execute agent with no other models than the LLM; see `Workload`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ class _Execution:
         return self.steps.result(await self.steps.ask("response", 0, RESPOND, found))
 
     async def _run_subtasks(self, plan: Sequence[Subtask]) -> list[str]:
-        """Carry out the subtasks, each when the ones that it needs are done."""
+        """Carry out the subtasks, each when the subtasks that it needs are done."""
         kinds = [subtask.kind for subtask in plan]
         done: list[asyncio.Future[str]] = [asyncio.Future() for _ in plan]
 
@@ -258,6 +261,6 @@ def read_plan(answer: str) -> list[Subtask]:
 
 
 def _planned_subtasks(lengths: Lengths, text: str) -> list[Subtask]:
-    """Return subtasks of the planned kinds."""
+    """Return subtasks of the kinds that the plan determines."""
     tasks = {LLM_TASK: "summarization", CHOOSE_MODEL: "object-detection", MODEL: "text-to-image"}
     return [Subtask(tasks[s.kind], s.needs, text, s.exec_s) for s in lengths.subtasks]

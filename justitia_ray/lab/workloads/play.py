@@ -1,4 +1,4 @@
-"""Play a load of agents against a live service."""
+"""Run a load of agents against a live service."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,14 +39,14 @@ WORKLOADS: dict[str, Workload] = {
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """Record of a played application. Times are seconds from the start of the load."""
+    """Record of one application of a load. Times are seconds from the start of the load."""
 
     application_id: ApplicationId | None
-    """Id from the service; None if the application was never opened."""
+    """Id given by the service; None if the application was never opened."""
     application_class: str
     tenant: str
     arrived_at_s: Seconds
-    """Planned arrival; a late send counts as waiting."""
+    """Planned arrival time; if the opening is sent later, the delay counts as waiting."""
     finished_at_s: Seconds
     jct_s: Seconds
     """Completion time, `finished_at_s - arrived_at_s`."""
@@ -84,7 +84,7 @@ async def play(
                 calls = (await run(app, planned.text, planned.lengths)).calls
                 finished_at_s = load_clock.now_s()
         except Exception as failure:
-            # Any error of an agent ends only its own application.
+            # An error of an agent ends only the agent's own application.
             error, finished_at_s = f"{type(failure).__name__}: {failure}", load_clock.now_s()
         return ApplicationRecord(
             application_id=app.application_id if app and app.was_opened else None,

@@ -112,7 +112,7 @@ Action: Finish[NOT ENOUGH INFO]""",
 
 VERDICTS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
 MAX_TURNS = 7
-"""Maximum number of turns in the second set of recordings; the first had at most four."""
+"""Maximum number of turns in the second set of recordings; in the first set it was four."""
 
 _ACTION = re.compile(r"action\s*:\s*(search|lookup|finish)\s*\[([^\]]*)\]", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -122,14 +122,14 @@ def workload(passages: Sequence[str]) -> Workload:
     """Return the agent that searches given passages.
 
     Raises:
-        ConfigError: If there are none, or bm25s is not installed.
+        ConfigError: If there are no passages, or bm25s is not installed.
     """
     search = PassageSearch(passages)
     return _agent_on_loaded_passages(lambda: search)
 
 
 def _agent_on_loaded_passages(find_search: Callable[[], PassageSearch]) -> Workload:
-    """Return the agent with passages that are loaded when a real model first searches them."""
+    """Return the agent with passages that are loaded when a real model first searches."""
 
     async def verify(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         steps = Steps(app, lengths)

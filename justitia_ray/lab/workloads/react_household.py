@@ -23,8 +23,9 @@ MAX_TURNS = 50
 
 _SHOTS = 2
 _EXAMPLE_CHARS = range(1_500, 2_300)
-"""Length of an example game in characters; two make the recorded templates of 3,199 to 4,403
-characters."""
+"""Length of an example game in characters; with two examples, prompts have the recorded 3,199 to
+4,403 characters.
+"""
 
 
 class Game(Protocol):
@@ -39,9 +40,9 @@ class Game(Protocol):
 
 
 def workload(start: Callable[[str], Game]) -> Workload:
-    """Return the agent for another kind of game, e.g. `AlfworldGames(directory).start`.
+    """Return the agent for games from `start`, for example `AlfworldGames(directory).start`.
 
-    Where lengths are planned, answers decide nothing and no game runs.
+    If lengths are planned, the answers have no effect and no game runs.
 
     Args:
         start: Starts the game that an opening text describes. It is called in a thread, as are its

@@ -5,7 +5,7 @@ standard library, no further processes, and limits of CPU time, memory, file siz
 time. Where the kernel allows it, the program has no network, cannot outlive its run and is not root
 (`ProgramRun.guards` lists what was set; containers often refuse the first two).
 
-This protects against what a model writes by accident or on instruction, but is no jail:
+This protects against programs that a model writes by accident or on instruction, but is not a jail:
 world-readable files of the machine can be read. Run agents that execute code in a container of
 their own.
 """
@@ -37,8 +37,9 @@ class SandboxLimits:
     """Limits on a program."""
 
     wall_s: Seconds = 30.0
-    """Time until it is killed; the recorded runs took about a second. A program that computes is
-    ended by `cpu_s`: this limit ends one that waits, and is long because a busy machine delays any.
+    """Time after which the program is killed; the recorded runs took about a second. A program that
+    computes is ended by `cpu_s`. This limit ends a program that waits, and is long because a busy
+    machine delays every program.
     """
     cpu_s: int = 5
     memory_bytes: int = 512 * 1024**2
@@ -59,12 +60,13 @@ class ProgramRun:
     """`passed`: exit status 0; `failed`: another status, also for lack of memory or processes;
     `timed_out`: time used up; `flooded`: too much output."""
     output: str
-    """Standard output up to the limit."""
+    """Standard output of the program, up to the limit."""
     errors: str
-    """Standard error up to the limit, with the traceback of a failure."""
+    """Standard error of the program, up to the limit, with the traceback of a failure."""
     guards: frozenset[str]
-    """Guards that could be set: `network` (the program had none), `leftovers` (no process that it
-    started is alive), `user` (the program was not root)."""
+    """Protections that could be set: `network` (the program had none), `leftovers` (no process that
+    it started is alive), `user` (the program was not root).
+    """
 
 
 async def run_python(program: str, limits: SandboxLimits | None = None) -> ProgramRun:
@@ -120,7 +122,7 @@ async def _run_in(directory: str, program: str, limits: SandboxLimits) -> Progra
     finally:
         _kill_group(child)
         status = await asyncio.shield(child.wait())
-        # A process that left the group may survive and keep the pipes open.
+        # A process that left the process group may survive and keep the pipes open.
         await asyncio.wait([output.reading, errors.reading], timeout=_LAST_OUTPUT_S)
         output.reading.cancel()
         errors.reading.cancel()

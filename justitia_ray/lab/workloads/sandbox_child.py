@@ -1,8 +1,8 @@
 """Run the Python program on standard input with limits; started by `sandbox` only.
 
 This file imports only the standard library: it is run by path, isolated (`-I`), without this
-package. Its arguments are the limits as JSON, and a file descriptor to which it writes, before the
-program runs, the guards that it could set. It consists of three processes:
+package. Its arguments are the limits as JSON, and a file descriptor to which it writes the
+protections that it could set, before the program runs. It consists of three processes:
 
     outer     enters new namespaces if allowed; waits for init and exits with its status
     init      process 1 of its namespace: when it ends, the kernel kills all others in it
@@ -23,7 +23,7 @@ _NOBODY = 65534
 
 
 def main(limits: dict[str, int], tell: int) -> None:
-    """Read the program from standard input, set the guards, and run it."""
+    """Read the program from standard input, set the protections, and run it."""
     source = sys.stdin.buffer.read()
     is_root = os.geteuid() == 0
     libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ def _await_child(child: int, libc: ctypes.CDLL) -> None:
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         return
-    os.closerange(0, 256)  # close the outputs, whose readers otherwise wait for their end
+    os.closerange(0, 256)  # close the outputs, because their readers wait until they are closed
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 
@@ -71,7 +71,7 @@ def _nobody_can_read() -> bool:
 def _mount_library(libc: ctypes.CDLL) -> bool:
     """Bind-mount the interpreter's directory from root's home to a readable place.
 
-    The mount is in a separate namespace, invisible to other processes.
+    The mount is in a separate namespace and invisible to other processes.
     """
     shown = "/mnt/python"
     mounted = (

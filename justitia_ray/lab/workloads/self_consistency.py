@@ -27,7 +27,7 @@ _ANSWER = re.compile(r"answer\s*:\s*\$?(-?\d[\d,]*(?:\.\d+)?)", re.IGNORECASE)
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     """Answer a question by a vote among several attempts; see `Workload`.
 
-    The number of attempts is planned for a real model too: it does not depend on the answers.
+    The number of attempts is planned even for a real model: it does not depend on the answers.
     """
     steps = Steps(app, lengths)
     questions = [f"Question: {text}"] * lengths.fan_out("sample")
@@ -36,7 +36,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def vote(attempts: list[str]) -> str:
-    """Return the final number of most attempts, or ""; ties go to the first."""
+    """Return the final number that most attempts have, or ""; with a tie, the first of them."""
     votes = Counter(number for attempt in attempts if (number := final_number(attempt)))
     return votes.most_common(1)[0][0] if votes else ""
 

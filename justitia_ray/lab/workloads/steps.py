@@ -37,14 +37,14 @@ def fits(text: str, max_words: int) -> bool:
 
 
 def room(instruction: str, words: int) -> int:
-    """Return the number of words, at least eight, that a prompt has for material."""
+    """Return the number of words that a prompt has for material; at least eight."""
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 
 def prompt(
     instruction: str, material: str, words: int, *, fill: bool, examples: Sequence[str] = ()
 ) -> str:
-    """Return a prompt of instruction, examples and material with at most `words` words.
+    """Return a prompt of instruction, examples and material, with at most `words` words.
 
     The instruction stays whole, and so do eight words of the material.
 
@@ -52,9 +52,9 @@ def prompt(
         instruction: What the model must do.
         material: Input of the task; cut at the end.
         words: Size of the prompt.
-        fill: Repeat the examples up to that size, or the material where there are none: it then
-            stands for the examples in the recorded prompts, which are longer than ours.
-        examples: Shown before the material: the first ones that leave room for it.
+        fill: Repeat the examples up to that size, or the material if there are no examples. The
+            repetitions replace the examples in the recorded prompts, which are longer than ours.
+        examples: Examples before the material: as many of them as leave room for it.
     """
     wanted = room(instruction, words)
     if not examples:
@@ -85,7 +85,7 @@ class Transcript:
     Args:
         instruction: What the model must do in every turn.
         material: Input of the task.
-        examples: Whole conversations, shown first; as many as leave room for the turns.
+        examples: Whole conversations at the beginning; as many as leave room for the turns.
     """
 
     def __init__(self, instruction: str, material: str, examples: Sequence[str] = ()) -> None:
@@ -143,7 +143,7 @@ def _join_parts(*parts: str) -> str:
 
 
 class Chats(Protocol):
-    """Part of `justitia_ray.client.Application` that agents use."""
+    """The methods of `justitia_ray.client.Application` that agents use."""
 
     async def chat(
         self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
@@ -156,7 +156,7 @@ class AgentResult:
     """Result of an agent."""
 
     answer: str
-    """Answer of the agent; it has no meaning with a random model."""
+    """Answer of the agent; without meaning if the model is random."""
     calls: tuple[CallMade, ...]
     """Inferences in the order of their answers."""
 
@@ -220,7 +220,7 @@ class Steps:
         """Run a turn of a loop on the transcript, numbered from 1; append and return the answer.
 
         Args:
-            name: The loop; its turns are the stages `NAME_1`, `NAME_2`, …
+            name: Name of the loop; its turns are the stages `NAME_1`, `NAME_2`, …
             number: Number of the turn.
             transcript: Earlier answers and observations; the answer is appended.
             stop: Texts at which an answer ends, unless its length is planned.
@@ -238,8 +238,8 @@ class Steps:
     async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:
         """Run the tool before a stage; return its output.
 
-        Under a plan, wait for the planned duration and return "": a random model's request to a
-        tool is noise, and the tool's work would take CPU from the engines.
+        If lengths are planned, wait for the planned duration and return "": the tool request of a
+        random model has no meaning, and the tool's work would take CPU from the engines.
         """
         if self._lengths.steered:
             await self.use_tool(stage)
@@ -247,7 +247,7 @@ class Steps:
         return await tool()
 
     def result(self, answer: str) -> AgentResult:
-        """Return the answer with the inferences so far."""
+        """Return the agent's answer with all inferences so far."""
         return AgentResult(answer, tuple(self._calls))
 
     async def _run_inference(

@@ -31,10 +31,11 @@ _APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
 _PREDICTION = "noisy:2"
 _USUAL_USE, _ITERATION_S = 0.7, 0.03
 _REPLICA_KV_PER_S = _USUAL_USE * PAPER_KV_TOKENS / _ITERATION_S
-"""Service per second of a full replica of the engine, by which all arms are judged."""
+"""Service per second of a full replica of the engine; the same value for all arms."""
 _FITTING = 12.0
-"""Ongoing requests that roughly fill a replica under this load; operators would have to measure
-it."""
+"""Requests in progress that roughly fill a replica under this load; operators would have to measure
+this number.
+"""
 _UP_S: Seconds = 10.0
 _OURS, _SERVE = "drain time", "requests, Serve's defaults"
 _FITTED, _SAME_DELAYS = "requests, 12 a replica", "requests, 12 a replica, our delays"
@@ -42,13 +43,13 @@ _FIXED = (3, 4, 6)
 
 
 def _patience_s(load_s: Seconds) -> Seconds:
-    """Return the default of `autoscaling.downscale_delay_s` for a loading time."""
+    """Return the default of `autoscaling.downscale_delay_s` for a replica's loading time."""
     return max(120.0, 2 * load_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Run with one autoscaler."""
+    """Simulated run with one autoscaler."""
 
     load: HourLoad
     load_s: Seconds

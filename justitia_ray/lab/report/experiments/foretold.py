@@ -1,4 +1,4 @@
-"""Accuracy of the guard's shadow of VTC: predicted deadlines over true ends under VTC."""
+"""Accuracy of the shadow of VTC: predicted over true completion times under VTC."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ class Foretelling:
     load: SuiteLoad
 
     def run(self) -> Mapping[str, list[float]]:
-        """Return the applications' ratios by class.
+        """Return, by class, the ratios of predicted to true completion times of applications.
 
         Raises:
             ConfigError: If the data directory lacks files.

@@ -170,8 +170,9 @@ TWO_DM = Experiment(
 
 _ELEPHANT_POLICIES = ("srjf", "vtc", "justitia")
 _PACES_S = {"one a second": 1.0, "one in 1.6 s": 1.6}
-"""Seconds between arrivals: the paper's pace, which overloads this replica, and one near its
-capacity."""
+"""Seconds between arrivals: the paper's value, which overloads this replica, and a value near its
+capacity.
+"""
 
 
 def _arm_counts(scale: Scale) -> list[int]:
@@ -268,7 +269,7 @@ _ARMS: dict[str, tuple[str, PolicyOptions, bool]] = {
     "justitia, not settling": ("justitia", (("clock", "unsettled"),), False),
     "srjf": ("srjf", (), False),
 }
-"""Policy, options, and whether charges are the service's, by name of the arm."""
+"""Policy, options, and whether charges are made as in the service, by name of the arm."""
 _EXACT = "λ = 1"
 
 

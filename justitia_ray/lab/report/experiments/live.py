@@ -1,6 +1,6 @@
-"""Measurements of `scripts/bench_live` on live engines, beside simulations of the same runs.
+"""Measurements of `scripts/bench_live` on live engines, compared with simulations of the same runs.
 
-The runs are recorded: a report reads their figures from `live.json` and runs nothing.
+The runs are recorded: a report reads their figures from `live.json`, and simulates nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,10 @@ _SIMULATED = ReportMetric("simulated_mean_jct_s", "mean JCT simulated", unit="s"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """Recorded run of the service; runs are compared by identity, so equal figures stay apart."""
+    """Recorded run of the service.
+
+    Runs are compared by identity, so that equal figures stay separate.
+    """
 
     figures: Mapping[str, Any]
     """Figures of the run, or of all arms with its seed."""
@@ -145,7 +148,7 @@ _PLAYED = (
     *("mean_jct_s", "p90_jct_s", "no_later_than_vtc", "worst_ratio_to_vtc"),
     *("kv_utilization", "preemptions"),
 )
-"""Figures of the run on engines, as named in `summary.json`."""
+"""Figures of the run on engines, by their names in `summary.json`."""
 
 
 def _row_figures(row: Mapping[str, Any], arm: str) -> Mapping[str, float | None]:
@@ -238,7 +241,7 @@ def _compare_elephant(live: Mapping[str, Any]) -> Experiment:
 def _describe_recording(live: Mapping[str, Any]) -> str:
     load, machine = live["load"], live["machine"]
     noise = ""
-    if control := live.get("control"):  # earlier releases had no control run
+    if control := live.get("control"):  # releases before the control run was added have none
         noise = (
             f"{control} is vtc played once more: what it differs from vtc by is the noise by which "
             "to read the other arms. "

@@ -53,7 +53,7 @@ TITLES = {
     "longest": "Longest completion time",
 }
 _EARLIER = 1000
-"""Offset from a load's seed to the seed of the load before it."""
+"""Offset from the seed of a load to the seed of the load that preceded it."""
 
 
 def load(scale: Scale, seed: int, density: float, applications: int | None = None) -> SuiteLoad:
@@ -69,7 +69,7 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
 
 
 def earlier_load(load: SuiteLoad) -> SuiteLoad:
-    """Return the load that has ended before a load: the same suite with another seed."""
+    """Return the load that preceded a load and has ended: the same suite with another seed."""
     return replace(load, seed=load.seed + _EARLIER)
 
 
@@ -87,8 +87,8 @@ def arms_at(
     """Return the function for the arms of a comparison of policies at several densities.
 
     Args:
-        densities: Each is a group of arms: `1x`, `2x`, ….
-        names: Policies, run with their defaults.
+        densities: Densities of the load; each gives a group of arms: `1x`, `2x`, ….
+        names: Policies, run with their default options.
         variants: Options of justitia by name of the arm.
         quick_densities: Densities of a quick report; None: all.
     """
@@ -106,7 +106,7 @@ def arms_at(
 
 
 def offered_load(applications: Sequence[ApplicationResult]) -> float:
-    """Return the total cost over the service of a full replica from first to last arrival."""
+    """Return the load's total cost over the service of a full replica while it arrives."""
     arrivals = [a.arrived_at_s for a in applications]
     work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
     return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))
@@ -123,9 +123,9 @@ def measure(outcomes: Outcomes) -> Measures:
 
 
 def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None = None) -> Charts:
-    """Return a function that charts completion times at 3x over those of `vtc`, over all seeds.
+    """Return a function that charts completion times over those of `vtc`, at density 3.
 
-    A curve is a cumulative distribution: the share of applications below a ratio.
+    A curve is a cumulative distribution over all seeds: the share of applications below a ratio.
     """
 
     def charts(_scale: Scale, found: Found) -> list[Chart]:
@@ -146,7 +146,7 @@ def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None
 def bar_charts(
     name: str, groups: Sequence[str], arms: Sequence[str], metrics: Mapping[str, ReportMetric]
 ) -> Charts:
-    """Return a function that charts arms as bars by group, with a chart for each metric."""
+    """Return a function that charts arms as bars by group, one chart for each metric."""
     places = list(enumerate(groups))
 
     def charts(_: Scale, found: Found) -> list[Chart]:
@@ -173,7 +173,7 @@ def metric_chart(
         found: Outcomes by seed.
         measure: Computes the metrics from outcomes.
         chart: Template with name, title, x label and scales.
-        places: (x, group) of each point.
+        places: Position x and group of each point.
         arms: Names of the arms.
         metric: The metric that is drawn.
     """

@@ -1,4 +1,4 @@
-"""Both orders of justitia and its guard: known and learned costs, the papers' loads and others."""
+"""Both orders of justitia and its guard, with known and learned costs, on several loads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -59,7 +59,7 @@ _COMPARISONS = (
 
 
 def _relative_figures(outcomes: Outcomes) -> Measures:
-    """Return the figures of each arm, relative to the `vtc` and `alone` arms of its group."""
+    """Return each arm's figures relative to the arms `vtc` and `alone` of its group."""
     measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
     for arm, run in outcomes.items():
         under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
@@ -125,7 +125,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    """Return the arms for loads on which the guard was not tuned."""
+    """Return the arms for loads that were not used to tune the guard."""
     variants = {"sgps": PASSING, "guard": GUARD}
     at_1x = nine_class.load(scale, seed, 1)
     mice = scale.pick((400,), (50,))[0]
@@ -154,7 +154,7 @@ _GUARD_TARGETS = (
     ("2x", 1.25, 0.0, 0.98),
     ("3x", 1.25, 0.01, 0.985),
 )
-"""Density, and limits: worst ratio to VTC, mean against SRJF, share no later than under VTC."""
+"""Density, and limits on: worst ratio to VTC, mean against SRJF, share no later than under VTC."""
 
 
 def _guard_targets() -> tuple[Target, ...]:

@@ -1,4 +1,4 @@
-"""Calibration of expected starts, compared with the waiting times of the last hour."""
+"""Calibration of predicted starts, compared with the waiting times of the last hour."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,8 +25,9 @@ from justitia_ray.units import Seconds
 _PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
 _DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
 _SEATS, _SEATS_DENSITY = 6, 2
-"""Seats and density of a load that is limited by seats, not memory; the paper's engine has 256
-seats."""
+"""Seats per replica and density of a load that is limited by seats, not by memory; the paper's
+engine has 256 seats.
+"""
 _SHORT_OF_SEATS = f"{_SEATS_DENSITY}x, true costs, {_SEATS} seats"
 _AT_ARRIVAL, _LATER = "at arrival", "later"
 _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
@@ -35,14 +36,14 @@ _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("60 to 300 s", 60.0, 300.0),
     ("more than 300 s", 300.0, float("inf")),
 )
-"""Groups of predictions by their median."""
+"""Ranges of the predicted median by which predictions are grouped."""
 _LEAST, _MOST = 0.75, 0.85
 """Allowed share of true starts from p10 to p90: 80 % ± 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Run with predictions of the starts of waiting applications."""
+    """Simulated run that predicts the starts of waiting applications."""
 
     load: SuiteLoad
     prediction: str

@@ -1,4 +1,4 @@
-"""Predictors compared with each other and the true costs (Justitia v1, Table II; v2, Table 1)."""
+"""Predictors compared with each other and with true costs (Justitia v1, Table II; v2, Table 1)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -52,7 +52,7 @@ _RECIPES = {
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (CLASS_MEDIAN, _LEARNED)}
 """Recipes of a quick report, without large networks."""
 _JOINED = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
-"""Classes with texts in their recorded runs."""
+"""Classes whose recorded runs contain the input texts."""
 _NINE, _SEVEN = "mean of the nine classes", "mean of the seven with recorded runs and texts"
 
 _ERROR = ReportMetric("mean_relative_error", "mean error", is_share=True)
@@ -64,18 +64,20 @@ _TRAIN_S = ReportMetric("train_s", "training, all classes", unit="s", is_timing=
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Run of the suite with costs that a recipe predicts out of fold."""
+    """Run of the suite with costs that a recipe predicts for unseen applications (out of fold)."""
 
     recipe: str
     load: SuiteLoad
     is_cautious: bool = False
     """Whether the scheduler receives p90 instead of the estimate."""
     is_served: bool = False
-    """Whether charges are the service's: a factor above the prediction, raised at known stages."""
+    """Whether charges are made as in the service: a factor above the prediction, raised at known
+    stages.
+    """
     policy: str = "justitia"
     options: PolicyOptions = ()
     earlier: SuiteLoad | None = None
-    """Earlier load from which the stages of classes are known; None: they are unknown."""
+    """Load from which the stages of classes are learned before; None: stages are unknown."""
 
     def run(self) -> RunResult:
         """Train the models if needed, predict, and simulate.
@@ -119,13 +121,13 @@ class Predicted:
 
 @lru_cache(maxsize=2)
 def _learned_from(load: SuiteLoad) -> tuple[Observation, ...]:
-    """Return a predictor's knowledge after all applications of a load have ended."""
+    """Return what a predictor knows after all applications of a load have ended."""
     return tuple(foretell(load.build(), PAPER_ENGINE).observed)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorErrors:
-    """Errors of a recipe on out-of-fold predictions."""
+    """Errors of a recipe's predictions for unseen applications (out of fold)."""
 
     recipe: str
     data_dir: Path
@@ -157,7 +159,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
         for name, recipe in _recipes_at(scale).items():
-            if density == 2 or name == _LEARNED:  # the papers compare predictors at 2x load
+            if density == 2 or name == _LEARNED:  # the papers compare predictors at density 2
                 found[Arm(group, name)] = Predicted(recipe, load)
         if not scale.is_quick:
             found[Arm(group, _CAUTIOUS)] = Predicted("mlp", load, is_cautious=True)

@@ -1,4 +1,4 @@
-"""Sessions of coding agents: the value of keeping their contexts in the prefix cache."""
+"""Sessions of coding agents: the gain of keeping their contexts in the prefix cache."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -26,17 +26,18 @@ from justitia_ray.units import Seconds
 
 _REPLICAS = (1, 4)
 _CELLS = ((0.9, 0.0), (1.5, 0.0), (3.0, 0.0), (3.0, 1.0), (3.0, 2.0))
-"""(load, host memory in multiples of the KV memory)."""
+"""Load, and host memory in multiples of the KV memory, of each group of arms."""
 _LONGEST_GAP_S: Seconds = 600.0
-"""Longest pause of a user: longer ones, one in twenty, are cut to ten minutes. Runs that lasted for
-days would not differ otherwise."""
+"""Longest pause of a user. Longer pauses, one in twenty, are cut to ten minutes; otherwise runs
+would last for days without other results.
+"""
 _QUICK_SESSIONS, _QUICK_PROFILES, _QUICK_REPLICAS = 60, tuple(PROFILES)[-1:], (4,)
 _QUICK_CELLS = ((0.9, 0.0), (3.0, 0.0))
 _PINNED = "pinned"
 
 
 class BestPlay(NamedTuple):
-    """The run of an arm with the settings that gave the least mean."""
+    """The run of an arm with the settings that gave the lowest mean completion time."""
 
     setting: int
     """Index of the settings among those that were tried."""
@@ -50,10 +51,10 @@ class SessionPlay:
     data_dir: Path
     settings: SessionSettings
     sessions: int | None = None
-    """Number of sessions, from the start of the file; None: all."""
+    """Number of sessions, counted from the start of the file; None: all."""
 
     def run(self) -> BestPlay:
-        """Simulate the sessions with each setting and return the best run.
+        """Simulate the sessions with each setting and return the run with the lowest mean.
 
         Raises:
             ConfigError: If the data directory lacks the sessions.
@@ -66,7 +67,7 @@ class SessionPlay:
         return min(plays, key=lambda play: _mean_s(play.result))
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the settings, those that are tried, and the number of sessions."""
+        """Return the settings of the run, those that are tried, and the number of sessions."""
         return {
             **asdict(self.settings),
             "tried": [dict(options) for options in ARMS[self.settings.arm].grid],

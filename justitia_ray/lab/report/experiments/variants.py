@@ -114,8 +114,8 @@ _POLICIES = ("fcfs", "vtc", "srjf", "justitia")
 def at_offered_load(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
     """Return the applications of a suite with arrivals stretched to an offered load.
 
-    The offered load is the total cost over what one replica delivers in the window when its memory
-    is always full.
+    The offered load is the total cost over the service of one replica in the window of arrivals, if
+    its memory is always full.
     """
     applications = suite.build()
     assert suite.window_s is not None
@@ -184,9 +184,11 @@ OFFERED_LOAD = Experiment(
 
 _REPLICAS_POLICIES = ("vtc", "justitia")
 _EACH = 20
-"""Applications per replica; 64 replicas have 1,280."""
+"""Applications per replica; 64 replicas get 1,280 applications."""
 _REPORT_INTERVAL_S = 1.0
-"""Report interval of the service's replicas; simulating reports at every event would take hours."""
+"""Report interval of replicas, as in the service; simulating a report at every event would take
+hours.
+"""
 
 
 def _replica_count_names(scale: Scale) -> dict[int, str]:
@@ -231,7 +233,7 @@ REPLICAS = Experiment(
 
 
 _OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm", "justitia-guarded"}
-"""Policies that are left out: variants compared by `vtc-real` and `orders`, and `rpm`."""
+"""Policies that are not compared here: variants that `vtc-real` and `orders` compare, and `rpm`."""
 _NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 
@@ -273,9 +275,11 @@ _AS_ONE = "as one"
 
 
 def merge_parts(suite: SuiteLoad, number: float) -> list[WorkloadApplication]:
-    """Return the gaming suite with the splitter's inferences merged into `number` applications.
+    """Return the gaming suite with the splitting tenant's inferences merged into applications.
 
-    The splitter's applications come last.
+    There are `number` such applications.
+
+    The applications of this tenant come last.
     """
     applications = suite.build()
     pieces = [a for a in applications if a.tenant == SPLITTER]

@@ -1,4 +1,4 @@
-"""Experiments of the VTC paper: Fig. 3 to 10, Tables 2 to 6 with Fig. 19, Fig. 15 and 16.
+"""Experiments of the VTC paper: Fig. 3 to 10, 15, 16 and 19, Tables 2 to 6.
 
 Each request is an application of one inference on an A10G, each client a tenant; policies compare
 tenants.
@@ -56,15 +56,15 @@ from justitia_ray.sim.engine_profile import EngineProfile, load_profile
 from justitia_ray.units import Seconds
 
 _RECORDED = "measured on an A10G"
-"""Group of arms that VTC's authors measured."""
+"""Group of arms with runs that VTC's authors measured."""
 
 _COSTED = ("vtc", "lcf", "vtc-predict", "vtc-oracle", "vtc-noisy")
-"""Policies with a cost function."""
+"""Policies that charge by a cost function."""
 _OPTIONS: dict[str, PolicyOptions] = {
     **dict.fromkeys(_COSTED, (("unit", "tenant"),)),
     "justitia": (("fairness", "tenant"),),
 }
-"""Options by which each policy compares clients."""
+"""Options with which each policy compares tenants as clients."""
 
 _MOST = ReportMetric("most_difference", "max diff", unit="service/s")
 _MEAN = ReportMetric("mean_difference", "avg diff", unit="service/s")
@@ -87,7 +87,7 @@ _JUSTITIA = (
     "fight: beside it stands what knowing them is worth."
 )
 _BOUND = 2 * 2 * 10_000
-"""2·max(w_p·L_input, w_q·M) of VTC's Theorem 4.4, with M = 10,000 and w_q = 2."""
+"""Bound 2·max(w_p·L_input, w_q·M) of VTC's Theorem 4.4, with M = 10,000 and w_q = 2."""
 
 
 def _arms_of_suite(
@@ -100,15 +100,15 @@ def _arms_of_suite(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Arms:
-    """Return the arms of a suite at full length, which the paper's state requires.
+    """Return the arms of a suite. Runs have full length, because the paper's state is reached late.
 
     Args:
         suite: Name of the suite.
-        names: Policies; they compare clients.
-        files: Recorded runs by arm.
-        limits: Requests per minute of the arms `rpm N`: fcfs on the requests within the limit; the
-            others are refused.
-        cost: Cost function of the policies that charge by one; None: their default.
+        names: Policies of the arms; they compare tenants as clients.
+        files: Files of recorded runs, by arm.
+        limits: Requests per minute of the arms `rpm N`, which run fcfs on the requests within the
+            limit and refuse the others.
+        cost: Cost function of the policies that have one; None: their default.
         count: Number of requests; None: all.
         quick_count: Number of requests in a quick report; None: `count`.
     """
@@ -210,7 +210,7 @@ def _chart_instants(span_s: Seconds) -> Floats:
 
 
 def _without_missing(label: str, at: Floats, values: Floats) -> Series:
-    """Return a curve without points that have no value."""
+    """Return a curve without the points that have no value."""
     points = zip(at.tolist(), values.tolist(), strict=True)
     return Series(label, [(t, value) for t, value in points if not math.isnan(value)])
 
@@ -402,7 +402,9 @@ _REAL_ARMS = ("fcfs", "lcf", "vtc", "vtc-predict", "vtc-oracle", "justitia")
 _LIMITS = (5, 20, 30)
 _PREDICTORS = ("vtc", "vtc-noisy", "vtc-oracle")
 _EIGHT_CLIENTS_COUNT = 1_584
-"""Requests in six minutes, as in the published run; all clients remain backlogged for ten."""
+"""Requests that arrive in six minutes, as in the published run; all clients are backlogged for ten
+minutes.
+"""
 _AGAINST_VTC = compare_with("vtc", "most_difference", "mean_difference", "tokens_per_s")
 _DEFINITION = (
     "Service is p + 2d a second in windows of 60 s; a difference is the sum over clients of "
