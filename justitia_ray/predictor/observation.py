@@ -20,16 +20,17 @@ from justitia_ray.predictor.stored import AtLeastOne, Count, NotNegative, Positi
 from justitia_ray.units import Tokens
 
 LEAST_TRAINED_ON = 5
-"""Minimum number of samples for training; with fewer, the class mean is as good."""
+"""Minimum number of samples for training; with fewer samples the class mean is as good."""
 LEAST_HELD_BACK = 3
 LEAST_MINIMUM_SAMPLES = LEAST_TRAINED_ON + LEAST_HELD_BACK
-"""Minimum number of samples of a class with which a model can be trained and judged. Defined here
-because the configuration starts faster without numpy."""
+"""Minimum number of samples with which a model of a class can be trained and compared. It is
+defined in this module because the configuration starts faster without numpy.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Stored):
-    """Finished application, as training and tests use it."""
+    """Finished application as used for training and tests."""
 
     kv_token_time: Positive
     """True cost of the application, in token·iterations."""
@@ -40,7 +41,7 @@ class Sample(Stored):
     features: InputFeatures | None
     """Features of the input; None if the input is unknown."""
     input_text: str | None = None
-    """Input text; kept only in offline training and with the setting `store_inputs`."""
+    """Input text; kept only in offline training, or with the setting `store_inputs`."""
 
     @classmethod
     def of_calls(cls, calls: Iterable[tuple[Tokens, Tokens]], text: str) -> Self:
@@ -91,22 +92,22 @@ _Stage = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Observation(Stored):
-    """Finished application with its class and stages, as the predictor learns it."""
+    """Finished application with its class and stages, from which the predictor learns."""
 
     application_class: ClassName
     sample: Sample
     stages: Annotated[tuple[_Stage, ...], Field(max_length=MAXIMUM_STAGES)] = ()
-    """Service of each stage; empty if unknown."""
+    """Sums of each stage; empty if unknown."""
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Rules that recognise applications whose callers close them explicitly."""
+"""Recognition rules for applications whose callers close them explicitly."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
     """Return whether an application ended as planned, so that its cost can be learned.
 
-    A recognised session or conversation, which no caller closes, ends by being idle.
+    A recognised session or conversation, which no caller closes, ends as planned when it expires.
     """
     by_idling = ended.outcome is Outcome.EXPIRED and ended.recognized_by not in _CLOSED_BY_CALLERS
     ran = ended.outcome is Outcome.FINISHED or by_idling

@@ -1,4 +1,4 @@
-"""The predictor that learns in service: estimates, and each class's models and trainings.
+"""The predictor that learns while it serves: estimates, and each class's models and trainings.
 
 An estimate uses the first available of: a model of the class, if the input is known; the mean of
 the class; classes whose inputs have a similar form; one inference of the request's own size.
@@ -49,7 +49,7 @@ class LearningSettings:
     """Finished applications with known inputs that a class needs for a model."""
     history_per_class: int = 500
     kind: str = "mlp"
-    """Kind of models, as `train` takes it."""
+    """Kind of models to train, as for `train`."""
     seed: int = 0
 
 
@@ -63,7 +63,7 @@ class EndedTraining:
     index: VersionIndex
     """Versions of the class after the training."""
     model: TrainedModel | None
-    """New model if it takes over; else None."""
+    """New model if it takes over; otherwise None."""
     outcome: dict[str, Any]
     """Record of the training as JSON."""
 
@@ -127,7 +127,7 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # the prior's spread around the new estimate
+        # keep the prior's ratio of p90 to the cost
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 
@@ -136,16 +136,16 @@ class LearningPredictor:
     ) -> str:
         """Learn from a finished application; return the class whose entry counts it.
 
-        If its error reveals that the class has changed, only later samples count from then on, in
-        the mean as in the next training; the mean replaces a model that is worse.
+        If the prediction error reveals that the class has changed, only samples since the change
+        count, in the mean and in the next training; the mean replaces a model that is worse.
 
         Args:
             application_class: Class of the application.
-            sample: Its input, and the service that it received.
+            sample: Sample of the application: its input, and the service that it received.
             stages: Service of each of its stages; empty if unknown.
 
         Returns:
-            The class whose entry counts it: `other` beyond the bound.
+            The class whose entry counts the application: `other` beyond the bound.
 
         Raises:
             RequestError: If the class name is not valid.
@@ -187,7 +187,7 @@ class LearningPredictor:
             at: Time of the training, for its record; seconds since 1970.
 
         Raises:
-            StoreError: If the bytes are no model; the training must still be ended.
+            StoreError: If the bytes are not a model; the training must still be ended.
         """
         ended = self.judge(job, data, at)
         self.take_over(job.application_class, ended)
@@ -227,12 +227,12 @@ class LearningPredictor:
         return self._life_of(job.application_class).note_failure(now)
 
     def index(self, application_class: str) -> VersionIndex:
-        """Return the versions of a class; an empty index if it has none."""
+        """Return the versions of a class's model; an empty index if it has none."""
         life = self._lives.get(application_class)
         return VersionIndex() if life is None else life.index
 
     def serving(self, application_class: str) -> int:
-        """Return the version that serves a class; 0 for the class mean."""
+        """Return the number of the version that serves a class; 0: the class mean serves."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.serving
 
@@ -250,8 +250,8 @@ class LearningPredictor:
     ) -> None:
         """Set the model that serves a class; (None, 0) for the class mean.
 
-        The model is `index.active`, or an earlier one if that cannot be read: then the class is
-        trained again as soon as it has samples enough.
+        The model is `index.active`, or an earlier version if that one cannot be read. Then the
+        class is trained again as soon as it has enough samples.
         """
         life = self._life_of(self.means.entry_of(application_class))
         life.serve(index, model, number)

@@ -2,8 +2,8 @@
 
 Running sums over finished applications, by class and stage (`core.stages` defines stages). They
 predict the length of an inference from its stage and prompt, the remaining work of its application
-at that stage, and the stages that usually follow. The input of an application is not used: models
-of its cost use it.
+at that stage, and the stages that usually follow. Models of the cost use the input of an
+application; these statistics do not.
 """
 
 import math
@@ -24,34 +24,37 @@ from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 _MEAN_WEIGHT = 1.0
 _SLOPE_WEIGHT = 8.0
-"""Weight, in applications, of the prior that a stage is like its class, and of the prior that its
-output does not depend on the prompt. On recorded runs of eight classes the mean absolute error,
-over the mean length, was 0.325 after a tenth of the runs and 0.311 after 80 %; with a mean weight
-of 2 and 4 it was 0.336 and 0.358 after a tenth; slope weights of 2 to 32 made it 0.333 to 0.347 (at
-2)."""
+"""Weight, in applications, of two priors: that a stage is like its class, and that its output does
+not depend on the prompt. On recorded runs of eight classes the mean absolute error, over the mean
+length, was 0.325 after a tenth of the runs and 0.311 after 80 %. With weights of 2 and 4 for the
+first prior it was 0.336 and 0.358 after a tenth; with weights of 2 to 32 for the second it was
+0.333 to 0.347 (with 2 for the first).
+"""
 
 _FAN_OUT_WEIGHT = 4.0
-"""Weight, in applications, of the prior that remaining work does not depend on the fan-out."""
+"""Weight, in applications, of the prior that remaining work does not depend on the number of
+inferences of the stage (fan-out).
+"""
 
 CHARGE_FACTOR = 2.0
 """Factor from the expected cost to the charge, the same for all applications.
 
 Errors are asymmetric: an overcharge is refunded and delays no other application, but an application
 that exceeds its charge falls back when it is nearly done. On the nine-class suite (300
-applications, seeds 1 to 5, models of other runs) mean completion time is then 9.1, 7.9 and 5.3 %
-above that with exact predictions at 3x, 1.5x and 1x; at a factor of 1 it is 19.9, 22.3 and 16.3 %.
-Three is as good, with larger worst cases.
+applications, seeds 1 to 5, models from other runs) the mean completion time with this factor is
+9.1, 7.9 and 5.3 % above that with exact predictions at load densities 3, 1.5 and 1; with a factor
+of 1 it is 19.9, 22.3 and 16.3 % above. A factor of 3 is as good, with larger worst cases.
 """
 
 _LARGEST = 10**30
-"""Bound of all sums, far above the sums of real applications."""
+"""Limit of all sums, far above the sums of real applications."""
 _Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
 _SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
 """Sum of squared deviations below which a spread counts as zero."""
 
 _WIDEST = 3.0
-"""Largest deviation of a prompt from the mean that is used, in standard deviations."""
+"""Largest deviation of a prompt length from the mean that is used, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,9 @@ class Expectation:
     inferences_to_come: float
     """Number of inferences of the application from this stage on, at least 1."""
     remaining_kv_token_time: KvTokenTime | None
-    """Expected work from this stage on, given the inferences that were submitted at the stage. None
-    if it is unknown: no application has reached the stage, or the estimate on arrival is all that
-    is known."""
+    """Expected work from this stage on, given the inferences submitted at the stage. None if
+    unknown: no application has reached the stage, or only the estimate on arrival is known.
+    """
 
 
 def still_needed(
@@ -74,13 +77,13 @@ def still_needed(
     """Return an application's work from a stage on, at least that of its submitted inferences.
 
     Submitted inferences will be served, whatever the statistics of the class: an application of a
-    new class that begins with forty inferences is not one inference large. On the nine-class suite
-    with no application known beforehand (300 at 3x, seeds 1 to 3, charged once) mean completion
-    time is 28 % above that with exact predictions; without this floor 155 %, without later
-    estimates 173 %.
+    new class that begins with forty inferences is larger than one inference. On the nine-class
+    suite without earlier applications (300 applications at density 3, seeds 1 to 3, charged once)
+    the mean completion time is 28 % above that with exact predictions; without this lower bound 155
+    %, without later estimates 173 %.
 
     Args:
-        expected: Answer of the stage table; None if it has none.
+        expected: Expected remaining work from the stage table; None if the table has none.
         output_tokens: Length of one sequence of the inference.
         prompt_tokens: Prompt of one sequence.
         sequences: Sequences submitted at the stage so far, with this inference's.
@@ -105,7 +108,7 @@ class StageStatistics(Stored):
     prompt_squares: _Sum = 0.0
     output_mean: _Sum = 0.0
     products: _SignedSum = 0.0
-    """Sum of products of prompt and output deviations."""
+    """Sum of the products of prompt deviations and output deviations."""
     fan_out_mean: _Sum = 0.0
     """Mean number of an application's inferences at this stage."""
     fan_out_squares: _Sum = 0.0
@@ -113,13 +116,13 @@ class StageStatistics(Stored):
     """Mean number of inferences from this stage on, including this stage."""
     kv_token_time_to_come: _Sum = 0.0
     fan_out_products: _SignedSum = 0.0
-    """Sum of products of fan-out deviations and deviations of `kv_token_time_to_come`."""
+    """Sum of the products of fan-out deviations and deviations of `kv_token_time_to_come`."""
     longest_output_mean: _Sum | None = None
-    """Mean length of the applications' longest sequences; None in tables of release 0.2.0."""
+    """Mean output of the applications' longest sequences; None in tables of release 0.2.0."""
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
     """Number of applications that continued after a known gap; None counts as 0."""
     gap_mean_s: _Sum | None = None
-    """Mean gap in seconds over the applications in `gaps`; None without any."""
+    """Mean gap in seconds over the applications counted in `gaps`; None if there are none."""
 
     def add_application(self, stages: Sequence[StageServed]) -> None:
         """Add an application, given its stages from this one on."""
@@ -151,7 +154,7 @@ class StageStatistics(Stored):
 
     @property
     def longest_output(self) -> float:
-        """Mean output of an application's longest sequence; if unknown, of its mean sequence."""
+        """Mean output of an application's longest sequence, or of its mean sequence if unknown."""
         known = self.longest_output_mean
         return self.output_mean if known is None else known
 
@@ -167,7 +170,7 @@ class StageStatistics(Stored):
         return mean + slope * deviation
 
     def remaining(self, inferences: int) -> KvTokenTime:
-        """Return the work from this stage on for an application with `inferences` inferences at it.
+        """Return the work from this stage on of an application with `inferences` inferences there.
 
         A large fan-out usually means that later stages are large too.
         """
@@ -214,13 +217,13 @@ class StageTable:
         self._max_classes = max_classes
         self._classes: dict[str, list[StageStatistics]] = {}
         self._usual: dict[str, tuple[ExpectedStage, ...]] = {}
-        """Cache of the usual stages of classes since their last observation."""
+        """Cache of the usual stages of each class, until the next observation of the class."""
 
     def observe_stages(self, application_class: str, stages: Sequence[StageServed]) -> str:
         """Learn the stages of a finished application; no effect if they are unknown.
 
         Returns:
-            The class whose statistics count it: `other` beyond the bound.
+            The class whose statistics count the application: `other` beyond the bound.
         """
         name = self._entry_of(application_class)
         if stages:
@@ -241,11 +244,11 @@ class StageTable:
         max_tokens: Tokens | None,
         inferences: int = 1,
     ) -> Expectation | None:
-        """Return the expectation at a stage of an application; None if nothing was learned.
+        """Return the expectation for a stage of an application; None if none was learned.
 
         Args:
             application_class: Class of the application.
-            stage: Stage of the inference, from 0.
+            stage: Stage of the inference; the first is 0.
             prompt_tokens: Prompt of one of its sequences.
             max_tokens: Largest output of one of its sequences; None if not bounded.
             inferences: Inferences submitted at this stage so far, with this one.
@@ -270,16 +273,16 @@ class StageTable:
     def expected_stages(self, application_class: str, stage: int) -> tuple[ExpectedStage, ...]:
         """Return the expected stages of an application from `stage` on.
 
-        They are those that at least half of the applications which reached it went on to, each with
-        the means of the applications that had it; empty if no application of the class has reached
-        it.
+        A stage is expected if at least half of the applications that reached `stage` reached it,
+        too. Each has the means of the applications that had it. Empty if no application of the
+        class has reached `stage`.
 
-        Deadlines of VTC predicted with them (`lab.foretold`) differ by 25 % from those by true
-        stages when an application arrives, and by 17 % when a later stage begins: means over the
-        classes of the nine-class suite (300 applications in 540 and in 270 s, seeds 201 and 203, a
-        table of 900 others). With every stage ever seen, weighted by the chance that it is reached,
-        they differ by 33 and 25 %; scaling by a fan-out that is larger than usual gains half a
-        point.
+        Deadlines under VTC predicted with these stages (`lab.foretold`) differ from those with true
+        stages by 25 % when an application arrives, and by 17 % when a later stage begins: means
+        over the classes of the nine-class suite (300 applications in 540 and in 270 s, seeds 201
+        and 203, a table of 900 others). With all stages ever seen, weighted by the chance that they
+        are reached, they differ by 33 and 25 %. Scaling by a larger fan-out than usual gains half a
+        percentage point.
         """
         name = self._entry_of(application_class)
         known = self._classes.get(name, ())
@@ -294,9 +297,9 @@ class StageTable:
     def stages_to_tell(
         self, application_class: str, stage: int, inferences: int
     ) -> tuple[ExpectedStage, ...]:
-        """Return the stages to send with an inference that starts a later stage; else none.
+        """Return the stages to send with an inference that starts a later stage; otherwise none.
 
-        The opening of its application has sent those from the first on.
+        The stages from the first on were sent when the application was opened.
         """
         begins = stage > 0 and inferences == 1
         return self.expected_stages(application_class, stage) if begins else ()
@@ -331,7 +334,7 @@ class StageTable:
 def _usual_stages(known: Sequence[StageStatistics]) -> tuple[ExpectedStage, ...]:
     """Return the mean of each stage of a class over the applications that reached it.
 
-    Rounded to whole tokens and hundredths, since every digit is stored with each application.
+    Rounded to whole tokens and hundredths, because all digits are stored with each application.
     """
     to_come = [here.applications * here.kv_token_time_to_come for here in known]
     costs = map(operator.sub, to_come, [*to_come[1:], 0.0])

@@ -1,4 +1,4 @@
-"""Base of dataclasses that are sent or stored as JSON, and validated when they are read."""
+"""Base of dataclasses that are sent or stored as JSON, and validated when read."""
 
 from dataclasses import Field as DataclassField
 from functools import cache
@@ -63,7 +63,7 @@ def _error_message(error: ValidationError) -> str:
     """Return a message about the first invalid field."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
-    if first["type"] == "value_error":  # from a validator of several fields
+    if first["type"] == "value_error":  # raised by a validator that checks several fields together
         return f"{place}: {first['ctx']['error']}".removeprefix(": ")
     if first["type"] == "missing":
         return f"{place} is missing"

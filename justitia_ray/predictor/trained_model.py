@@ -1,4 +1,4 @@
-"""A trained model of a class: rows from features, networks of a row, calibrated answers.
+"""A trained model of a class: features become rows, networks read rows, outputs are calibrated.
 
 Predicting needs neither scikit-learn nor torch.
 """
@@ -29,7 +29,8 @@ class CostPrediction:
 
 WIDEST_DEVIATIONS = 4.0
 """Standard deviations to which inputs are clipped, so that a model does not extrapolate to an input
-of 1 MB."""
+of 1 MB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +77,39 @@ class DesignMatrix:
 
 
 REACH = 10.0
-"""Maximum factor between an estimate and the range of training costs."""
+"""Maximum factor by which an estimate may lie outside the range of training costs."""
 
 LARGEST_LOG_COST = 300.0
-"""Bound of ln(cost) in a model file, far above real costs; its exponential is finite."""
+"""Limit of ln(cost) in a model file, far above real costs; its exponential is finite."""
 _LogCost: TypeAlias = Annotated[
     float, Field(ge=-LARGEST_LOG_COST, le=LARGEST_LOG_COST, strict=True)
 ]
 
 _SHIFT_WEIGHT = 20
-"""Number of zero errors with which the shift, itself an estimate, is averaged. On the recorded runs
-this reduced the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9 to 27.8 %, and
-changed nothing after 100."""
+"""Number of errors of 0 that are averaged with the errors from which the shift is estimated. On the
+recorded runs this reduced the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9
+to 27.8 %, and changed nothing after 100.
+"""
 _ENOUGH = 20
-"""Number of errors from which p10 and p90 are quantiles of the errors."""
+"""Number of errors with which p10 and p90 are taken as quantiles of the errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostCalibration(Stored):
-    """Shift and spread of a model's raw answers, as logarithms of token·iterations."""
+    """Shift and spread of a model's outputs, as logarithms of token·iterations."""
 
     shift: _LogCost
-    """Number added to the raw answer."""
+    """Number added to the model's output."""
     below: _LogCost
-    """Distance from the cost to p10, <= 0."""
+    """Logarithm of p10 over the predicted cost, <= 0."""
     above: _LogCost
-    """Distance from the cost to p90, >= 0."""
+    """Logarithm of p90 over the predicted cost, >= 0."""
     least: _LogCost
-    """Lower bound of every answer; `most` is the upper bound."""
+    """Lower limit of every prediction; `most` is the upper limit."""
     most: _LogCost
 
     def predictions(self, log_costs: Floats) -> list[CostPrediction]:
-        """Return cost and spread for each raw answer."""
+        """Return cost and spread for each output of the networks."""
         answers = []
         for raw in log_costs.tolist():
             cost, p10, p90 = (
@@ -125,16 +127,16 @@ class CostCalibration(Stored):
 
 
 def calibrate(raw: Floats, log_costs: Floats, *, shifted: bool = True) -> CostCalibration:
-    """Calibrate a model with its answers on held-out applications.
+    """Calibrate a model by its predictions for held-out applications.
 
     The shift minimises the mean relative error: that of s·p against t is Σ (p/t)·|s − t/p|, so the
-    best factor s is the median of t/p weighted by p/t. It lies below the plain median, since an
-    estimate can be too large by any factor and too small by 100 % at most.
+    best factor s is the median of t/p weighted by p/t. It is below the unweighted median, because
+    an estimate can be too large by any factor and too small by 100 % at most.
 
     Args:
-        raw: Predicted ln(cost) of each.
-        log_costs: True ln(cost) of each.
-        shifted: Whether to shift at all.
+        raw: Predicted ln(cost) of each application.
+        log_costs: True ln(cost) of each application.
+        shifted: Whether predictions are shifted.
     """
     trust = len(raw) / (len(raw) + _SHIFT_WEIGHT) if shifted else 0.0
     shift = trust * best_shift(log_costs - raw)
@@ -153,7 +155,7 @@ def best_shift(errors: Floats) -> float:
 
 
 def _spread(errors: Floats) -> tuple[float, float]:
-    """Return p10 and p90 of sorted errors."""
+    """Return p10 and p90 of errors in ascending order."""
     count = len(errors)
     if count >= _ENOUGH:
         rank = min(math.ceil(0.9 * (count + 1)), count)
@@ -165,7 +167,7 @@ def _spread(errors: Floats) -> tuple[float, float]:
 
 
 _AT_ONCE = 64
-"""Number of inputs per pass, a bound on the memory."""
+"""Number of inputs predicted at the same time, which limits the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +177,10 @@ class TrainedModel:
     kind: str
     """Name of the recipe: `mlp` or `paper`."""
     samples: int
-    """Number of finished applications that it was trained on."""
+    """Number of finished applications that the model was trained on."""
     design: DesignMatrix
     regressor: NetworkRegressor
-    """Networks whose answers are calibrated."""
+    """Networks whose outputs are calibrated."""
     calibration: CostCalibration
     trained_with: dict[str, str] = field(default_factory=dict)
     """Versions of the packages used for training."""

@@ -1,4 +1,4 @@
-"""Training of a class's model: the job, the fit, the judgement, and the training process.
+"""Training of a class's model: the job, the fit, the comparison, and the training process.
 
 `python -m justitia_ray.predictor.training` reads one job from stdin and writes a model's bytes to
 stdout. A separate process delays no prediction, and its failures (a crash, a hang, memory) do not
@@ -25,29 +25,33 @@ from justitia_ray.predictor.trained_model import TrainedModel, calibrate
 from justitia_ray.units import KvTokenTime
 
 Reason: TypeAlias = Literal["first", "samples", "drift"]
-"""Reason for a training: enough samples for a first model, many more samples, or changed errors."""
+"""Reason for a training: enough samples for a first model, many more samples, or a change of the
+errors.
+"""
 
 HELD_BACK_SHARE = 5
-"""Share of the samples, the latest, on which the new and the serving model are compared."""
+"""Share of the samples, the latest, on which the new model is compared with the serving model."""
 GROWTH = 0.25
-"""Growth in samples after which another training is due; keeps the work proportional to the
-samples."""
+"""Factor by which samples must have grown until another training is due; keeps the work
+proportional to the samples.
+"""
 LEAST_NEW = 10
 
 _AS_GOOD = 0.01
-"""Relative error by which a first model may be worse than the class mean: if all costs are equal,
-both are right except for rounding."""
+"""Relative error by which a first model may be worse than the class mean. If all costs are equal,
+the two differ only by rounding.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob(Stored):
-    """Training to run, on samples of `application_class` only."""
+    """Training to run, on samples of the class `application_class` only."""
 
     application_class: str
     samples: tuple[Sample, ...]
     """Samples for training, oldest first, all with features."""
     held_back: tuple[Sample, ...]
-    """Latest samples, all later than `samples`, on which the model is judged."""
+    """Latest samples, all later than `samples`, on which the model is compared."""
     reason: Reason
     seed: int
     kind: str = "mlp"
@@ -55,7 +59,7 @@ class TrainingJob(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Errors of a new model and of the serving model on held-back samples."""
+    """Comparison of a new model with the serving model: errors on held-back samples."""
 
     error: float
     """Mean relative error of the new model, |predicted − true| / true."""
@@ -67,13 +71,16 @@ class Judgement:
 
 
 def hold_back_latest(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return samples for training, and the latest fifth, at least LEAST_HELD_BACK, for judging."""
+    """Return samples for training, and the latest fifth for the comparison.
+
+    The comparison gets at least LEAST_HELD_BACK samples.
+    """
     held = max(LEAST_HELD_BACK, len(samples) // HELD_BACK_SHARE)
     return tuple(samples[:-held]), tuple(samples[-held:])
 
 
 def is_grown(new: int, before: int) -> bool:
-    """Return whether `new` samples after `before` earlier ones justify another training."""
+    """Return whether `new` samples after `before` earlier ones are enough for another training."""
     return new >= max(LEAST_NEW, GROWTH * before)
 
 
@@ -119,18 +126,20 @@ def train_job(job: TrainingJob) -> bytes:
 
 
 KINDS = ("mlp", "paper")
-"""Kinds of models: small networks on words and form of the input, and the paper's recipe."""
+"""Kinds of models: small networks on words and form of the input (`mlp`), and the paper's recipe
+(`paper`).
+"""
 _REMOVED = ("auto", "ridge", "forest", "median")
 """Kinds of release 0.2.0, removed because they did not shorten completion times."""
 _AS_PUBLISHED = ("paper",)
-"""Kinds whose answers are not shifted to the least relative error."""
+"""Kinds of models without a shift of the predictions to the least relative error."""
 
 
 def check_kind(kind: str) -> None:
     """Check that a kind of models exists.
 
     Raises:
-        ConfigError: If there is no such kind; for a removed one the message names its replacement.
+        ConfigError: If there is no such kind; for a removed kind the message names its replacement.
     """
     if kind in _REMOVED:
         raise ConfigError(f"kind {kind} was removed: write mlp, the default")
@@ -144,7 +153,7 @@ def train(samples: Sequence[Sample], *, kind: str = "mlp", seed: int = 0) -> Tra
     Equal samples in the same order, kind and seed give the same model.
 
     Args:
-        samples: Those without features are left out.
+        samples: Finished applications; those without features are left out.
         kind: One of KINDS.
         seed: Seed of all random choices.
 
@@ -196,8 +205,10 @@ def load_packages() -> None:
 COMMAND = (sys.executable, "-m", "justitia_ray.predictor.training")
 
 _NICENESS = 19
-"""Niceness of the training process. Ray's workers run at 15: beside one of them, niceness alone
-would leave it a third of a core. Hence also `SCHED_IDLE`: a twelfth of a worker's share."""
+"""Niceness of the training process. Ray's workers run at 15: beside a worker, niceness alone would
+leave the training a third of a core. Hence it also has the scheduling policy `SCHED_IDLE`, with a
+twelfth of a worker's share.
+"""
 
 
 def job_to_bytes(job: TrainingJob) -> bytes:
@@ -211,7 +222,7 @@ def main() -> int:
     """Train the job on stdin and write its model to stdout; return 1 after an error."""
     os.nice(_NICENESS)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Keeps the output of libraries away from the model on stdout.
+    # The output of libraries must not mix with the model on stdout.
     answer, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         data = train_job(TrainingJob.from_dict(json.load(sys.stdin.buffer), "job"))

@@ -1,7 +1,7 @@
-"""Versions of a class's model: the kept ones, the serving one, and rollbacks.
+"""Versions of a class's model: the kept versions, the serving version, and rollbacks.
 
-The same rules hold for models in a directory and in Redis. Version 0 is no model: the class mean
-serves.
+The same rules hold for models in a directory and in Redis. Version 0 means that no model serves,
+but the class mean.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ NO_MODEL = 0
 
 @dataclass(frozen=True, slots=True)
 class Version(Stored):
-    """Model that serves or has served."""
+    """Model that serves, or that has served."""
 
     number: AtLeastOne
-    """Number in the order of take-overs, never reused."""
+    """Number of the version in the order of publication, never reused."""
     sha256: Annotated[str, Field(min_length=64, max_length=64)]
     """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
@@ -36,7 +36,7 @@ class Version(Stored):
     …; each may be missing."""
 
     def holds(self, data: bytes) -> bool:
-        """Return whether bytes are those of the model."""
+        """Return whether bytes are those of this version's model."""
         return len(data) == self.size_bytes and _sha256(data) == self.sha256
 
 
@@ -45,9 +45,9 @@ class VersionIndex(Stored):
     """Versions of a class's model; immutable, changes return a new index."""
 
     active: Count = NO_MODEL
-    """Version that serves; 0 if none does."""
+    """Number of the version that serves; 0 if none serves."""
     pinned: StrictBool = False
-    """Whether an operator's rollback is in force: trainings do not replace the active version."""
+    """Whether an operator's rollback is in effect: trainings do not replace the active version."""
     last_number: Count = 0
     """Largest number assigned so far."""
     last_training: dict[str, Any] | None = None
@@ -58,7 +58,10 @@ class VersionIndex(Stored):
     """Kept versions, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Return the index with a new active version, without its oldest ones and without a pin."""
+        """Return the index with a new active version.
+
+        Its oldest versions and its pin are dropped.
+        """
         number = self.last_number + 1
         added = Version(number, _sha256(data), len(data), dict(record))
         return replace(
@@ -75,10 +78,10 @@ class VersionIndex(Stored):
         return replace(published, imported=published.versions[-1].sha256)
 
     def activated(self, number: int, *, pinned: bool) -> Self:
-        """Return the index with a kept version active, or none (0).
+        """Return the index with a kept version active; 0: no version.
 
         Raises:
-            RequestError: If that version is not kept.
+            RequestError: If the version is not kept.
         """
         known = [version.number for version in self.versions]
         if number != NO_MODEL and number not in known:
@@ -87,10 +90,12 @@ class VersionIndex(Stored):
         return replace(self, active=number, pinned=pinned)
 
     def rolled_back(self) -> Self:
-        """Return the index with the version before the active one active and pinned.
+        """Return the index after a rollback to the version before the active one.
+
+        That version is then pinned.
 
         Raises:
-            RequestError: If none is active, or no earlier one is kept.
+            RequestError: If no version is active, or no earlier version is kept.
         """
         earlier = [v.number for v in self.versions if v.number < self.active]
         if not earlier:
@@ -104,7 +109,8 @@ class VersionIndex(Stored):
         """Return the index after a user's rollback.
 
         Args:
-            version: Version to return to; None: the one before the active one; 0: the class mean.
+            version: Version to return to; None: the version before the active one; 0: the class
+                mean.
             release: Remove the pin instead, so that trainings replace the active version again.
 
         Raises:
@@ -126,9 +132,10 @@ class VersionIndex(Stored):
         }
 
     def candidates(self) -> tuple[Version, ...]:
-        """Return the versions that may serve: the active one, then earlier ones, latest first.
+        """Return the versions that may serve: the active version, then earlier ones, latest first.
 
-        Versions later than the active one, from which a user rolled back, are not included.
+        Versions later than the active version, from which an operator rolled back, are not
+        included.
         """
         return tuple(v for v in reversed(self.versions) if v.number <= self.active)
 
@@ -161,7 +168,7 @@ def decode_index(data: bytes | str) -> VersionIndex:
     """Decode an index from `encode_index`.
 
     Raises:
-        ValueError: If it is damaged or not valid; the message says how.
+        ValueError: If the index is damaged or not valid; the message says how.
     """
     try:
         values = json.loads(data)

@@ -1,1 +1,1 @@
-"""The number of replicas that a model needs: its queue's demand, and the rule that sizes for it."""
+"""The number of replicas that a model needs: the demand of its queue, and the sizing rule."""

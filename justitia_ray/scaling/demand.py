@@ -10,7 +10,7 @@ from justitia_ray.core.queue_profile import expected_service
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 MAXIMUM_PROMISES = 512
-"""Maximum number of applications whose promises are read, in the order of arrival."""
+"""Maximum number of applications whose promised starts are read, in the order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Demand:
     running: int = 0
     """Number of leased or running inferences."""
     applications: int = 0
-    """Number of live applications, except those idle for longer than `hold_s`."""
+    """Number of live applications, without those that have been idle for longer than `hold_s`."""
     usable_kv_tokens: Tokens = 0
     """KV memory that all waiting and running inferences would use at once."""
     sequences: int = 0
@@ -44,12 +44,11 @@ class Demand:
     kv_tokens: Tokens = 0
     """KV memory of the replicas that accept work."""
     seats: int = 0
-    """Number of sequences that the replicas that accept work can run at once."""
+    """Number of sequences that the accepting replicas can run at the same time."""
     held_tokens: Tokens = 0
     """KV memory held by the leases of the replicas that accept work."""
     promises: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
-    """Work that must be served before the promised start of a waiting application, by
-    application."""
+    """Work that must be served before the promised start of each waiting application."""
 
     @property
     def work(self) -> KvTokenTime:
@@ -63,7 +62,7 @@ def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
     Args:
         core: The queue.
         now: Time on the driver's clock, in seconds; the core's last event may be long ago.
-        hold_s: Time for which an application counts with nothing waiting or running.
+        hold_s: Time for which an application counts without waiting or running inferences.
     """
     state = core.state
     flying: dict[ApplicationId, KvTokenTime] = {}

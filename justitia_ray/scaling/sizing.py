@@ -1,10 +1,10 @@
 """The number of replicas that a model's demand requires, and the reason.
 
-The number is such that all expected work is served within the target, that work arrives no faster
-than it is served, and that promised starts of open applications are kept. A replica started now
-serves only once it is loaded, so work is projected to that time, with arrivals and service until
-then; work that exceeds the target for longer than a load counts as it is. The number never exceeds
-what the present inferences could fill.
+With this number all expected work is served within the target time, work arrives no faster than it
+is served, and promised starts of open applications are kept. A replica started now serves only when
+it has loaded, so the expected work is projected to that time, with arrivals and service until then.
+Work that has exceeded the target for longer than a replica takes to load is not projected. The
+number never exceeds the replicas that the present inferences could fill.
 
 Delays and steps of scaling are left to Ray Serve.
 """
@@ -20,21 +20,23 @@ from justitia_ray.scaling.demand import Demand
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _INFLOW_HALF_LIVES_S: tuple[Seconds, ...] = (120.0, 300.0)
-"""Half-lives of two inflow averages, of which the lower counts: a short burst adds only its own
-work, and replicas are not kept for a load that has ended."""
+"""Half-lives of two averages of the inflow, of which the lower is used: a short burst adds only its
+own work, and no replicas are kept for a load that has ended.
+"""
 _RATE_HALF_LIFE_S: Seconds = 300.0
-"""Half-life of the measured service rate, in replica-seconds of full replicas."""
+"""Half-life of the measured service rate, in seconds of full replicas."""
 _PRIOR_S: Seconds = 20.0
-"""Weight of the initial service rate, in replica-seconds."""
+"""Weight of the initial service rate, in seconds of full replicas."""
 _LEAST_APART_S: Seconds = 0.05
 """Minimum seconds between two readings that update the rates."""
 _USUAL_USE = 0.7
-"""Share of its KV memory that a full replica uses, until measured."""
+"""Share of its KV memory that a full replica is assumed to use, until this is measured."""
 _FULL = 0.4
-"""Share of KV memory or seats in use from which a replica with waiting work counts as full."""
+"""Share of KV memory or seats in use above which a replica with waiting work counts as full."""
 _MOST_BUSY = 0.7
-"""Share of the service rate that the inflow may use; at 1 the queue grows without limit. In
-simulations it gave shorter completion times per replica-hour than 0.6, 0.7 and 0.9."""
+"""Share of the service rate that the inflow may use; with 1 the queue grows without limit. In
+simulations this value gave shorter completion times per replica-hour than 0.6, 0.7 and 0.9.
+"""
 
 
 class SizeReason(StrEnum):
@@ -64,13 +66,13 @@ class SizingRules:
     """Limits and delays that an operator sets for sizing."""
 
     minimum: int = 1
-    """Smallest number of replicas; with 0 all stop while no application is open."""
+    """Smallest number of replicas; with 0 all replicas stop while no application is open."""
     maximum: int | None = None
     """Largest number of replicas; None: no limit."""
     target_drain_s: Seconds = 60.0
     """Time within which all expected work must be served, in seconds."""
     load_s: Seconds = 120.0
-    """Seconds that a replica takes to load, until measured."""
+    """Seconds that a replica is assumed to take to load, until this is measured."""
     hold_s: Seconds = 60.0
     """Seconds for which an idle application counts as active."""
 
@@ -97,7 +99,7 @@ class SizeDecision:
     wanted: int
     """Wanted number of replicas, within the limits."""
     asked: int
-    """Wanted number of replicas without the limits."""
+    """Wanted number of replicas before the limits are applied."""
     reason: SizeReason
     drain_s: Seconds
     """Seconds in which the present replicas would serve all expected work."""
@@ -105,10 +107,10 @@ class SizeDecision:
     inflow_kv_per_s: float
     """Recent average of KV token-time requested per second."""
     replica_kv_per_s: float | None
-    """KV token-time that a full replica serves per second; None until a replica has been seen."""
+    """KV token-time that a full replica serves per second; None until any replica has been seen."""
     load_s: Seconds
     floor: int
-    """Minimum number of replicas that keep the promised starts."""
+    """Smallest number of replicas with which promised starts are kept."""
     replicas: int
     """Number of replicas that accept work."""
     starting: int
@@ -119,14 +121,14 @@ class SizeDecision:
 
 
 class ReplicaRate:
-    """Service rate of a full replica, from a guess until full replicas have been measured."""
+    """Service rate of a full replica: estimated until full replicas have been measured."""
 
     def __init__(self) -> None:
         self._service: KvTokenTime = 0
-        """Decaying sums of service and of seconds, while replicas were full."""
+        """Decaying sums of service and of seconds, over the time in which replicas were full."""
         self._replica_s: Seconds = 0
         self._iterating: KvTokenTime = 0
-        """Decaying sums of decoded KV token-time and of held token-seconds, at all times."""
+        """Decaying sums of decoded KV token-time and of held token-seconds, over all time."""
         self._held_token_s: float = 0
         self._kv_tokens: float | None = None
         self._seats: float = 0
@@ -141,7 +143,7 @@ class ReplicaRate:
             return
         keep = 0.5 ** (lasted_s / _RATE_HALF_LIFE_S)
         held = (before.held_tokens + now.held_tokens) / 2
-        # Each iteration serves the held memory; prefill is added.
+        # An iteration serves the memory that is held; prefill is added to that.
         self._iterating = keep * self._iterating + served - (now.prefill - before.prefill)
         self._held_token_s = keep * self._held_token_s + held * lasted_s
         if _is_full(before) and _is_full(now):
@@ -177,7 +179,7 @@ class Inflow:
     """Inflow of work: service between readings plus the growth of expected work."""
 
     def __init__(self) -> None:
-        # Start with averages of 0, so that a first burst does not count as a constant load.
+        # Averages start at 0, so that a first burst does not count as a constant load.
         self._lasted_s = list(_INFLOW_HALF_LIVES_S)
         self._unbounded_size: list[KvTokenTime] = [0.0] * len(self._lasted_s)
 
@@ -192,7 +194,7 @@ class Inflow:
 
     @property
     def kv_per_s(self) -> float:
-        """KV token-time requested per second; falls when predictions are lowered."""
+        """KV token-time requested per second; it falls when predictions are lowered."""
         rates = (a / s for a, s in zip(self._unbounded_size, self._lasted_s, strict=True))
         return max(0.0, min(rates))
 
@@ -200,17 +202,18 @@ class Inflow:
 class Promises:
     """Latest promised start of each waiting application.
 
-    A promise is computed from the replicas present when the application is first seen; if the
-    target is later, the target is promised, so that within it the number of replicas may fall.
+    A promise is computed from the replicas present when the application is first seen. If the
+    target time is later, the target is promised, so that the number of replicas may fall while the
+    target is met.
     """
 
     def __init__(self) -> None:
         self._due_at: dict[ApplicationId, Seconds] = {}
 
     def replicas_needed(self, demand: Demand, kv_per_s: float, target_s: Seconds) -> int:
-        """Update the promises from a reading; return the minimum number of replicas that keeps all.
+        """Update the promises; return the smallest number of replicas that keeps all of them.
 
-        A promise that the present replicas cannot keep requires all of them, but no more.
+        A promise that the present replicas cannot keep requires all present replicas, but no more.
         """
         due_at = self._due_at
         self._due_at = {}
@@ -228,7 +231,7 @@ class Promises:
 
 
 _ROUNDING = 1e-6
-"""Relative tolerance: work that is served just in time needs no further replica."""
+"""Relative tolerance: work that is served just in time requires no further replica."""
 
 
 class Sizer:
@@ -240,7 +243,7 @@ class Sizer:
         self._promises = Promises()
         self._last: Demand | None = None
         self._late_since: Seconds | None = None
-        """Time since which the requested replicas are too few for the target."""
+        """Time since which the work exceeds what the requested replicas serve within the target."""
 
     def size(self, demand: Demand, rules: SizingRules, fleet: Fleet) -> SizeDecision:
         """Update the rates from a reading; return the wanted number of replicas.
@@ -294,22 +297,23 @@ class Sizer:
         if not demand.applications and not demand.waiting and not demand.running:
             return 0, SizeReason.NOTHING
         if kv_per_s is None:
-            return 1, SizeReason.OPEN  # the first replica shows the service rate
+            return 1, SizeReason.OPEN  # the first replica is needed to measure the service rate
         have = demand.replicas + fleet.starting
         served = kv_per_s * (demand.replicas + fleet.starting / 2) * load_s
         later = max(0.0, demand.work + self._inflow.kv_per_s * load_s - served)
         usable = _useful_replicas(demand)
         standing = min(self._inflow.kv_per_s / kv_per_s, usable) / _MOST_BUSY
         now_needed = demand.work / rules.target_drain_s / kv_per_s
-        # A replica should serve at least as long as it loads, because both times cost.
+        # A replica should serve for at least as long as it loads, because both times cost.
         later_needed = later / max(rules.target_drain_s, load_s) / kv_per_s
         if self._overload_lasts(now_needed > have, demand.at, load_s):
-            # A lasting backlog: a replica started at its beginning would serve by now.
+            # If the backlog lasts, a replica started at its beginning would serve by now.
             draining = now_needed
         elif later_needed > have:
             draining = later_needed
         else:
-            # Work that is served before a replica has loaded starts none, but keeps present ones.
+            # Work that is served before a replica has loaded starts no replica, but keeps present
+            # ones.
             draining = min(have, max(now_needed, later_needed))
         needed, reason = max(
             (standing, SizeReason.INFLOW),
@@ -319,7 +323,10 @@ class Sizer:
         return (asked, reason) if asked > 1 else (1, SizeReason.OPEN)
 
     def _overload_lasts(self, is_late: bool, at: Seconds, load_s: Seconds) -> bool:
-        """Record whether the work exceeds the target; return whether it has for `load_s`."""
+        """Record whether the work exceeds the target.
+
+        Return whether it has done so for `load_s`.
+        """
         if not is_late:
             self._late_since = None
         elif self._late_since is None:

@@ -1,8 +1,8 @@
 """A simulated run in which an autoscaler changes the number of replicas, which load and drain.
 
-A started replica takes its loading time before it serves; a replica to be stopped gets no new work
-and ends once it is empty. Loading replicas are stopped first, then the newest, as Ray Serve does. A
-replica costs from its start to its end.
+A started replica loads before it serves. A replica that is to stop drains: it gets no new work and
+stops when it is empty. Loading replicas are stopped first, then the newest, as Ray Serve does. A
+replica costs from its start until it has stopped.
 """
 
 import math
@@ -21,14 +21,14 @@ from justitia_ray.units import KvTokenTime, Seconds
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """State of the replicas as an autoscaler sees it."""
+    """State of the replicas in the form in which an autoscaler sees it."""
 
     now: Seconds
     core: SchedulerCore
     running: int
     """Number of replicas that serve."""
     target: int
-    """Number of replicas that the last decision asked for."""
+    """Number of replicas that the last decision requested."""
     requests: int
     """Number of waiting and running inferences."""
 
@@ -59,7 +59,7 @@ class FleetReading:
     target: int
     running: int
     true_work: KvTokenTime
-    """Remaining service of the live applications, by their true costs."""
+    """Remaining service of the live applications, computed from their true costs."""
 
 
 @dataclass(slots=True)
@@ -90,9 +90,9 @@ class AutoscaledSimulation(Simulation):
 
         Args:
             applications: The workload.
-            settings: Settings of the run; `replicas` is the largest number at once, draining ones
-                included.
-            autoscaler: Returns the target at every decision.
+            settings: Settings of the run; `replicas` is the largest number at once, including
+                draining replicas.
+            autoscaler: Returns the target number of replicas at every decision.
             load_s: Time that a replica takes to load.
             initial: Number of replicas that serve from the start.
             every_s: Time between two decisions.
@@ -106,12 +106,12 @@ class AutoscaledSimulation(Simulation):
         self._serving = list(range(initial))
         """Indices of the replicas that accept work, oldest first."""
         self._loading: list[tuple[Seconds, int]] = []
-        """(time at which it will serve, index) of each loading replica, earliest first."""
+        """Time at which each loading replica will serve, with its index, earliest first."""
         self._draining: list[int] = []
         self._free = list(range(settings.replicas - 1, initial - 1, -1))
-        """Indices without a replica; the last one is used first."""
+        """Indices that no replica has; the last index is used first."""
         self._since: dict[int, Seconds] = dict.fromkeys(self._serving, 0.0)
-        """Start time of each replica that exists."""
+        """Time at which each existing replica was started."""
         for index in self._free:
             self._gate.closed.add(index)
             self._idle.discard(index)

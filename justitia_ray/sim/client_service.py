@@ -3,11 +3,11 @@
 Definitions: VTC, Sec. 5.1 and the caption of Table 2. Where the text leaves a choice (when service
 counts, at which instants a table is sampled), this follows the paper's artifact
 (`plot_revision.py`, which made Table 2): a request's service counts evenly from its first token to
-its end. Only the times of requests are used, so that measured and simulated runs are measured by
-the same rule.
+its end. Only the times of requests are used, so that the same rule applies to measured and
+simulated runs.
 
-A request whose first token is its end has all of its service at that instant: it was served, and
-the sum over windows must be what the run delivered. (Leaving it out would hide the service of a
+A request that ends with its first token has all of its service at that instant, so that the sum
+over windows is the service that the run delivered. (Leaving it out would hide the service of a
 client with one-token answers.)
 """
 
@@ -29,10 +29,12 @@ WINDOW_S: Seconds = 60.0
 """Window in seconds over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""First time of a table in seconds: half a window, so that windows begin within the run."""
+"""Time in seconds from which a table is sampled: half a window, so that windows begin within the
+run.
+"""
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
-"""Assumed length of a request whose first token is its last, in seconds."""
+"""Assumed length in seconds of a request that ends with its first token."""
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
@@ -51,7 +53,7 @@ def table_instants(span_s: Seconds = TABLE_SPAN_S) -> Floats:
 
 
 def served_requests(result: RunResult) -> list[TimedRequest]:
-    """Return the finished inferences of a run as requests, with the tenant as the client."""
+    """Return the finished inferences of a run as requests, with their tenants as clients."""
     tenants = {a.application_id: a.tenant for a in result.applications}
     return [
         TimedRequest(
@@ -81,7 +83,7 @@ class ClientService:
     otherwise, with clients in the order of their names.
 
     Args:
-        requests: At least one; times from the start of the run.
+        requests: Requests, at least one; times are from the start of the run.
         service: Service of a whole request; h = p + 2d by default.
     """
 
@@ -117,13 +119,13 @@ class ClientService:
         return asked
 
     def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return W(from, t), the service received since `from`, of each client at each time t."""
+        """Return W(from, t) at each time t: the service that each client received since `from`."""
         until = self._received_until(np.asarray(at, dtype=np.float64))
         received: Floats = self._owner @ (until - self._received_until(np.array([from_s])))
         return received
 
     def gaps(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return max over clients i, j of |W_i(from, t) − W_j(from, t)| at each time t."""
+        """Return max over clients i, j of |W_i(from, t) − W_j(from, t)|, at each time t."""
         received = self.accumulated(at, from_s)
         spread: Floats = received.max(axis=0) - received.min(axis=0)
         return spread
@@ -143,9 +145,9 @@ class ClientService:
         return summed
 
     def response_times(self, at: ArrayLike) -> Floats:
-        """Return each client's mean first-token latency in seconds, over the window's first tokens.
+        """Return the mean latency of each client's first tokens in a window, in seconds.
 
-        NaN where a window has none.
+        NaN if the window has no first token of the client.
         """
         low, high = _window_around(at)
         here = (self._first >= low) & (self._first <= high)

@@ -1,4 +1,4 @@
-"""Connection of the simulator to the core: sends arrivals, inferences and reports; reads grants."""
+"""Connects the simulator with the core: sends arrivals, inferences and reports; reads grants."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, Virtua
 
 
 class GpsHistory:
-    """Virtual time V over real time: linear between two reports, constant while nothing runs."""
+    """Virtual time V over real time: linear between reports, constant while no inference runs."""
 
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
@@ -44,7 +44,7 @@ class GpsHistory:
         self._last = (virtual_time, now)
 
     def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
-        """Return the time at which V reached a tag; `end_at` if rounding kept V below it."""
+        """Return the time at which V reached a tag; `end_at` if rounding kept V below the tag."""
         index = bisect_left(self._reached, tag)
         if index == len(self._reached):
             return end_at
@@ -90,11 +90,13 @@ class CoreLink:
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
         self._to_finish: dict[ApplicationId, int] = {}
-        """Number of unfinished inferences by application of the workload."""
+        """Number of unfinished inferences of each application of the workload."""
         self._to_submit: dict[ApplicationId, int] = {}
-        """Number of inferences to submit by application that is open in the scheduler."""
+        """Number of inferences still to be submitted, by application that is open in the
+        scheduler.
+        """
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Final tag F of each fully submitted application, on the clock for lags."""
+        """Final tag F of each application with all inferences submitted, on the clock for lags."""
         self._gps = GpsHistory()
         self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
         capacity = ReplicaCapacity(
@@ -212,18 +214,20 @@ class CoreLink:
         self._gps.record(self._virtual_time, now)
 
     def withdraw_idle(self, now: Seconds) -> None:
-        """Report to the core that idle applications submit nothing more at this time."""
-        replica_id = next(iter(self.core.state.replicas), None)  # any will do: it is empty
+        """Report to the core that idle applications submit no more inferences at this time."""
+        # any replica will do, because its report is empty
+        replica_id = next(iter(self.core.state.replicas), None)
         if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Request work for a replica; return the sequences that it must admit.
+        """Request work for a replica; return the sequences that the replica must admit.
 
-        Inferences are requested one at a time if KV is reserved for each client, because the next
-        in order may be a client's first; and if prompts are computed alone, because that makes one
-        token of each before the next iteration, which the core does not predict.
+        Inferences are requested one at a time in two cases: if KV is reserved for each client,
+        because the next inference in order may be a client's first; and if prompts are computed
+        alone, because each prompt then gets a first token before the next iteration, which the core
+        does not predict.
         """
         engine, admitted = self._engine, list[SimulatedSequence]()
         alone = engine.prefill == "separate"
@@ -231,7 +235,7 @@ class CoreLink:
         clients = [s.client for s in server.running.values()] if one_by_one else []
         grown = self._unreported_growth(server)
         if not self.core.state.leases:
-            self._gps.record(self._virtual_time, now)  # V is unchanged since the last report
+            self._gps.record(self._virtual_time, now)  # V has not changed since the last report
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -275,7 +279,7 @@ class CoreLink:
         return None if name is None else int(self._waiting_prompts.key(name)[0])
 
     def finish(self, end_at: Seconds) -> None:
-        """Write the time at which V reached each tag; called after the last end."""
+        """Write the time at which V reached each application's tag. Called after all have ended."""
         for name, tag in self._tags.items():
             self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
 
@@ -315,7 +319,7 @@ class CoreLink:
         return server.memory.reserved(clients) + unforeseen
 
     def _unreported_growth(self, server: Server) -> Tokens:
-        """Return the KV that a replica's sequences have gained since its last report."""
+        """Return the KV tokens that a replica's sequences have gained since its last report."""
         reported = self.core.state.replicas[server.name].leases.context_tokens
         return server.leased_tokens - reported
 
@@ -349,7 +353,7 @@ class CoreLink:
         self._to_submit[served.application_id] = len(served.inferences)
 
     def _count_finished(self, application_id: ApplicationId, now: Seconds) -> None:
-        """Count a finished inference; after the last one, write the application's end."""
+        """Count a finished inference; after the last one, record that the application has ended."""
         self._to_finish[application_id] -= 1
         if not self._to_finish[application_id]:
             row = self._applications[application_id]

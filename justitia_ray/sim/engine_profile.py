@@ -7,12 +7,11 @@
     variants:
       tp2: {speedup: 1.7, kv_tokens: 24000}
 
-Keys and their meaning are those of `EngineProfile`; omitted keys have its defaults: an engine of
-constant iterations, to which newly admitted prompts add, and which swaps out sequences that
-overflow its memory. Shipped profiles lie beside this file, in `profiles/`. A variant is the same
-engine over more GPUs, chosen as `my-engine:tp2`: it is faster by that factor and has that KV
-memory. No shipped profile has a variant, for none was measured. `fitted` lists the runs that a
-calibrated profile was fitted on.
+Keys and their meaning are those of `EngineProfile`; omitted keys have its defaults: an engine with
+constant iterations that newly admitted prompts lengthen, which swaps out sequences that overflow
+its memory. Shipped profiles are in `profiles/` beside this file. A variant is the same engine on
+more GPUs, selected as `my-engine:tp2`, with its speedup and its KV memory. No shipped profile has a
+variant, because none was measured. `fitted` lists the runs that a calibrated profile was fitted on.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ _STRICT_KEYS = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True)
 class IterationCost:
-    """Seconds of an iteration: a base, plus a coefficient for each quantity."""
+    """Seconds of an iteration: a base time, plus a coefficient for each quantity."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
@@ -61,7 +60,7 @@ class IterationCost:
     """Time added to an iteration that computes any prompt token."""
 
     def with_times(self, change: Callable[[Seconds], Seconds]) -> "IterationCost":
-        """Return the cost with all times changed by the function `change`."""
+        """Return the cost with the function `change` applied to all times."""
         names = [key.name for key in fields(self) if key.name.endswith("_s")]
         times: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         return replace(self, **times)
@@ -73,7 +72,10 @@ class IterationCost:
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Rules and costs of an engine: the keys of a profile. The defaults are constant iterations."""
+    """Rules and costs of an engine, as the keys of a profile.
+
+    By default iterations take constant time.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
@@ -89,20 +91,25 @@ class EngineProfile:
     `separate`: a batch of prompts alone, which makes their first tokens (S-LoRA, LightLLM)."""
     max_batched_tokens: _Count = 8192
     """Largest number of prompt tokens of a `separate` prefill, or of all tokens of a `chunked`
-    iteration."""
+    iteration.
+    """
     admission: Literal["prompt", "peak"] = "prompt"
-    """`prompt`: the prompt must fit now (vLLM). `peak`: the peak of future KV must fit, too."""
+    """Condition for an admission. `prompt`: the prompt must fit now (vLLM). `peak`: the peak of
+    future KV must fit, too.
+    """
     admit_every: _Count = 1
     """Number of iterations after a prefill until new inferences are considered; an empty replica
     considers them at once."""
     overflow: Literal["swap", "recompute"] = "swap"
-    """`swap`: a preempted inference keeps its tokens. `recompute`: prompt and tokens are computed
-    again (vLLM)."""
+    """What happens to preempted inferences. `swap`: they keep their tokens. `recompute`: prompt and
+    tokens are computed again (vLLM).
+    """
     reserved_tokens_per_client: _CountFrom0 = 0
     """KV reserved for each distinct client of the running sequences (S-LoRA: 32, for adapters)."""
     last_token_held: _Flag = True
-    """Whether the latest token of an output takes KV at once, or with the next one (S-LoRA). In the
-    second case an inference holds, and is charged for, one token less."""
+    """Whether the latest token of an output takes KV at once, or only with the next token (S-LoRA).
+    In the second case an inference holds, and is charged for, one token less.
+    """
     prefix_caching: _Flag = False
     """Whether an inference whose predecessor ran on the same replica computes only the new part of
     its prompt."""
@@ -114,7 +121,7 @@ class EngineProfile:
         """Cost of computing prompts on this engine.
 
         Raises:
-            ConfigError: If its iterations take no time.
+            ConfigError: If the engine's iterations take no time.
         """
         times = self.iteration
         try:
@@ -137,7 +144,7 @@ class FittedRun:
     file: str
     requests: _Count
     speed: _Factor
-    """Measured over fitted duration of the run's iterations; below 1, the machine was faster."""
+    """Measured over fitted duration of the run's iterations; below 1 if the machine was faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +156,7 @@ class Fitted:
     version: str
     """Version of justitia_ray that fitted the profile."""
     added_prompt_tokens: _CountFrom0 = 0
-    """Tokens that the engine put before each prompt and its files do not count (Llama's BOS)."""
+    """Tokens that the engine puts before each prompt and the files do not count (Llama's BOS)."""
     residual: _Amount
     """Root mean square relative error of a request's decode time, after correcting the runs'
     speeds."""
@@ -204,8 +211,8 @@ def load_profile(name_or_path: str) -> EngineProfile:
     """Return a shipped profile or the profile of a file; a name may end in `:VARIANT`.
 
     Raises:
-        ConfigError: If there is none, or the file is wrong; the message names file, field, value
-            and allowed values.
+        ConfigError: If there is no such profile, or the file is wrong; the message names file,
+            field, value and allowed values.
     """
     return load_profile_file(name_or_path).profile
 
@@ -236,8 +243,9 @@ def write_profile(path: Path, content: ProfileFile, head: Sequence[str] = ()) ->
     """Write a profile's file atomically.
 
     Args:
-        path: Replaced if it exists.
-        content: Defaults are written too, so that later versions' defaults do not change it.
+        path: The file; it is replaced if it exists.
+        content: The profile. Defaults are written too, so that other defaults of later versions do
+            not change it.
         head: Lines of comment at the top.
 
     Raises:

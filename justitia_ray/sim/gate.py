@@ -1,6 +1,6 @@
-"""Filter before the core: request a grant only if the first inference in line might fit.
+"""Filter before the core: requests a grant only if the first waiting inference might fit.
 
-A needless request is only slow, never wrong: the core decides by the same rules.
+An unnecessary request only takes time: the core decides by the same rules.
 """
 
 import math
@@ -13,7 +13,7 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""First waiting inference, and the link's change counter at that time."""
+"""The first waiting inference, and the link's change counter when it was read."""
 
 
 class Gate:
@@ -26,33 +26,37 @@ class Gate:
         self._first_only = options.backfill == 0
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
-        """Whether a computed next try stays valid while nothing on its replica changes."""
+        """Whether a computed time of the next request stays valid while its replica does not
+        change.
+        """
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
-        """Whether reported service alone may change which inference is first."""
+        """Whether reported service alone may make another inference first."""
         self._lets_pass = is_exact and not self._first_only
         """Whether an inference behind the first may start without a change of the order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only
         """Whether the free KV of a replica decides if the first inference may start there."""
         self._each = settings.engine.block_size if self._goes_by_room else 0
-        """Tokens counted for each sequence: those of the next iteration, and waste in partial
-        blocks."""
+        """Tokens counted for each sequence: those of the next iteration, and the waste in partial
+        blocks.
+        """
         self._loads: list[Tokens] = [0] * settings.replicas
         """Upper bound of the KV held by each replica."""
         self._most_load: Tokens = 0
-        """Largest KV load of a non-empty replica with room for the first inference."""
+        """Largest KV load with which a non-empty replica has room for the first inference."""
         self._refused: dict[int, _Standing] = {}
         self.closed: set[int] = set()
-        """Replicas that get no work: draining ones and missing ones."""
+        """Replicas that get no work: draining and missing replicas."""
         self.standing: _Standing = (None, -1)
-        """State at the last `look`; while it is unchanged, only changed replicas need to request
-        work."""
+        """State at the last `look`. While it is unchanged, only changed replicas need to request
+        work.
+        """
         self._least_behind: Tokens | None = None
         """Lower bound of the shortest prompt that may overtake the first inference; None: none
         may."""
         self._smallest: list[Inference] = []
-        """Smallest inferences that may become first; computed when first needed after a `look`."""
+        """Smallest inferences that may become first, computed when first needed after a `look`."""
 
     def look(self) -> None:
         """Update the first waiting inference, and the shortest prompt that may overtake it."""
@@ -103,7 +107,7 @@ class Gate:
         return [server for server in roomy if self.is_worth_asking(server)]
 
     def watches(self, server: Server) -> bool:
-        """Return whether a replica may get an inference behind the first at some boundary.
+        """Return whether a replica may get an inference behind the first at an iteration boundary.
 
         This is so when service changes the order, or when a later inference may overtake without
         delaying the first.
@@ -122,7 +126,10 @@ class Gate:
         self._refused[server.index] = self.standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """Drop the refusals at a `next_try` or after a change, as the first may fit now."""
+        """Drop the refusals, because the first inference may fit now.
+
+        Called at a `next_try` or after a change.
+        """
         if not self._by_prompt:
             for server in servers:
                 self._refused.pop(server.index, None)
@@ -131,14 +138,14 @@ class Gate:
         """Return the next time from `later` on for a replica's request, without an event."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
-            return None  # inferences under way will wake the replica
+            return None  # inferences on their way to the replica will wake it
         if server.index in self.closed:
             return None
         watches = self.watches(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:
-            return None  # room appears only when a sequence ends
+            return None  # memory becomes free only when a sequence ends
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))
@@ -169,7 +176,8 @@ class Gate:
     def _order_may_change(self, first: Inference) -> bool:
         """Return whether unreported service may change which application is first.
 
-        A policy moves back only the client that it serves. A tenant is assumed to run something.
+        Service moves back only the client that receives it. A tenant is assumed to have running
+        inferences.
         """
         own = self._core.state.applications[first.application_id]
         return bool(own.in_flight) or self._core.ledger.policy.client(own) != own.application_id

@@ -15,10 +15,10 @@ from justitia_ray.units import RequestId, Seconds, Tokens
 
 
 class Pace:
-    """End times of a run of iterations of equal composition.
+    """Times at which the iterations of a run end; all iterations of a run have equal composition.
 
-    A run continues, with the times it gave, as long as batch and context are unchanged: so the same
-    iteration ends at the same time, to the last digit, however often it is computed.
+    A run continues with its times while batch and context are unchanged: so the same iteration ends
+    at the same time, to the last digit, however often that time is computed.
     """
 
     def __init__(self, profile: EngineProfile) -> None:
@@ -49,10 +49,10 @@ class Pace:
         """Start a run of iterations of equal composition.
 
         Args:
-            at: Time of the boundary at which it starts.
+            at: Time of the boundary at which the run starts.
             iteration: Number of iterations that have ended.
             sequences: Number of decoding sequences.
-            context_tokens: KV tokens that they hold.
+            context_tokens: KV tokens that the decoding sequences hold.
             prefill_s: Time added to the first iteration.
         """
         self._started_at, self._first, self._first_s = at, iteration, prefill_s
@@ -88,8 +88,8 @@ class Pace:
     def ended_by(self, instant: Seconds, start: int) -> int:
         """Return the number of iterations that have ended at a time; at least `start`.
 
-        O(1) if all take the same time, otherwise O(log of their number); uses `at`, so that no
-        rounding differs.
+        O(1) if all iterations take the same time, otherwise O(log of their number). Uses `at`, so
+        that rounding is the same.
         """
         low, step = start, 1
         if not self._growth_s:
@@ -135,7 +135,7 @@ class PrefillQueue:
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
-        """Return the iteration from which new prompts are considered."""
+        """Return the iteration number from which new prompts are considered."""
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
@@ -143,7 +143,7 @@ class PrefillQueue:
 
         Args:
             iteration: Number of iterations that have ended.
-            running: Number of running sequences, these included.
+            running: Number of running sequences, including those in the queue.
 
         Returns:
             Tokens of the batch, and the batch; 0 and an empty list if none is due.
@@ -168,10 +168,10 @@ class PrefillQueue:
 
         Args:
             iteration: Number of iterations that have ended.
-            running: Number of running sequences, these included.
+            running: Number of running sequences, including those in the queue.
 
         Returns:
-            Tokens that the iteration computes, and the sequences with none left after it.
+            Tokens that the iteration computes, and the sequences whose prompts it completes.
         """
         if not self._sequences:
             return 0, []

@@ -1,4 +1,4 @@
-"""Sequences on a modelled replica, and its KV memory: room now and later, and cached prefixes."""
+"""Sequences of a modelled replica, and its KV memory: free now and later, and cached prefixes."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -21,14 +21,16 @@ class SimulatedSequence:
     output_tokens: Tokens
     result: InferenceResult
     prefill_tokens: Tokens
-    """Tokens that are computed before the sequence decodes: the prompt without a cached prefix."""
+    """Tokens that are computed before the sequence decodes: the prompt without its cached
+    prefix.
+    """
     follows: bool
-    """Whether the inference continues an earlier one of its application."""
+    """Whether the inference continues an earlier inference of its application."""
     made: Tokens = 0
     """Number of output tokens up to iteration `since`."""
     since: int = 0
     computed: bool = False
-    """Whether the prompt is computed: the sequence then gains a token per iteration."""
+    """Whether the prompt is computed; then the sequence gains a token per iteration."""
     recomputed_tokens: Tokens = 0
     """Tokens computed again after the sequence was swapped out."""
 
@@ -42,7 +44,7 @@ class SimulatedSequence:
 
     @property
     def ends_with(self) -> int:
-        """Iteration of the sequence's last token, if its prompt is computed."""
+        """Iteration of the sequence's last token, when its prompt is computed."""
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
@@ -75,12 +77,12 @@ class KvMemory:
 
     @property
     def largest(self) -> Tokens:
-        """Largest KV of an inference at its end, if it is alone on a replica."""
+        """Largest KV that an inference holds if it is alone on a replica."""
         room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
         return room - room % self._profile.block_size
 
     def room(self, sequences: Iterable[SimulatedSequence]) -> Tokens:
-        """Return M without the KV reserved for the sequences' clients."""
+        """Return the KV memory M without the KV reserved for the sequences' clients."""
         if not self._profile.reserved_tokens_per_client:
             return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)
@@ -94,11 +96,11 @@ class KvMemory:
     def overflows_at(
         self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
-        """Return the first iteration whose successor would need more than M; at most `last`.
+        """Return the first iteration after which the next would need more than M; at most `last`.
 
         Args:
             sequences: Running sequences; each gains a token per iteration.
-            context: Tokens that they hold at `iteration`.
+            context: Tokens that the sequences hold at `iteration`.
             iteration: First iteration to check.
             last: Last iteration to check; no sequence ends before it.
         """
@@ -119,11 +121,11 @@ class KvMemory:
 
 
 class PrefixCache:
-    """Last context of each application, with eviction in LRU order.
+    """Last context of each application in the cache; the least recently used is evicted first.
 
-    An inference that follows another of its application starts with that one's context, if its
+    An inference that follows another of its application starts with the other's context if its
     prompt is at least as long, as the turns of an agent do. Contexts are kept in otherwise unused
-    memory and evicted when it is needed.
+    memory, and evicted when the memory is needed.
     """
 
     def __init__(self, profile: EngineProfile) -> None:
@@ -144,13 +146,13 @@ class PrefixCache:
 
         Args:
             sequence: An inference that will start now, after another of its application.
-            free_tokens: KV that only this inference wants.
+            free_tokens: KV tokens that are free for this inference.
         """
         self._evict_down_to(free_tokens)
         held = self._evict(sequence.application_id)
         if held <= sequence.prompt_tokens:
             whole_blocks = held - held % self._profile.block_size
-            # vLLM computes at least one token, to decode from it.
+            # vLLM computes at least one token, because decoding starts from it.
             cached = min(whole_blocks, sequence.prompt_tokens - 1)
             sequence.prefill_tokens = sequence.prompt_tokens - cached
         self._evict_down_to(free_tokens - sequence.prompt_tokens)

@@ -1,7 +1,7 @@
-"""Predictions of costs and lengths for a simulated scheduler: the truth, noise, or learned.
+"""Predictions of costs and lengths for a simulated scheduler: true, noisy, or learned.
 
 `LearnedCosts` uses the service's own predictor, `TabledCosts` a table (for studies of other
-predictors), `NoisyCosts` the truth times random factors. Lengths and later stages are predicted
+predictors), `NoisyCosts` true values times random factors. Lengths and later stages are predicted
 from the stages of applications that finished earlier in the same run.
 """
 
@@ -41,9 +41,9 @@ class InferencePrediction(NamedTuple):
     stage: int | None = None
     """Index of the stage in the application; None: unknown."""
     remaining_kv_token_time: KvTokenTime | None = None
-    """Charge of the application from this stage on; None: unchanged."""
+    """Service to charge the application for from this stage on; None: unchanged."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Expected stages of the application from this one on; empty: unchanged."""
+    """Expected stages of the application from this stage on; empty: unchanged."""
 
 
 class ExactPredictions:
@@ -62,7 +62,7 @@ class ExactPredictions:
         return self._cost_by(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the charge for a predicted cost; None if it is the cost."""
+        """Return the charge for a predicted cost; None: the predicted cost is charged."""
         return None
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
@@ -72,11 +72,11 @@ class ExactPredictions:
     def predict_inference(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
     ) -> InferencePrediction:
-        """Return the prediction for an inference; at most `most` output tokens fit."""
+        """Return the prediction for an inference of at most `most` output tokens."""
         return InferencePrediction(inference.output_tokens)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Record a finished inference; called before its successors are submitted."""
+        """Record a finished inference. Called before its successors are submitted."""
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
         """Learn the cost of an ended application."""
@@ -91,7 +91,8 @@ class StagedPredictions(ExactPredictions):
     Args:
         costs: Predicts the cost of applications on arrival.
         charge_factor: Factor from a predicted cost to the charge.
-        raises: Whether later stages' predictions are passed on, which may raise the charge.
+        raises: Whether predictions for later stages are passed to the scheduler, which may raise
+            the charge.
     """
 
     def __init__(self, costs: "CostSource", charge_factor: float, *, raises: bool) -> None:
@@ -102,7 +103,7 @@ class StagedPredictions(ExactPredictions):
         self._stages: dict[tuple[ApplicationId, InferenceId], int] = {}
 
     def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the source's predicted cost of an arriving application."""
+        """Return the cost that the source predicts for an arriving application."""
         self._open[application.application_id] = (application, StagePosition())
         return self._costs.cost(application)
 
@@ -164,13 +165,13 @@ class CostSource(abc.ABC):
         """Return the predicted cost of an application in token·iterations."""
 
     def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
-        """Return the predicted cost in another unit; None if there is no such prediction."""
+        """Return the predicted cost in another unit; None if the source has no such prediction."""
         return None
 
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
-        """Return the length of an inference if it is known; None: the stage's mean is used."""
+        """Return the length of an inference if it is known; None: the mean of the stage is used."""
         return None
 
     def prior_length(
@@ -185,7 +186,7 @@ class CostSource(abc.ABC):
 
 
 class LearnedCosts(CostSource):
-    """Cost source that is the service's predictor, with learning or with fixed models.
+    """Cost source: the service's predictor, with learning or with fixed models.
 
     A training takes no simulated time; in the service it takes seconds in another process.
 
@@ -209,7 +210,7 @@ class LearnedCosts(CostSource):
             self._load_models(ModelDirectory(Path(models_dir)))
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predictor's estimate; the first prompt replaces the input text.
+        """Return the predictor's estimate; the first prompt is used as the input text.
 
         Raises:
             ConfigError: If the service would refuse the name of the application's class.
@@ -259,11 +260,11 @@ class LearnedCosts(CostSource):
 
 
 class TabledCosts(CostSource):
-    """Cost source with a table of costs.
+    """Cost source: a table of costs.
 
     Args:
-        costs: Token·iterations of each application.
-        history: Earlier applications, whose stages are known.
+        costs: Cost of each application, in token·iterations.
+        history: Earlier applications from which stages are learned.
         lengths_are_known: Whether callers force the lengths of outputs.
     """
 
@@ -284,7 +285,7 @@ class TabledCosts(CostSource):
         """Return the cost from the table.
 
         Raises:
-            ConfigError: If there is none, or it is not above 0.
+            ConfigError: If the table has no cost of the application, or it is not above 0.
         """
         cost = self._costs.get(application.application_id)
         if cost is None or not 0 < cost < float("inf"):
@@ -297,18 +298,18 @@ class TabledCosts(CostSource):
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
-        """Return the true length if callers force it."""
+        """Return the true length if callers force it; otherwise None."""
         return inference.output_tokens if self._lengths_are_known else None
 
 
 class NoisyCosts(CostSource):
     """Cost source with true values times random factors in [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
-    The paper gives the interval only: factors are uniform in it. An application's cost has one
-    factor, each length another; the seed and the ids determine them.
+    The paper gives only the interval; factors are drawn uniformly from it. An application's cost
+    has one factor, each length another factor; the seed and the ids determine them.
 
     Args:
-        noise: λ, above 1.
+        noise: Limit λ of the factors, above 1.
         seed: Seed of the factors.
     """
 
@@ -344,11 +345,11 @@ def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
 def stages_of(
     inferences: Sequence[WorkloadInference],
 ) -> list[tuple[list[WorkloadInference], Seconds]]:
-    """Return the inferences by their depth in the graph, with the gap after each stage.
+    """Return the inferences by depth in the graph of predecessors, with the gap after each stage.
 
-    The scheduler counts the same stages if siblings end together; a branch that runs ahead of
-    others opens the next stage for all. The gap is the shortest delay before an inference of the
-    next stage.
+    The scheduler counts the same stages if parallel inferences end together; a branch that runs
+    ahead of others begins the next stage for all. The gap is the shortest delay before an inference
+    of the next stage.
     """
     depths: dict[InferenceId, int] = {}
     stages: list[list[WorkloadInference]] = []
@@ -407,16 +408,16 @@ def predictions_of(settings: RunSettings) -> ExactPredictions:
         if noise == 1:
             return ExactPredictions()
         costs = NoisyCosts(noise, settings.seed)
-        # Charge factor at most λ: without noise, the true cost is charged.
+        # The charge factor is at most λ: without noise, the true cost is charged.
         charge_factor = min(charge_factor, noise)
     return StagedPredictions(costs, charge_factor, raises=settings.raises)
 
 
 def parse_noise(prediction: str) -> float:
-    """Return λ of `oracle` (1) or `noisy:λ`.
+    """Return λ for the modes `oracle` (1) and `noisy:λ`.
 
     Raises:
-        ConfigError: If the mode is neither.
+        ConfigError: If the mode is another.
     """
     if prediction == "oracle":
         return 1.0

@@ -1,8 +1,8 @@
-"""Recognition in a simulated run: the application under which each inference is served.
+"""Recognition of applications in a simulated run: under which application each inference is served.
 
 Calls without an application id are served as the service recognises them. Completion times are
-those of the workload's applications; the scheduler and the cost predictions see the recognised
-ones.
+those of the workload's applications; scheduler and cost predictions see the recognised
+applications.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,11 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 APPLICATION, CONVERSATION, INFERENCE = "application", "conversation", "inference"
 WAYS = (APPLICATION, CONVERSATION, INFERENCE)
-"""Ways to find a call's application: by the caller's id; by the text of the conversation; or not,
-so that every call is an application."""
+"""Ways to find a call's application: by the caller's id; by the text of the conversation; or not at
+all, so that every call is an application of its own.
+"""
 NAMELESS_CLASS = "default"
-"""Class of applications that are not named by their callers."""
+"""Class of applications without a name from their callers."""
 IDLE_S: Seconds = 60.0
 """Seconds without a call after which a recognised application ends, because its caller does not
 close it."""
@@ -28,8 +29,9 @@ def continued_call(
 ) -> WorkloadInference | None:
     """Return the earlier call whose conversation a call continues; None without one.
 
-    The later call must follow only that one, and its prompt must be long enough to repeat that
-    call's prompt and output. A workload has lengths and no texts, so no more can be checked.
+    The later call must follow only this earlier call, and its prompt must be long enough to repeat
+    the prompt and the output of the earlier call. A workload has lengths and no texts, so no more
+    can be checked.
 
     Args:
         later: The later call.
@@ -91,7 +93,7 @@ class Recognition:
         way: One of `WAYS`.
 
     Raises:
-        ConfigError: If it is another.
+        ConfigError: If the way is another.
     """
 
     def __init__(self, way: str) -> None:
@@ -99,14 +101,17 @@ class Recognition:
             raise ConfigError(f"recognised must be one of {', '.join(WAYS)}, got {way!r}")
         self._way = way
         self.is_told = way == APPLICATION
-        """Whether callers name the application, so that the scheduler has the workload's
-        applications."""
+        """Whether callers name the application, so that the scheduler has the same applications as
+        the workload.
+        """
         self.knows_the_last = way != CONVERSATION
-        """Whether an application is closed after its last inference, not after an idle time."""
+        """Whether an application is closed after its last inference, instead of ending after an
+        idle time.
+        """
         self._served: dict[tuple[ApplicationId, InferenceId], WorkloadApplication] = {}
 
     def expect(self, application: WorkloadApplication) -> None:
-        """Register an application of the workload; called before it arrives."""
+        """Register an application of the workload. Called before it arrives."""
         if self.is_told:
             return
         parts: dict[InferenceId, list[WorkloadInference]] = {}

@@ -1,4 +1,4 @@
-"""Replay a workload file against a live service, with the result files of a simulation.
+"""Replay a workload file against a live service, and write the result files of a simulation.
 
 Only the service's HTTP interface is used, so the service may run anywhere. Each application is
 opened at its arrival time, each inference sent when its predecessors have finished.
@@ -34,9 +34,9 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, ch
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 _READY_WITHIN_S: Seconds = 15.0
-"""Timeout in seconds of `/readyz`, above the 5 s that the service gives its scheduler."""
+"""Timeout in seconds for `/readyz`, above the 5 s that the service gives its scheduler."""
 _TOKEN_IDS = range(10, 250)
-"""Range of token ids in every vocabulary, above most special tokens."""
+"""Range of token ids that every vocabulary has, above most special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ async def replay_workload(
     on_warning: Callable[[str], None] = lambda _: None,
     network: httpx.AsyncBaseTransport | None = None,
 ) -> Replay:
-    """Play applications against the service at a URL.
+    """Run a workload's applications against the service at a URL.
 
     Args:
         url: URL of the service.
-        applications: The load. An application that fails stops no other.
-        model: Model to call; None: the only one that is served.
+        applications: The workload. An application that fails stops no other.
+        model: Model to call; None: the only model of the service.
         speed: Factor by which the workload's times and delays are divided. Results are in real
             seconds.
         timeout_s: Time after which an inference counts as failed; None: no limit.
-        on_progress: Called after every arrival and every end of an application.
+        on_progress: Called after an application has arrived, and after one has ended.
         on_warning: Called with a message if the results are doubtful.
         network: Replaces the network in tests.
 
@@ -131,8 +131,8 @@ def prompt_token_ids(
 ) -> list[int]:
     """Return a prompt of `prompt_tokens` token ids, the same for every replay and tokenizer.
 
-    No two inferences start alike, so that an engine with a prefix cache must compute each prompt: a
-    workload file does not describe shared prefixes.
+    Prompts of two inferences never begin alike, so that an engine with a prefix cache must compute
+    each prompt: a workload file does not describe shared prefixes.
     """
     rng = random.Random(f"prompt/{application_id}/{inference_id}")
     return rng.choices(_TOKEN_IDS, k=prompt_tokens)
@@ -152,7 +152,7 @@ class ServiceFacts:
 
 
 class LiveService:
-    """HTTP client of a service without a limit on connections; to be closed with `aclosing`.
+    """HTTP client of a service, without a limit on connections; to be closed with `aclosing`.
 
     Args:
         url: URL of the service.
@@ -168,9 +168,13 @@ class LiveService:
         self._client = JustitiaClient(self._http)
         self._calls = JsonCalls(self._http)
         self._cache_salt = uuid.uuid4().hex
-        """Random cache salt, because the equal prompts of earlier replays may still be cached."""
+        """Random cache salt: the same prompts of earlier replays may still be in the engine's
+        cache.
+        """
         self._queue: str | None = None
-        """Model for requests of the status, if the service has several; else None."""
+        """Model named in requests for the status, if the service has several models; otherwise
+        None.
+        """
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -198,10 +202,11 @@ class LiveService:
         """Request the service's model, policy and memory.
 
         Args:
-            model: Model to call; None: the only one of the service.
+            model: Model to call; None: the only model of the service.
 
         Raises:
-            ConfigError: If the service has no such model, or several to choose from.
+            ConfigError: If the service has no such model, or `model` is None and the service has
+                several.
             ResponseError: If the server does not answer as this service does.
             ConnectionError: If the service does not answer.
         """
@@ -238,7 +243,7 @@ class LiveService:
         return ResponseError(200, f"{self._url} does not answer as this service does")
 
     def application(self, planned: WorkloadApplication) -> Application:
-        """Return a client application with a planned one's fields, for `async with`.
+        """Return a client application with the fields of a planned application, for `async with`.
 
         Raises:
             RequestError: If one of its names cannot be sent in a header.
@@ -282,11 +287,11 @@ class LiveService:
 
 @dataclass(slots=True)
 class _Played:
-    """Application during a replay: its row, its inferences, its failures."""
+    """Application during a replay: its record, its inferences, its failures."""
 
     result: ApplicationResult
     inferences: list[InferenceResult] = field(default_factory=list)
-    """Rows of the sent inferences, in the order of the workload."""
+    """Records of the sent inferences, in the order of the workload."""
     failures: list[ReplayFailure] = field(default_factory=list)
     lateness: Lateness | None = None
 
@@ -380,7 +385,7 @@ class _Player:
 
 
 def _count_tokens(row: InferenceResult, usage: Any) -> None:
-    """Write the engine's token counts into a row."""
+    """Write the engine's token counts into the record of an inference."""
     try:
         row.prompt_tokens = int(usage["prompt_tokens"])
         row.output_tokens = int(usage["completion_tokens"])
@@ -402,7 +407,7 @@ async def _request_lateness(opened: Application, played: _Played) -> None:
 
 
 def _record_finish(played: _Played) -> None:
-    """Write the end of an application whose inferences have all finished."""
+    """Record that an application has ended, all of whose inferences have finished."""
     result = played.result
     result.finished_at_s = max(_end_times(played))
     result.jct_s = result.finished_at_s - result.arrived_at_s
@@ -417,10 +422,10 @@ def _end_times(played: _Played) -> list[Seconds]:
 
 
 def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) -> RunResult:
-    """Return the result of the replay; KV figures are differences of the service's totals."""
+    """Return the result of the replay. KV figures are differences of the service's totals."""
     ends = [end for one in played for end in _end_times(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)
-    # A restarted scheduler counts from zero.
+    # The totals of a restarted scheduler begin at zero.
     there = after.capacity_token_s - before.capacity_token_s
     used = after.used_token_s - before.used_token_s
     preemptions = (after.preemptions or 0) - (before.preemptions or 0)

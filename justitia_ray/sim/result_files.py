@@ -1,4 +1,4 @@
-"""A directory of results: summary, rows and configuration, written atomically.
+"""A directory of results: summary, records and configuration, written atomically.
 
     DIR/run.json                    version, seed, configuration; the directory of each policy
     DIR/summary.json                the figures by policy, see `summary`
@@ -55,15 +55,16 @@ class StoredResults:
     summary: dict[str, Summary]
     """Figures by policy, as in `summary.json`."""
     runs: dict[str, RunResult]
-    """Result of each policy, in the order of the runs: the rows, and the figures that the summary
-    has. Lateness and KV samples are not stored."""
+    """Result of each policy, in the order of the runs: the records, and the figures of the summary.
+    Lags and KV samples are not stored.
+    """
 
 
 def check_writable(out: Path) -> None:
     """Check that results can be written to a directory; called before a long run.
 
     Raises:
-        ConfigError: If they cannot.
+        ConfigError: If the results cannot be written.
     """
     existing = out
     while not existing.exists() and existing != existing.parent:
@@ -88,7 +89,8 @@ def write_results(
     Args:
         out: The directory; created if missing.
         results: Results by policy; the name may be an import path.
-        about: JSON values for `run.json`: seed, configuration, anything needed to repeat the run.
+        about: JSON values for `run.json`: seed, configuration, and other data needed to repeat the
+            run.
 
     Raises:
         ConfigError: If the directory cannot be written; nothing is changed then, unless the disk
@@ -152,11 +154,11 @@ def writing(out: Path) -> Iterator[Path]:
     """Yield a temporary directory whose files are moved to `out` after success.
 
     Raises:
-        ConfigError: If something cannot be written.
+        ConfigError: If a file or a directory cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Inside `out`, which may be on another file system than its parent.
+        # Inside `out`, because `out` may be on another file system than its parent.
         unfinished = (out if out.exists() else out.parent) / _temporary_name()
         unfinished.mkdir()
         try:
@@ -236,7 +238,7 @@ COMPLETION_TIMES = "completion_times"
 RATIOS = "ratios_to_vtc"
 
 _REPEATABLE = {"svg.hashsalt": "justitia_ray"}
-"""Settings for the same SVG in every run; ids would otherwise be random."""
+"""Settings that make the SVG equal in every run; otherwise ids would be random."""
 _NO_DATE = {"Date": None}
 
 

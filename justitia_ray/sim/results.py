@@ -1,8 +1,8 @@
-"""Results of a run: a row for each application and inference, and the figures of `summary.json`.
+"""Results of a run: a row for each application and inference, and the figures in `summary.json`.
 
-The fields of the rows are those of the files, in their order; times are seconds from the start of
-the workload. A live replay writes the same rows, so that a simulated and a real run can be
-compared. Completion times are of finished applications only; a figure without any value is None.
+Rows have the same fields in the same order as the files; times are seconds from the start of the
+workload. A live replay writes the same rows, so that a simulated and a real run can be compared.
+Completion times are of finished applications only; a figure without any value is None.
 """
 
 import statistics
@@ -45,14 +45,16 @@ class ApplicationResult:
     predicted_kv_token_time: KvTokenTime
     virtual_finish_time: VirtualTime | None
     gps_finished_at_s: Seconds | None
-    """Time at which V reached the final tag: the end under GPS with the service of this run."""
+    """Time at which virtual time V reached the final tag: when GPS finished the application, given
+    the service of this run.
+    """
     outcome: str
 
 
 def row_on_arrival(
     application: WorkloadApplication, arrived_at_s: Seconds, outcome: Outcome
 ) -> ApplicationResult:
-    """Return the row of an application before it runs, with the outcome of one that never does."""
+    """Return the row of an application before it has run; it also describes one that never runs."""
     return ApplicationResult(
         application_id=application.application_id,
         application_class=application.application_class,
@@ -85,18 +87,18 @@ class RunResult:
     inferences: list[InferenceResult] = field(default_factory=list)
     """Rows in the order of the workload."""
     lateness: dict[ApplicationId, Lateness] = field(default_factory=dict)
-    """Lag behind GPS by application, where known."""
+    """Lag behind GPS, by application for which it is known."""
     makespan_s: Seconds = 0.0
     """Time from the first arrival to the last end."""
     kv_utilization: float | None = None
     """Mean share of all replicas' KV memory that was in use, over the makespan."""
     preemptions: int = 0
     front_end_s: Seconds = 0.0
-    """Mean seconds of a call in the front end, one way."""
+    """Mean seconds that a call spends in the front end, in one direction."""
     decisions: int = 0
     """Number of events that the core has handled."""
     kv_samples: list[tuple[Seconds, ApplicationId, Tokens]] = field(default_factory=list)
-    """KV that an application holds from a time on, if `sample_kv` is set (Justitia Fig. 3)."""
+    """KV that each application holds from a time on, if `sample_kv` is set (Justitia, Fig. 3)."""
 
 
 def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:
@@ -108,7 +110,7 @@ def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:
 REFERENCE_POLICY = "vtc"
 """Policy to which the papers compare completion times."""
 SAME_INSTANT_S: Seconds = 1e-6
-"""Largest difference in seconds between ends that count as equal: times are sums of floats."""
+"""Largest difference in seconds between times that count as equal: times are sums of floats."""
 
 Summary: TypeAlias = dict[str, float | int | None]
 """Figures of a run by their names in `summary.json`."""
@@ -144,7 +146,9 @@ def summarise(results: Mapping[str, RunResult]) -> dict[str, Summary]:
 def ratios_to_reference(
     run: RunResult, reference: RunResult
 ) -> list[tuple[ApplicationId, float, Seconds]]:
-    """Return (application, ratio of completion times, JCT under `reference`) in workload order.
+    """Return ratios of completion times to those under `reference`, in workload order.
+
+    Each is a tuple of application, ratio and completion time under `reference`.
 
     Only applications that finished in both runs are listed, with a reference time above zero.
     """

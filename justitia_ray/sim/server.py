@@ -1,7 +1,7 @@
-"""A modelled replica: its running and swapped-out inferences, from boundary to boundary.
+"""A modelled replica: its running and swapped-out inferences, from one iteration to the next.
 
-A replica does not decide the order: the core decides which inferences are admitted; inferences are
-swapped out and in by the order that the core gives them (`Rank`).
+A replica does not decide the order: the core decides which inferences are admitted, and in which
+order they are swapped out and in (`Rank`).
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ class Server:
     Args:
         index: Index of the replica.
         profile: Costs of its iterations, and its rules.
-        dispatch_s: Time from sending an inference to its arrival here.
+        dispatch_s: Time from sending an inference until it arrives at this replica.
     """
 
     def __init__(self, index: int, profile: EngineProfile, dispatch_s: Seconds) -> None:
@@ -44,28 +44,31 @@ class Server:
         self.memory = KvMemory(profile)
         self._dispatch_s = dispatch_s
         self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
-        """Inferences on their way to the replica: (arrival time, sequence), in the order of
-        sending."""
+        """Inferences on their way to the replica, with their arrival times, in the order of
+        sending.
+        """
         self._sent_tokens: Tokens = 0
         """KV reserved for inferences on their way to the replica, in tokens."""
         self._uncomputed = PrefillQueue(profile)
         self._starting: list[SimulatedSequence] = []
-        """Sequences that get their first token with the next iteration, or got it from a
-        prefill."""
+        """Sequences that get their first token in the next iteration, or got it in a prefill."""
         self._ends = LazyHeap()
-        """Decoding sequences by the iteration of their last token."""
+        """Decoding sequences, by the iteration of their last token."""
         self._entered = 0
         self._pace = Pace(profile)
         self._ticks = False
 
     def next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the first iteration boundary from a time on; the time itself if nothing runs."""
+        """Return the first iteration boundary from a time on.
+
+        The time itself if no inference runs.
+        """
         if not self.running:
             return max(instant, self.at)
         return self._pace.at(self._pace.first_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
-        """Return the first boundary at or after a time at which new inferences are considered."""
+        """Return the first boundary from a time on at which new inferences are considered."""
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
@@ -76,21 +79,21 @@ class Server:
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
-        """Return the time of a later boundary, some iterations ahead, if nothing changes."""
+        """Return the time of the boundary some iterations ahead, if the batch does not change."""
         return self._pace.at(self.iteration + iterations)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no inference runs here or is on its way here."""
+        """Whether no inference runs on the replica or is on its way there."""
         return not self.running and not self._sent
 
     @property
     def leased_tokens(self) -> Tokens:
-        """KV of the running sequences and of prompts on their way here."""
+        """KV tokens of the running sequences, and of prompts on their way to the replica."""
         return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
-        """Return the next boundary with a change that needs no event; None without one."""
+        """Return the next boundary at which the replica changes without an event, or None."""
         by_itself = self._next_iteration_change()
         if not self._sent:
             return by_itself
@@ -115,7 +118,7 @@ class Server:
         self.iteration, self.at = iteration, at
 
     def finish(self) -> list[SimulatedSequence]:
-        """Remove and return the sequences with all their tokens."""
+        """Remove and return the sequences that have all their tokens."""
         finished = []
         while (name := self._ends.first()) is not None:
             if self._ends.key(name)[0] > self.iteration:
@@ -128,8 +131,8 @@ class Server:
     def swap_out(self, rank: Rank) -> None:
         """Swap out running sequences until the next iteration fits in memory.
 
-        While the next iteration would need more than M, the running inference last in policy order
-        is swapped out; it keeps its tokens.
+        While the next iteration would need more than the memory M, the running inference last in
+        policy order is swapped out; it keeps its tokens.
         """
         if self._next_iteration_fits():
             return
@@ -142,7 +145,7 @@ class Server:
             sequence.result.preemptions += 1
 
     def swap_in(self, rank: Rank) -> None:
-        """Resume swapped-out inferences in policy order until one does not fit."""
+        """Resume swapped-out inferences in policy order, until one does not fit."""
         for sequence in sorted(self.swapped.values(), key=lambda s: rank(s.request_id)):
             if not self._has_room_for(sequence):
                 return
@@ -150,7 +153,7 @@ class Server:
             if self.profile.overflow == "recompute":
                 sequence.prefill_tokens = sequence.prompt_tokens + sequence.made
                 sequence.computed = False
-                if sequence.made:  # its prompt had been computed
+                if sequence.made:  # its prompt had been computed before it was swapped out
                     sequence.recomputed_tokens += sequence.prefill_tokens
             self.admit(sequence)
 
@@ -182,7 +185,7 @@ class Server:
                 sequence.result.first_token_at_s = first_token_at_s + by_s
 
     def admit(self, sequence: SimulatedSequence) -> None:
-        """Run an inference from the present boundary on."""
+        """Run an inference from the present iteration boundary on."""
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
@@ -191,10 +194,10 @@ class Server:
             self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
-        """Start the next iterations; called after all admissions at this boundary.
+        """Start the next iterations. Called after all admissions at this boundary.
 
-        Prompts are computed with the next iteration, in chunks over several, or alone, by the
-        profile.
+        By the profile's rule, prompts are computed with the next iteration, in chunks over several
+        iterations, or alone.
         """
         if not self.running:
             self._ticks = False
@@ -264,7 +267,7 @@ class Server:
         return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
-        """Compute a batch of prompts in its own iteration, if one is due; return the duration."""
+        """Compute a batch of prompts in an iteration of its own, if due; return the duration."""
         tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
         if not batch:
             return 0.0

@@ -20,23 +20,30 @@ class RunSettings:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     replicas: int = 1
     prediction: str = "oracle"
-    """`oracle`: true values; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ];
-    `learned`: from finished applications, as the service predicts; `table`: costs from
-    `predicted_costs`."""
+    """How costs and lengths are predicted. `oracle`: true values; `noisy:λ`: true values, each
+    times a factor drawn from [1/λ, λ]; `learned`: from finished applications, as the service
+    predicts; `table`: costs from `predicted_costs`.
+    """
     seed: int = 0
     """Seed of the predictions' noise and of trainings."""
     report_interval_s: Seconds = 0.0
-    """Largest age of a replica's last report on its running inferences; 0: always exact. Ends are
-    reported at once. The service's replicas report when they pull, at least every second."""
+    """Largest age of a replica's last report on its running inferences; 0: reports are always
+    exact. Ended inferences are reported at once. The service's replicas report when they pull, at
+    least every second.
+    """
     dispatch_s: Seconds = 0.0
-    """Time from the lease of an inference to its arrival at the engine: memory is reserved
-    meanwhile, but nothing is computed. In the service the payload is under way then."""
+    """Time from the lease of an inference to its arrival at the engine. Memory is reserved during
+    this time, but no token is computed. In the service the payload is then on its way.
+    """
     front_end_s: Seconds = 0.0
-    """Time that a call occupies the front end, which passes one call at a time, on the way into the
-    queue and with the answer: in the service, the processes before the scheduler."""
+    """Time for which a call occupies the front end, on the way into the queue and with the answer;
+    the front end passes one call at a time. In the service, the front end is the processes before
+    the scheduler.
+    """
     hold_up_s: Seconds = 0.0
-    """Time that each arriving and each ending call delays every engine while all engines are busy:
-    on machines where the serving processes share the engines' cores."""
+    """Time by which each arriving and each ending call delays every engine while all engines are
+    busy. Above 0 for machines on which the serving processes share the engines' cores.
+    """
     sample_kv: bool = False
     """Whether to record the KV held by each application."""
     models_dir: str | None = None
@@ -44,15 +51,17 @@ class RunSettings:
     predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
     """Cost of every application in token·iterations, for `table`."""
     history: Sequence[Observation] = ()
-    """Earlier applications with known stages, for `table`."""
+    """Earlier applications from which stages are known, for `table`."""
     lengths_are_known: bool = False
-    """Whether callers force output lengths, so that none is predicted; for `table`."""
+    """Whether callers force the lengths of outputs, so that lengths are not predicted; for
+    `table`.
+    """
     raises: bool = True
-    """Whether predictions at a later stage may raise charges (not with `oracle`)."""
+    """Whether predictions at a later stage may raise charges; not with `oracle`."""
     charge_factor: float = CHARGE_FACTOR
     """Factor from the predicted cost to the charge; with `noisy:λ` at most λ."""
     with_prefill: bool = False
-    """Whether computing prompts costs, by the engine profile's cost."""
+    """Whether computing prompts is charged, at the cost of the engine profile."""
     tenants: TenantTree = field(default_factory=TenantTree)
     """Tree of tenants, for policies with `fairness: tenant`."""
     recognised: str = APPLICATION

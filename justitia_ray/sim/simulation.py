@@ -1,4 +1,4 @@
-"""A simulated run: applications arrive, replicas iterate, the core decides, event by event.
+"""A simulated run by discrete events: applications arrive, replicas iterate, the core decides.
 
 Order of the steps at each instant with an event: results of the iterations, replica by replica
 (tokens, completions, then swaps for lack of memory); the successors of completed inferences;
@@ -77,7 +77,7 @@ def simulate(
     Args:
         applications: Applications that pass `checked_application`, with unique ids.
         settings: Policy, engines, predictions.
-        on_progress: Called now and then with the number of ended applications.
+        on_progress: Called from time to time with the number of ended applications.
 
     Raises:
         ConfigError: If a setting is not allowed, or an inference exceeds a replica's KV memory.
@@ -107,16 +107,16 @@ class Simulation:
         self._idle = set(range(len(self._servers)))
         """Replicas without running inferences."""
         self._looked_at: Seconds = 0.0
-        """Time of the last report of all replicas."""
+        """Time at which all replicas last reported."""
         self._changes = Timetable(len(self._servers))
         """Times at which replicas change without an event."""
         self._tries = Timetable(len(self._servers))
         """Times at which replicas may get inferences."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
-        """Replicas that changed or tried at `_seen_at`, whose next try must be later."""
+        """Replicas that changed or tried at the time `_seen_at`; their next try must be later."""
         self._due_at: Seconds = 0.0
-        """Time of the next submission, or of a policy's release of a client."""
+        """Time at which the next submission is due, or the policy releases a client."""
         self._passed = 0
         """Number of calls that arrived at an engine or ended at the present time."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}

@@ -1,9 +1,9 @@
-"""Fit an engine profile to measured runs, and validate one by comparing simulation and measurement.
+"""Fit an engine profile to measured runs, and validate it by simulating measured runs.
 
-The regression ignores that prefills and completions fall between iterations, and that a simulation
-forms other batches. So afterwards all times are scaled by one factor, such that the simulated
-throughput of the runs has no error in the geometric mean. The rules of the engine are not fitted:
-they are those of the start profile.
+The regression ignores that prefills and completions happen between iterations, and that a
+simulation forms other batches. So all times are then scaled by one factor that makes the simulated
+throughput of the runs right in the geometric mean. The rules of the engine are not fitted: they are
+taken from the start profile.
 
 Every figure of a validation is computed by the same rule from the measured and from the simulated
 times, from arrivals and lengths alone; errors are relative to the measured figure.
@@ -55,13 +55,17 @@ class RunValidation:
     p90_first_token_latency_s: ComparedFigure
     mean_latency_s: ComparedFigure
     max_service_difference: ComparedFigure
-    """Largest service difference over time, in h units per second (VTC, Sec. 5.1, Table 2)."""
+    """Largest difference of service rates at any time, in h units per second (VTC, Sec. 5.1, Table
+    2).
+    """
     mean_service_difference: ComparedFigure
-    """Mean service difference over time, in h units per second."""
+    """Mean difference of service rates over time, in h units per second."""
     max_accumulated_difference: ComparedFigure
     """Largest difference of accumulated service between two clients, in h units."""
     service_error: float
-    """Σ |simulated − measured| / Σ measured service, over clients and windows of 60 s."""
+    """Error of the service, Σ |simulated − measured| / Σ measured, over clients and windows of 60
+    s.
+    """
     client_service_per_s: dict[str, ComparedFigure]
     """Mean over time of each client's service, in h units per second."""
 
@@ -73,7 +77,7 @@ def validate(
 
     Args:
         profile: The engine on which the runs were measured.
-        runs: Only arrivals, lengths, clients and policy are used by the simulation.
+        runs: Measured runs. The simulation uses only their arrivals, lengths, clients and policy.
         added_prompt_tokens: Tokens that the engine puts before each prompt, not counted in the
             files.
 
@@ -148,10 +152,11 @@ def _figure(values: Iterable[float]) -> ComparedFigure:
 
 
 _PACES = (0.99, 1.0, 1.01)
-"""Speed factors over which the error is averaged: small changes of the times form other batches,
-and change the simulated throughput by some 0.3 %."""
+"""Speed factors over which the error is averaged. Small changes of the times form other batches,
+and change the simulated throughput by some 0.3 %.
+"""
 _DIGITS = 4
-"""Significant digits of a written time, so few that files are the same on every machine."""
+"""Significant digits of a written time: few enough that files are the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +174,13 @@ def calibrate(
     """Fit the iteration costs of a profile; equal runs give equal results.
 
     Args:
-        runs: At least one run; keep runs for validation out of it.
+        runs: Measured runs, at least one, without the runs that are kept for validation.
         start: Profile that gives name, memory and rules; its costs and `speedup` are replaced.
         added_prompt_tokens: Tokens that the engine put before each prompt, not counted in the
             files.
 
     Raises:
-        ConfigError: If there is nothing to fit, or a request is larger than the KV memory.
+        ConfigError: If there are no runs to fit, or a request is larger than the KV memory.
     """
     if not runs:
         raise ConfigError("runs: a profile is fitted on at least one run, got none")

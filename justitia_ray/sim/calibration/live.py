@@ -1,9 +1,9 @@
 """Requests that reveal the cost of an iteration, timed on a live service with one replica.
 
-They form one application of consecutive stages, so that the load does not depend on the engine's
-speed: batches of different sizes with short prompts (base and cost per sequence), batches with long
-prompts (cost of context), and prompts of different lengths, one after the other, while others
-decode (cost of prefill).
+The requests form one application of consecutive stages, so that the load does not depend on the
+engine's speed. The stages are batches of different sizes with short prompts (base and cost per
+sequence), batches with long prompts (cost of context), and prompts of different lengths, one after
+the other, while others decode (cost of prefill).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,9 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import InferenceId, Tokens
 
 SHARE_OF_KV = 0.8
-"""Share of the KV memory that the largest batch holds at its end, so that no request waits."""
+"""Share of the KV memory that the largest batch holds when it ends; below 1, so that no request
+waits.
+"""
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG_BATCHES = (1, 4, 8)
 SHORT_PROMPT: Tokens = 16
@@ -39,14 +41,14 @@ async def measure_live(
 
     Args:
         url: URL of the service, which should be idle otherwise.
-        model: Model to call; None: the only one that is served.
+        model: Model to call; None: the only model of the service.
         network: Replaces the network in tests.
 
     Returns:
         The requests, and the KV memory that the replica reports.
 
     Raises:
-        ConfigError: If the service has not exactly one replica, or no such model.
+        ConfigError: If the service has no such model, or more or fewer replicas than one.
         ConnectionError: If the service cannot be reached or is not ready.
         ResponseError: If the service, or a request, failed.
     """
@@ -68,11 +70,11 @@ async def measure_live(
 
 
 def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplication:
-    """Return the calibration application, with each stage after the previous one.
+    """Return the calibration application, in which each stage follows the previous one.
 
     Args:
         name: Part of the application's id; prompts differ between names.
-        room: KV tokens that a stage may hold at its end.
+        room: KV tokens that a stage may hold when it ends.
         longest: Largest sum of prompt and output tokens of one request.
     """
     inferences: list[WorkloadInference] = []
@@ -104,7 +106,7 @@ def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplicati
 
 
 def _batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
-    """Yield the number of parallel requests and the length of their prompts, by batch."""
+    """Yield, for each batch, the number of parallel requests and the length of their prompts."""
     for count in BATCHES:
         if count * (SHORT_PROMPT + OUTPUT) <= room:
             yield count, SHORT_PROMPT

@@ -1,4 +1,4 @@
-"""Requests with the times that a server took for them; the CSV files of measured runs.
+"""Requests with the times that a server took for them, and the CSV files of measured runs.
 
 A file has the columns
 `client,arrival_s,prompt_tokens,output_tokens,first_token_latency_s,latency_s`, in any order; an
@@ -54,7 +54,7 @@ class MeasuredRun:
     requests: tuple[TimedRequest, ...]
     """Requests that finished; at least one."""
     aborted: int = 0
-    """Number of requests that did not finish, which are left out."""
+    """Number of requests that did not finish; they are not in `requests`."""
 
 
 def read_run(path: Path, policy: str | None = None) -> MeasuredRun:

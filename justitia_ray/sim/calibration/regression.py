@@ -6,12 +6,12 @@ duration is
     Σ over those iterations (base + per_sequence · running + per_context_token · context)
     + Σ over the prefills in between (prefill_base + per_prefill_token · prompt tokens)
 
-All quantities follow from the measured times alone: which requests ran when, how many tokens each
-held (tokens are made evenly between the first and the last), and when prompts were computed
-(requests whose first tokens leave together). No schedule has to be simulated. So the coefficients
-follow by least squares on relative errors. Runs differ in the speed of their machine (2 % on the
-A10G runs): each has its own factor, with geometric mean 1, fitted alternately with the
-coefficients, so that these differences are not attributed to the runs' loads.
+All quantities are computed from the measured times alone: when each request ran, how many tokens it
+held (tokens are produced evenly between the first and the last), and when prompts were computed
+(requests whose first tokens come together). No schedule has to be simulated. So the coefficients
+are fitted by least squares on relative errors. Runs differ in the speed of their machine (2 % on
+the A10G runs). So each run has a factor of its own, with geometric mean 1, fitted alternately with
+the coefficients, so that these differences are not attributed to the runs' loads.
 """
 
 import math
@@ -30,7 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
-"""Tile sizes of prefills among which the best is chosen."""
+"""Tile sizes of prefills that are tried; the best is chosen."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",
@@ -49,7 +49,7 @@ class Regression:
 
     cost: IterationCost
     speeds: tuple[float, ...]
-    """Measured over fitted duration of each run's iterations; geometric mean 1."""
+    """Measured over fitted duration of each run's iterations, with geometric mean 1."""
     residual: float
     """Root mean square relative error of a request's decode time; all runs have equal weight."""
 
@@ -71,7 +71,7 @@ def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0)
     """Fit the cost of an iteration with the tile size that leaves the least error.
 
     Args:
-        runs: Every run has equal weight, however many requests it has.
+        runs: Measured runs. All runs have equal weight, whatever their numbers of requests.
         added_prompt_tokens: Tokens that the engine put before each prompt, not counted in the
             files.
 
@@ -100,7 +100,7 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
             ]
         )
         speeds /= np.exp(np.log(speeds).mean())
-    # Σ (1 − s·x·c)² over a run, whose rows have weight 1 together
+    # Σ (1 − s·x·c)² over a run; its rows together have weight 1
     errors = [
         1 - 2 * s * (b @ coefficients) + s * s * (coefficients @ g @ coefficients)
         for s, g, b in zip(speeds, grams, sums, strict=True)
@@ -146,9 +146,9 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
     running, context = integrals(start, end, prompt + 1, iterations)
-    # Assumes equal iterations over a request's time: time average equals iteration average.
+    # Assumes that a request's iterations are equally long: time average equals iteration average.
     share = iterations / (end - start)
-    # First tokens of one prefill come together; the next prefill is an iteration later or more.
+    # First tokens of one prefill come together; the next prefill is at least an iteration later.
     apart_s = float(np.median(1 / share)) / 2
     times, tokens = _find_prefills(run.requests, added, apart_s)
     after = np.searchsorted(times, start + apart_s, side="right")
@@ -183,7 +183,7 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
     steps = np.diff(times)
     running = _sum_per_step(len(times), at_start, at_end, np.ones(len(start)))
     slope = _sum_per_step(len(times), at_start, at_end, rate)
-    # A request holds held + rate · (t − start) tokens.
+    # A request holds held + rate · (t − start) tokens at time t.
     level = _sum_per_step(len(times), at_start, at_end, held - rate * start)
     middles = (times[:-1] + times[1:]) / 2
     sequences = np.concatenate([[0.0], np.cumsum(running[:-1] * steps)])

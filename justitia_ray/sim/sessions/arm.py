@@ -1,4 +1,4 @@
-"""The interface of an arm: it decides where and when the turns of sessions run."""
+"""Interface of a scheduler of sessions (an arm): it decides where and when their turns run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class TurnCall:
     place: int
     content: TurnContent
     sequence: TurnSequence | None = None
-    """Sequence of the turn in an engine; None until it starts."""
+    """Sequence of the turn in its engine; None until the turn starts."""
     lease_id: str = ""
 
     @property
@@ -35,12 +35,12 @@ class TurnCall:
 
     @property
     def cached_tokens(self) -> Tokens:
-        """Prompt tokens that were found in the GPU's or the host's memory, 0 before the start."""
+        """Prompt tokens found in the GPU's or the host's memory; 0 before the turn starts."""
         return self.sequence.found_tokens if self.sequence else 0
 
     @property
     def recomputed_tokens(self) -> Tokens:
-        """Tokens that its engine computed again after preemptions."""
+        """Tokens of the turn that its engine computed again after preemptions."""
         return self.sequence.recomputed if self.sequence else 0
 
 
@@ -50,14 +50,14 @@ class Start(NamedTuple):
     replica: SessionReplica
     call: TurnCall
     priority: int = 0
-    """Order in an engine with the policy `priority`: lower is admitted first."""
+    """Priority in an engine with the policy `priority`: lower is admitted first."""
 
 
 class SessionArm(ABC):
     """Decides where and when turns run.
 
-    An arm knows what a server sees: prompts, outputs of finished turns, times; never the later
-    turns of a session, nor the length of a gap before it has ended.
+    An arm knows what a server knows: prompts, outputs of finished turns, and times, but neither the
+    later turns of a session nor the length of a gap before the gap has ended.
     """
 
     wakes_at: Seconds = NEVER
@@ -71,7 +71,10 @@ class SessionArm(ABC):
         """Submit a turn; return the turns that start now."""
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:  # noqa: B027
-        """Hold the prompt of a turn that ends, if wanted; its engine plans only afterwards."""
+        """Hold the prompt of a turn that ends, if wanted.
+
+        Called before its engine plans further.
+        """
 
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds

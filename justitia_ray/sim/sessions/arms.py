@@ -1,4 +1,4 @@
-"""The arms by name, each with the settings from which a report takes its best in every cell.
+"""The schedulers (arms) by name, each with the settings among which a report selects the best.
 
 `justitia` and its variants are this project's scheduling core. The others are `rivals`:
 re-implementations of other schedulers.
@@ -25,10 +25,12 @@ ArmOptions: TypeAlias = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class ArmKind:
-    """An arm, and the order in which its engines serve waiting turns."""
+    """A scheduler of sessions, and the order in which its engines serve waiting turns."""
 
     make: Callable[..., SessionArm]
-    """Makes the arm from the replicas, the sessions of the run, and options."""
+    """Function that creates the scheduler from the replicas, the sessions of the run, and
+    options.
+    """
     engine_policy: EnginePolicy
     grid: tuple[ArmOptions, ...] = ((),)
     """Options to try."""

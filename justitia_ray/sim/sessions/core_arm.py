@@ -1,4 +1,4 @@
-"""This project's arm: the service's scheduling core, which grants leases that fit by its ledger."""
+"""This project's scheduling core as a scheduler of sessions; it grants leases by its ledger."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -27,8 +27,8 @@ class CoreArm(SessionArm):
         sessions: All sessions of the run, for the means of their class.
         options: Options of the policy `justitia`.
         with_prefill: Whether computed prompt tokens are charged.
-        predictions: What is known of a session that begins, and of the output of a turn: the truth,
-            or the mean over all sessions.
+        predictions: Known cost of a session that begins and known output of a turn: true values, or
+            means over all sessions.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CoreArm(SessionArm):
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self._early: list[Grant] = []
-        """Grants of deadlines that were due when a session began; its first turn returns them."""
+        """Grants from deadlines that were due when a session began; its first turn returns them."""
         self._means = _Means(sessions) if predictions == "class mean" else None
         self.core = SchedulerCore(
             "justitia",
@@ -129,7 +129,7 @@ class CoreArm(SessionArm):
     def _handle(self, event: ev.Event, now: Seconds) -> Iterable[Start]:
         """Send an event to the core; yield the turns that it grants.
 
-        Each replica requests again as soon as it was answered, as the service's replicas do.
+        Each replica requests work again as soon as it has an answer, as the service's replicas do.
         """
         grants = [*self._early, *self._grants(event, now)]
         self._early = []
@@ -150,14 +150,14 @@ class CoreArm(SessionArm):
 
 
 class _Means:
-    """What a service knows of a session's class before any model is trained."""
+    """What a service knows of a class of sessions before any model is trained."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         outputs = [turn.output_tokens for session in sessions for turn in session.turns]
         self.cost: KvTokenTime = round(sum(map(_cost, sessions)) / len(sessions))
         self.output_tokens: Tokens = round(sum(outputs) / len(outputs))
         self.longest_output_tokens: Tokens = max(outputs)
-        """Limit that clients set for every turn."""
+        """Output limit that clients set for every turn."""
 
 
 def _cost(session: Session) -> KvTokenTime:

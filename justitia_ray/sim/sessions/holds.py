@@ -1,8 +1,8 @@
-"""Prompts that a replica holds in its cache while nothing runs on them.
+"""Prompts that a replica holds in its cache while no sequence uses them.
 
-Held blocks have a reference, so that nothing evicts them: an engine does that if a KV connector
-touches the blocks of a finished request. A replica gives holds up, the last in rank first, before
-it preempts a sequence for lack of memory, and if nothing could run otherwise.
+Held blocks have a reference, so that they are not evicted: an engine gives them one if a KV
+connector touches the blocks of a finished request. A replica gives holds up, the highest rank
+first, before it preempts a sequence for lack of memory, and if otherwise no sequence could run.
 """
 
 from collections.abc import Hashable
@@ -39,7 +39,7 @@ class Holds:
         return name in self._holds
 
     def add(self, name: Hashable, content: Content, tokens: Tokens, rank: float) -> None:
-        """Hold the cached blocks of a prompt, in place of those held under the name so far.
+        """Hold the cached blocks of a prompt; they replace the blocks held under the name so far.
 
         Args:
             name: Name of the hold, for example its session.
@@ -54,7 +54,7 @@ class Holds:
         self._holds[name] = _Hold(holding, rank)
 
     def drop(self, name: Hashable) -> bool:
-        """Free the blocks of a hold; return False if there is none of that name."""
+        """Free the blocks of a hold; return False if there is no hold of that name."""
         hold = self._holds.pop(name, None)
         if hold is None:
             return False
@@ -62,7 +62,7 @@ class Holds:
         return True
 
     def drop_last(self) -> bool:
-        """Free the blocks of the hold with the highest rank; return False if nothing is held."""
+        """Free the blocks of the hold with the highest rank; return False if there is none."""
         if not self._holds:
             return False
         return self.drop(max(self._holds, key=lambda name: self._holds[name].rank))

@@ -1,10 +1,10 @@
 """Host memory of a replica: a second tier of the prefix cache, from which contexts are loaded.
 
-As with vLLM's offloading connector, the prompt of each finished turn is there too, whatever is
-evicted from the GPU. Contexts leave in the order of their last use, as whole chains. A prompt that
-begins with more tokens of a context than the GPU still has loads them at a fixed rate, in the
-chunks in which it would compute them. Copies to the host take no time here: they run beside the
-computation.
+As with vLLM's offloading connector, the prompt of each finished turn is also in host memory,
+whatever is evicted from the GPU. Contexts are evicted in the order of their last use, as whole
+chains. If host memory has more tokens of a prompt's context than the GPU, they are loaded at a
+fixed rate, in the chunks in which they would be computed. Copies to the host take no time in the
+simulation, because they run beside the computation.
 """
 
 from justitia_ray.sim.sessions.trace import Chain, ChainPath
@@ -15,17 +15,17 @@ class HostMemory:
     """The contexts in the host memory of one replica.
 
     Args:
-        room: KV tokens that fit; 0: there is no such tier.
+        room: KV tokens that fit; 0: there is no host memory.
     """
 
     def __init__(self, room: Tokens) -> None:
         self.room = room
         self._held: dict[Chain, tuple[Tokens, Tokens]] = {}
-        """(first, end) of the positions held of each chain, the least recently used first."""
+        """Positions held of each chain, as (first, end); the least recently used chain is first."""
         self.tokens: Tokens = 0
 
     def store(self, path: ChainPath) -> None:
-        """Store a prompt as the most recently used, in place of others if necessary."""
+        """Store a prompt as the most recently used; evict others if necessary."""
         if not self.room:
             return
         first = 0
@@ -38,7 +38,7 @@ class HostMemory:
             self._drop(next(iter(self._held)))
 
     def found(self, path: ChainPath) -> Tokens:
-        """Return the number of a prompt's first tokens that are here."""
+        """Return how many of a prompt's first tokens are in host memory."""
         position = 0
         for chain, end in path:
             _, held_end = self._held.get(chain, (0, 0))

@@ -15,7 +15,7 @@ from justitia_ray.sim.sessions.trace import Session, TurnContent
 from justitia_ray.units import Seconds, Tokens
 
 _ARRIVE_WITHIN_S: Seconds = 60.0
-"""Time within which the first sessions begin, at random."""
+"""Time within which the first sessions begin, at random times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class SessionSettings:
     profile: LongContextProfile
     replicas: int
     load: float
-    """Total context of the concurrent sessions over the memory of all replicas."""
+    """Total context of the concurrent sessions, over the memory of all replicas."""
     seed: int = 0
     """Seed of the order of the sessions."""
     options: tuple[tuple[str, object], ...] = ()
-    """Options of the arm, by name."""
+    """Options of the scheduler, by name."""
     host: float = 0.0
     """Host memory of a replica, in multiples of its KV memory."""
 
@@ -47,7 +47,7 @@ class SessionRow:
 
     @property
     def served_s(self) -> Seconds:
-        """Total duration of its turns: the completion time without tools and users."""
+        """Total duration of the session's turns: the completion time without tools and users."""
         return self.ended_at_s - self.began_at_s - self.gaps_s
 
 
@@ -59,7 +59,7 @@ class SessionResult:
     sessions: list[SessionRow] = field(default_factory=list)
     turns: int = 0
     turns_under_load: int = 0
-    """Turns that ended while sessions were still to begin."""
+    """Number of turns that ended before the last session began."""
     under_load_s: Seconds = 0.0
     """Time at which the last session began."""
     prompt_tokens: Tokens = 0
@@ -74,7 +74,7 @@ def mean_context(sessions: Iterable[Session]) -> float:
 
 
 def fitting(sessions: Iterable[Session], profile: LongContextProfile) -> list[Session]:
-    """Return the sessions cut to the turns that fit into a replica's memory."""
+    """Return the sessions, cut off before the first turn that exceeds a replica's memory."""
     cut = (session.until(profile.kv_tokens) for session in sessions)
     return [session for session in cut if session.turns]
 
@@ -83,7 +83,7 @@ def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> Ses
     """Simulate sessions; equal arguments give equal results.
 
     Raises:
-        ConfigError: If the arm is not known, or no session fits.
+        ConfigError: If the scheduler is unknown, or no session fits.
     """
     if settings.arm not in ARMS:
         raise ConfigError(f"arm is {settings.arm!r}; allowed: {', '.join(ARMS)}")
@@ -112,7 +112,7 @@ class _Play:
         self._result = SessionResult(max(1, min(at_once, len(sessions))))
         self._rows: dict[str, SessionRow] = {}
         self._due: list[tuple[Seconds, int, Session, int]] = []
-        """Turns to be submitted: (time, rank, session, index)."""
+        """Turns to be submitted, each as (time, rank, session, index)."""
         self._calls: dict[TurnSequence, TurnCall] = {}
         self._arrivals = 0
 

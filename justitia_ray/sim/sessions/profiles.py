@@ -9,7 +9,7 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(frozen=True, slots=True)
 class LongContextProfile:
-    """A vLLM replica, with the cost of attention of a prompt over its cached prefix."""
+    """A vLLM replica, with the attention cost of a prompt over its cached prefix."""
 
     name: str
     kv_tokens: Tokens
@@ -22,7 +22,7 @@ class LongContextProfile:
     per_prompt_token_s: Seconds
     """Time per prompt token that is computed."""
     per_pair_s: Seconds
-    """Time per pair of a computed prompt token and a token before it: attention."""
+    """Time per pair of a computed prompt token and an earlier token, for attention."""
     host_token_s: Seconds
     """Time to load the KV of a token from host memory."""
     least_prefill_s: Seconds = 0.0
@@ -43,7 +43,10 @@ class LongContextProfile:
         )
 
     def decode_s(self, sequences: int, context_tokens: Tokens, iterations: int = 1) -> Seconds:
-        """Return the time of decode-only iterations; `context_tokens` are those of the first."""
+        """Return the time of decode-only iterations.
+
+        `context_tokens` is the context of the first iteration.
+        """
         first = (
             self.base_s
             + self.per_sequence_s * sequences
@@ -67,8 +70,8 @@ class LongContextProfile:
 
         Args:
             sequences: Number of decoding sequences.
-            context_tokens: Tokens that they hold.
-            chunks: (tokens of the chunk, tokens before it in its sequence).
+            context_tokens: Tokens that the decoding sequences hold.
+            chunks: For each chunk, its tokens and the tokens before it in its sequence.
         """
         decode_s = self.decode_s(sequences, context_tokens)
         prompt_s = sum(

@@ -14,24 +14,24 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnSequence(EngineSequence):
-    """A turn in an engine."""
+    """Sequence of a turn in an engine."""
 
     path: ChainPath
     loaded_tokens: Tokens = 0
-    """Prompt tokens loaded from host memory at its first admission."""
+    """Prompt tokens loaded from host memory when the turn was first admitted."""
 
     @property
     def found_tokens(self) -> Tokens:
-        """Prompt tokens that were not computed."""
+        """Prompt tokens that did not have to be computed."""
         return (self.cached_tokens or 0) + self.loaded_tokens
 
 
 class SessionReplica:
-    """An engine that simulates iteration by iteration, with equal iterations in one step.
+    """An engine simulated iteration by iteration; equal iterations are simulated in one step.
 
     Args:
         index: Index of the replica.
-        profile: Memory and times.
+        profile: Memory and iteration times.
         policy: Order of the sequences that wait in the engine.
         host_tokens: KV tokens that fit into its host memory.
     """
@@ -57,10 +57,11 @@ class SessionReplica:
         """Prompts of finished sequences that stay in the cache."""
         self.host = HostMemory(host_tokens)
         self.before_plan: Callable[[Sequence[TurnSequence], Seconds], None] | None = None
-        """Called with finished sequences before the next iteration is planned: the time at which
-        their prompts can be held for certain."""
+        """Function called with finished sequences before the next iteration is planned: their
+        prompts are then still in the cache, so that they can be held.
+        """
         self.ends_at: Seconds | None = None
-        """End of the present run of iterations; None if nothing runs."""
+        """Time at which the present iterations end; None if no sequence runs."""
         self._step: Mapping[TurnSequence, Tokens] = {}
         self._began_at: Seconds = 0.0
         self._iterations = 1
@@ -94,7 +95,7 @@ class SessionReplica:
 
     @property
     def uncomputed_tokens(self) -> Tokens:
-        """Prompt tokens of the sequences here that are not computed yet, cached or not."""
+        """Prompt tokens of the replica's sequences that are not computed yet, cached or not."""
         sequences = (*self.steps.running, *self.steps.waiting)
         return sum(max(0, one.tokens - one.computed - 1) for one in sequences)
 
@@ -104,7 +105,7 @@ class SessionReplica:
         return len(self.steps.running) + len(self.steps.waiting)
 
     def _reconsider(self, now: Seconds) -> None:
-        """Plan again at the end of the present iteration, or now if nothing runs."""
+        """Plan again when the present iteration ends, or now if no sequence runs."""
         if self.ends_at is None:
             self._begin(now)
         elif self._iterations > 1:
@@ -135,7 +136,7 @@ class SessionReplica:
         self.ends_at = now + length_s + self.profile.host_token_s * loaded_tokens
 
     def _chunk(self, sequence: TurnSequence, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
-        """Return the tokens of a chunk that are loaded, those computed, and those before these.
+        """Return three numbers of tokens for a chunk: loaded, computed, and before the chunk.
 
         At least the last token of a prompt is computed.
         """
@@ -147,7 +148,7 @@ class SessionReplica:
         return loaded, tokens - loaded, before + loaded
 
     def _make_room(self) -> None:
-        """Give up holds that would make the running sequences lose their memory."""
+        """Give up held prompts that would cause a preemption of the running sequences."""
         while self.holds and self._missing_blocks() > self.steps.pool.free_blocks:
             self.holds.drop_last()
 

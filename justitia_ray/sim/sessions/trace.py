@@ -1,9 +1,9 @@
-"""Recorded sessions: lengths of prompts and outputs, reuse of the prompt before, gaps.
+"""Recorded sessions: lengths of prompts and outputs, reuse of previous prompts, gaps.
 
-The trace has no tokens. A block of a prompt is identified by session and position, as long as the
-session continues its context; where a turn keeps less than the prompt before had, its context is a
-new one from there on. The start of a session (tools and system prompt) is shared by all sessions
-for which both have equal lengths. Outputs are identified separately: the trace counts the last
+The trace contains no tokens. So a block of a prompt is identified by session and position while the
+session continues its context. If a turn keeps only a part of the previous prompt, its context is
+new after this part. The start of a session (tools and system prompt) is shared by all sessions in
+which both have the same lengths. Outputs are identified separately: the trace counts the last
 answer as new in the next prompt.
 """
 
@@ -22,7 +22,7 @@ from justitia_ray.sim.workload import first_mistake
 from justitia_ray.units import Seconds, Tokens
 
 SESSIONS_FILE = Path("sessions") / "sessions.jsonl.gz"
-"""Path inside a data directory."""
+"""Path of the recorded sessions inside a data directory."""
 
 _GRAIN: Tokens = 64
 """Size of the blocks in which the trace counts reuse, in tokens."""
@@ -57,7 +57,7 @@ class Chain:
 
 
 ChainPath: TypeAlias = tuple[tuple[Chain, Tokens], ...]
-"""Chains of a prompt, each with the token position up to which it goes."""
+"""Chains of a prompt, each with the token position at which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class Turn:
     prompt_tokens: Tokens
     output_tokens: Tokens
     gap_s: Seconds
-    """Time since the answer of the turn before."""
+    """Seconds since the previous turn was answered."""
     path: ChainPath
     calls_tool: bool = False
-    """Whether its answer calls a tool: another turn follows, soon in most cases."""
+    """Whether the turn's answer calls a tool. Then another turn follows, in most cases soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class TurnContent:
         if start < stop:
             yield Span(
                 self, start, stop
-            )  # this turn's own blocks, after the last full one of its prompt
+            )  # blocks of this turn alone, after the last full block of its prompt
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:
@@ -122,7 +122,7 @@ def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Ses
 
     Args:
         path: A file of JSON lines, compressed with gzip if its name ends in `.gz`.
-        longest_gap_s: Longer gaps are cut to this; unknown gaps count as 0.
+        longest_gap_s: Length to which longer gaps are cut; unknown gaps count as 0.
 
     Raises:
         ConfigError: If the file cannot be read or a line is wrong; the message names line, field
@@ -166,7 +166,8 @@ def _turns(
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
-            # From here on the context is a new one: later blocks of the old one are not reused.
+            # The context is new after this position: later blocks of the old context are not
+            # reused.
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))

@@ -1,11 +1,11 @@
 """CacheTTL, first called Continuum (arXiv 2511.02230), re-implemented.
 
-The prompt of a turn that calls a tool is pinned in the cache for a time to live; sessions are
-served first come, first served as wholes, so that a turn of an older session passes those of
-younger ones. The time to live is either fixed (2 s in the authors' public preview), or the one that
-maximises, over the gaps seen so far, the chance that the tool returns in time times what a return
-saves (computing the prompt again, and queueing), less the time for which the memory is held. The
-paper's text weighs these terms; the exact form of the second here is ours.
+The prompt of a turn that calls a tool is pinned in the cache for a time to live. Sessions are
+served first come, first served as a whole, so that a turn of an older session overtakes turns of
+younger sessions. The time to live is either fixed (2 s in the authors' public preview), or
+maximises a gain over the gaps seen so far. The gain is the chance that the tool returns in time,
+multiplied by the time that a return saves (computing the prompt again, and queueing), less the time
+for which the memory is held. The paper weighs these terms in words; the exact formula is ours.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ _SMOOTHING = 0.05
 
 
 class CacheTtlArm(SessionArm):
-    """Pins prompts through tool calls, on replicas that serve the oldest session first.
+    """Pins prompts during tool calls, on replicas that serve the oldest session first.
 
     Args:
         replicas: The replicas.
@@ -48,17 +48,17 @@ class CacheTtlArm(SessionArm):
         self._count = count()
         self._arrival: dict[str, int] = {}
         self._held_on: dict[str, SessionReplica] = {}
-        """Replica with the pin of a session."""
+        """Replica that holds the pinned prompt of each session."""
         self._expires: dict[str, Seconds] = {}
-        """End of the pins of sessions that wait for a tool."""
+        """Time at which the pin of each session that waits for a tool expires."""
         self._tool_since: dict[str, Seconds] = {}
         self._submitted: dict[str, Seconds] = {}
         self._gaps: deque[Seconds] = deque(maxlen=_MOST_GAPS)
         self._queued_s: Seconds = 0.0
-        """Smoothed time of a turn beyond what it takes alone."""
+        """Smoothed mean of a turn's time beyond the time that it takes alone."""
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Register a session behind all older ones."""
+        """Register a session; all sessions before it are older."""
         self._placer.open(session, now)
         self._arrival[session.name] = next(self._count)
 
@@ -90,7 +90,7 @@ class CacheTtlArm(SessionArm):
         self._plan_wake()
 
     def wake(self, now: Seconds) -> Iterable[Start]:
-        """Release the pins whose time is over."""
+        """Release the pins that have expired."""
         for name in [name for name, at in self._expires.items() if at <= now]:
             del self._expires[name]
             self._release(name, now)
@@ -138,7 +138,7 @@ def best_ttl_s(gaps: Iterable[Seconds], saved_s: Seconds, share: float) -> Secon
     Args:
         gaps: Lengths of tool calls.
         saved_s: Time that a turn saves if it returns in time.
-        share: Share of the memory that the pin takes: what a second of holding costs.
+        share: Share of the memory that the pin takes; it is the cost of holding for a second.
     """
     ordered = sorted(gaps)
     best_s, most, passed_s = 0.0, 0.0, 0.0

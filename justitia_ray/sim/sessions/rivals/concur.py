@@ -1,9 +1,9 @@
 """CONCUR (arXiv 2601.22705), re-implemented: a cap on active agents by congestion control.
 
-Each replica has a window of active agents. At fixed intervals the window grows by a constant where
-the KV memory is little used, and shrinks by a factor where it is full and the hit rate of the cache
-is low (additive increase, multiplicative decrease); otherwise it stays. An agent is paused between
-two turns only; paused agents come back before new ones start.
+Each replica has a limit on its active agents, its *window*. At fixed intervals the window grows by
+a constant if little of the KV memory is used, and shrinks by a factor if the memory is full and the
+hit rate of the cache is low (additive increase, multiplicative decrease). Agents are paused only
+between two turns; paused agents continue before new agents start.
 """
 
 from collections import deque
@@ -27,9 +27,9 @@ class _Window:
     paused: dict[str, TurnCall] = field(default_factory=dict)
     """Waiting turns of agents that were active before, in the order of submission."""
     new: dict[str, TurnCall] = field(default_factory=dict)
-    """Waiting first turns."""
+    """First turns of new agents that wait."""
     found: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_TURNS))
-    """(cached, prompt tokens) of the last turns."""
+    """Cached and prompt tokens of each of the last turns."""
 
     @property
     def hit_rate(self) -> float:
@@ -44,10 +44,10 @@ class ConcurArm(PinnedArm):
         replicas: The replicas.
         sessions: All sessions of the run; not used.
         low: Use of the KV memory below which the window grows.
-        high: Use above which it shrinks if the hit rate is low.
-        hit_rate: Hit rate that counts as low below this.
-        more: Number of agents by which it grows.
-        factor: Factor by which it shrinks.
+        high: Use above which the window shrinks if the hit rate is low.
+        hit_rate: Hit rate of the cache below which it counts as low.
+        more: Number of agents by which the window grows.
+        factor: Factor by which the window shrinks.
         start: First window of a replica.
         every_s: Interval of control.
     """
@@ -71,7 +71,7 @@ class ConcurArm(PinnedArm):
         self.wakes_at = every_s
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn of an active agent; others wait for a place in the window."""
+        """Start a turn of an active agent; other turns wait until the window has room."""
         name, replica = call.session.name, self.replica_of(call.session)
         window = self._windows[replica.index]
         if name in window.active:
@@ -92,7 +92,7 @@ class ConcurArm(PinnedArm):
         return self._admit(replica)
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Give the place of an ended session to the next."""
+        """Let a waiting agent become active in place of an ended session."""
         replica = self.replica_of(session)
         self._windows[replica.index].active.pop(session.name, None)
         super().close(session, now)

@@ -3,11 +3,11 @@
 Hermes learns the demand of an application's stages from earlier runs, and serves applications in
 the order of their Gittins rank: the least, over all amounts of service d, of the expected service
 up to d over the chance that the application ends within d. The rank is computed again at each stage
-(here: each turn). Its warm start of backends has no counterpart here, as all are warm.
+(here: each turn). Its warm start of backends is not implemented, because all replicas are warm.
 
-The earlier runs are all sessions of the run itself, which favours this arm. Hermes knows the kind
-of each application; the trace does not, so that a kind here is at most the length of a first prompt
-to a power of two.
+The sessions of the run itself are used as the earlier runs, which favours this scheduler. Hermes
+knows the kind of each application, but the trace does not. So sessions are of one kind, or of kinds
+by the length of the first prompt, rounded to a power of two.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds
 
 _PER_SECOND = 1_000
-"""Priorities are whole numbers; ranks are seconds."""
+"""Priorities per second of rank: priorities are whole numbers, ranks are in seconds."""
 
 
 class GittinsArm(SessionArm):
@@ -32,10 +32,10 @@ class GittinsArm(SessionArm):
 
     Args:
         replicas: The replicas.
-        sessions: All sessions of the run: the earlier runs.
-        by: What a rank is conditioned on: the number of turns that have ended (`stage`), that and
-            the length of the first prompt (`length`), or the service received (`age`).
-        placed: `lmetric`, or `pinned`: Hermes places nothing.
+        sessions: All sessions of the run, used as the earlier runs.
+        by: Condition of a rank: the number of turns that have ended (`stage`), this number and the
+            length of the first prompt (`length`), or the service received (`age`).
+        placed: Placement, `lmetric` or `pinned`; Hermes has none of its own.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class GittinsArm(SessionArm):
     def _age_rank_s(self, call: TurnCall) -> Seconds:
         age_s = self._ages[call.session.name]
         longer = self._totals[bisect_right(self._totals, age_s) :]
-        if not longer:  # it has outlived all earlier runs
+        if not longer:  # the session has received more service than any earlier run
             return age_s
         return gittins_rank([total_s - age_s for total_s in longer])
 
@@ -100,7 +100,7 @@ def gittins_rank(remaining: Sequence[float]) -> float:
     """Return the least E[min(X, d)] / P(X <= d) over all d: lower is served first.
 
     Args:
-        remaining: Equally likely values of what is left, ascending, above 0.
+        remaining: Equally likely values of the remaining service, ascending, above 0.
     """
     best, passed = float("inf"), 0.0
     for place, value in enumerate(remaining):
@@ -124,10 +124,10 @@ def _ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
 
 
 def remaining_by_stage(runs: Iterable[Sequence[Seconds]]) -> list[list[Seconds]]:
-    """Return what was left of the runs that reached each stage, from the first stage.
+    """Return the remaining service of the runs that reached each stage, from the first stage on.
 
     Args:
-        runs: The demands of the stages of each run.
+        runs: Service of each stage of each run.
     """
     stages: list[list[Seconds]] = []
     for demands in runs:

@@ -9,10 +9,10 @@ from justitia_ray.units import Seconds
 
 
 class LMetricArm(SessionArm):
-    """Each turn goes to the replica with the least product; first come, first served there.
+    """Sends each turn to the replica with the least product of prompt tokens and requests.
 
-    The product is that of the prompt tokens still to be computed there, the turn's included, and
-    the number of requests.
+    The prompt tokens are those still to be computed on the replica, including the turn's. Each
+    replica serves first come, first served.
     """
 
     def __init__(self, replicas: Sequence[SessionReplica], sessions: Sequence[Session]) -> None:

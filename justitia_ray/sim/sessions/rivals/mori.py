@@ -1,15 +1,16 @@
 """MORI (arXiv 2606.00866), re-implemented: programs are ranked by their idleness.
 
-The idleness of a program is the share of acting in its last five cycles of running and acting, the
-present one included; waiting for a place does not count. The programs with a place on a replica are
-those whose contexts fit; the idlest lose theirs first, acting ones before running ones. Of the
-others, programs with a waiting turn come back, the least idle first, before new ones, the smallest
-first. One may take the places of acting programs that are idler than itself.
+A program either runs a turn or acts (waits for a tool or a user). Its idleness is the share of
+acting in its last five cycles of running and acting, including the present one; waiting for memory
+does not count. Programs whose contexts fit have a *place* on a replica. The idlest programs lose
+their places first, acting programs before running ones. Programs without a place get one in this
+order: those with a waiting turn, the least idle first; then new programs, the smallest first. A
+program may take the places of acting programs that are idler than itself.
 
-In MORI engines evict the blocks of busy programs last; here their prompts are held, and given up
-under pressure, those of the idlest first. MORI moves contexts of programs without a place to host
-memory, and has an order and an admission of its own for that tier; here every arm has the same host
-memory, or none, in the order of use.
+In MORI engines evict the blocks of busy programs last. In this simulation their prompts are held,
+and given up when memory is short, the idlest program's first. MORI moves contexts of programs
+without a place to host memory, with an order and an admission of its own. In this simulation all
+schedulers have the same host memory, or none, with eviction in the order of use.
 """
 
 from collections import deque
@@ -43,7 +44,7 @@ class MoriArm(ProgramArm):
         self._capacity: Tokens = replicas[0].profile.kv_tokens
         self._new = new
         self._cycles: dict[str, deque[list[Seconds]]] = {}
-        """[ran, acted] of the last cycles of each program."""
+        """Times that each program ran and acted in its last cycles."""
 
     def open(self, session: Session, now: Seconds) -> None:
         """Register a program without a place."""
@@ -76,7 +77,7 @@ class MoriArm(ProgramArm):
         return super().close(session, now)
 
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause the idlest programs until the others fit; running ones when their turns end."""
+        """Pause the idlest programs until the others fit; running programs when their turns end."""
         excess = -self._room(replica)
         if excess <= 0:
             return
@@ -108,7 +109,7 @@ class MoriArm(ProgramArm):
         return not self.has_waited(program, now), False, self._idleness(program, now)
 
     def _place_of(self, program: Program, now: Seconds) -> SessionReplica | None:
-        """Return the replica with most room for a program, counting idler ones as room."""
+        """Return the replica with most room for a program, where idler programs count as room."""
         need = self.need(program)
         rooms = {one: self._room(one) for one in self.replicas}
         best = max(rooms, key=lambda one: rooms[one])
@@ -120,14 +121,14 @@ class MoriArm(ProgramArm):
         return best if need <= rooms[best] or self.has_waited(program, now) else None
 
     def _displace(self, program: Program, replica: SessionReplica, now: Seconds) -> None:
-        """Pause idler programs that act on a replica, the idlest first, until a program fits."""
+        """Pause idler acting programs of a replica, the idlest first, until a program fits."""
         for other in self._idler(program, replica, now):
             if self.need(program) <= self._room(replica):
                 return
             self.pause(other, now)
 
     def _idler(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Program]:
-        """Return the acting programs on a replica that are idler than a program, idlest first."""
+        """Return the acting programs of a replica that are idler than a program, idlest first."""
         own = self._idleness(program, now)
         acting = [one for one in self.on(replica) if not one.is_running]
         idler = [one for one in acting if self._idleness(one, now) > own]

@@ -1,8 +1,8 @@
-"""What ThunderAgent and MORI share: programs that are paused outside of engines, between turns.
+"""Common part of ThunderAgent and MORI: programs that are paused between turns, outside engines.
 
-A program (a session) has a place on a replica or none. Turns of a program without a place wait
-until it gets one: in the control loop, which runs every few seconds, and here also when a program
-submits a turn or ends.
+A program (a session) has a place on a replica, or none. Turns of a program without a place wait
+until the program gets a place. Places are given in the control loop, which runs every few seconds,
+and in this implementation also when a program submits a turn or ends.
 """
 
 from abc import abstractmethod
@@ -16,29 +16,29 @@ from justitia_ray.units import Seconds, Tokens
 
 _EVERY_S: Seconds = 5.0
 _LONGEST_WAIT_S: Seconds = 1800.0
-"""Wait after which a program gets a place in any case."""
+"""Wait after which a program gets a place on a replica in any case."""
 _BUFFER: Tokens = 100
 """Tokens for the growth of each program."""
 
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """A session, as a program scheduler sees it."""
+    """A session, as a scheduler of programs sees it."""
 
     name: str
     since: Seconds
-    """Begin of its present status: runs, acts, or waits."""
+    """Time at which the present status of the program began: runs, acts, or waits."""
     tokens: Tokens = 0
-    """Length of its context, as last seen."""
+    """Length of the program's context at its last turn, in tokens."""
     replica: SessionReplica | None = None
-    """Where it has its place; None: it is new or paused."""
+    """Replica on which the program has a place; None: it is new or paused."""
     pending: TurnCall | None = None
-    """Turn that waits for a place."""
+    """Turn that waits until the program has a place."""
     is_running: bool = False
     is_marked: bool = False
-    """Whether it loses its place when its running turn ends."""
+    """Whether the program loses its place when its running turn ends."""
     turns: int = 0
-    """Turns that have ended."""
+    """Number of turns that have ended."""
 
 
 class ProgramArm(SessionArm):
@@ -54,7 +54,7 @@ class ProgramArm(SessionArm):
         self.programs[session.name] = Program(session.name, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn where its program has its place; otherwise it waits for one."""
+        """Start a turn on the replica of its program; without a place, the turn waits."""
         program = self.programs[call.session.name]
         self.returned(program, now)
         program.tokens = call.turn.prompt_tokens
@@ -66,7 +66,7 @@ class ProgramArm(SessionArm):
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Let the programs of ended turns act; those that are marked lose their places."""
+        """Let the programs of ended turns act; marked programs lose their places."""
         for call in calls:
             program = self.programs[call.session.name]
             program.tokens = call.turn.prompt_tokens + call.turn.output_tokens
@@ -98,14 +98,14 @@ class ProgramArm(SessionArm):
         """Pause programs of a replica until its memory suffices for the others."""
 
     def returned(self, program: Program, now: Seconds) -> None:
-        """Note that a program submits a turn, before its status changes."""
+        """Record that a program submits a turn. Called before its status changes."""
 
     def pause(self, program: Program, now: Seconds) -> None:
         """Take a program's place away; it does not run."""
         program.replica, program.is_marked = None, False
 
     def on(self, replica: SessionReplica) -> list[Program]:
-        """Return the programs with a place on a replica."""
+        """Return the programs that have a place on a replica."""
         return [program for program in self.programs.values() if program.replica is replica]
 
     def need(self, program: Program) -> Tokens:
@@ -117,7 +117,7 @@ class ProgramArm(SessionArm):
         return [one for one in self.programs.values() if one.replica is None and one.pending]
 
     def has_waited(self, program: Program, now: Seconds) -> bool:
-        """Return whether a pending program has to get a place in any case."""
+        """Return whether a waiting program must get a place in any case."""
         return now - program.since >= _LONGEST_WAIT_S
 
     def start(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Start]:

@@ -1,12 +1,13 @@
 """ThunderAgent (arXiv 2602.13692), re-implemented: programs pause when their contexts exceed M.
 
-The rules are those of the authors' public description of the scheduler. A replica's use is the
-contexts of the programs that run there, plus a weight times those of the programs that act there,
-less what running ones share, plus a buffer for each. Above the memory, programs are paused: acting
-ones first, the smallest first; running ones are marked, and paused when their turn ends. Paused
-programs with a waiting turn come back before new ones, and these before acting ones; those that fit
-in sum are placed from the largest down, each on the replica with most room. In the estimate for
-this the contexts of acting programs may decay by half each second.
+The rules are those of the authors' public description of the scheduler. The memory use of a replica
+is the sum of the contexts of the programs that run there, plus a weight times the contexts of
+programs that act (wait for a tool), less what running programs share, plus a buffer for each
+program. If the use exceeds the memory, programs are paused: acting programs first, the smallest
+first; running programs are marked, and paused when their turn ends. Paused programs with a waiting
+turn are resumed before new programs start, and these before acting programs. Those that fit
+together are placed from the largest to the smallest, each on the replica with most room. When this
+is estimated, the contexts of acting programs may decay by half each second.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class ThunderAgentArm(ProgramArm):
         replicas: The replicas.
         sessions: All sessions of the run; not used.
         acting_weight: Weight of the contexts of acting programs.
-        decays: Whether the estimate for resuming lets these contexts decay.
+        decays: Whether the contexts of acting programs decay in the estimate for resuming.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ThunderAgentArm(ProgramArm):
         self._decays = decays
 
     def place(self, now: Seconds) -> list[Start]:
-        """Resume programs, and start new ones, where memory is left."""
+        """Resume programs and start new ones while memory is left."""
         starts: list[Start] = []
         rooms = {one: self._room(one, now, decays=self._decays) for one in self.replicas}
         total, chosen = sum(max(0.0, room) for room in rooms.values()), list[Program]()
@@ -71,12 +72,12 @@ class ThunderAgentArm(ProgramArm):
                 self.pause(program, now)
 
     def _candidates(self) -> list[Program]:
-        """Return the programs without a place: those with a waiting turn first, then new ones."""
+        """Return programs without a place: those with a waiting turn first, then new programs."""
         waiting = [one for one in self.programs.values() if one.replica is None]
         return sorted(waiting, key=lambda one: (not one.pending, not one.turns, one.since))
 
     def _room(self, replica: SessionReplica, now: Seconds, *, decays: bool) -> float:
-        """Return the memory that is left to further programs; negative above capacity."""
+        """Return the memory that is left for further programs; negative if the use exceeds it."""
         used = 0.0
         running: Tokens = 0
         for program in self.on(replica):
