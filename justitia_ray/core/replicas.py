@@ -208,8 +208,6 @@ class Replicas:
         """Lose a replica that has been silent for too long, unless its process is known to live.
 
         A live replica keeps its running inferences, and gets no more leases.
-
-        A live one keeps its running inferences, and gets no more leases.
         """
         replica = self._state.replicas.get(replica_id)
         if replica is None:

@@ -70,7 +70,7 @@ class Period(StrEnum):
 
 
 class Window(StrEnum):
-    """Kind of a quota's period: where it begins."""
+    """How the beginning of a quota's period is determined."""
 
     ROLLING = "rolling"
     """Sliding window: usage counts for one period after it happened."""

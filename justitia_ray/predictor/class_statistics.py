@@ -32,10 +32,6 @@ _PRIOR_WEIGHT = 2
 on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of 0.49. There p10 to
 p90 contained 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is the goal.
 Without the prior they contained none after one sample and 63 % after three.
-
-Chosen on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of 0.49. There
-p10 to p90 held 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is the goal.
-Without the prior they held none after one sample and 63 % after three.
 """
 
 _LEAST_SAMPLES = 3

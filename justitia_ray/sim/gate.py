@@ -93,7 +93,7 @@ class Gate:
         )
 
     def has_reason(self, server: Server) -> bool:
-        """Return whether a request for a replica may succeed now, or at a later boundary."""
+        """Return whether a request for a replica may succeed now or at a later boundary."""
         return self.is_worth_asking(server) or self.watches(server)
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
@@ -135,7 +135,7 @@ class Gate:
                 self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
-        """Return the next time from `later` on for a replica's request, without an event."""
+        """Return the next time from `later` on at which a replica requests work by itself."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
             return None  # inferences on their way to the replica will wake it

@@ -150,7 +150,10 @@ class Simulation:
         return coming_at if deadline is None else min(deadline, coming_at)
 
     def _next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the next iteration boundary of any replica; an idle replica is always at one."""
+        """Return the next iteration boundary of any replica.
+
+        An idle replica is at a boundary at any time.
+        """
         if instant == math.inf or not self._is_exact:
             return instant
         return min(server.next_boundary(instant) for server in self._servers)
@@ -198,7 +201,7 @@ class Simulation:
         self._link.withdraw_idle(now)
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Report ended inferences of the replicas to the core, and at intervals all progress."""
+        """Report ended inferences of the replicas to the core; at intervals, all progress."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -222,7 +225,10 @@ class Simulation:
         return finished
 
     def _delay_engines(self, now: Seconds) -> set[int]:
-        """Delay engines by the calls that have arrived and ended; return the delayed replicas."""
+        """Delay engines because of calls that have arrived or ended.
+
+        Return the delayed replicas.
+        """
         by_s, self._passed = self._passed * self._settings.hold_up_s, 0
         if not by_s or not all(server.running for server in self._servers):
             return set()
@@ -235,7 +241,7 @@ class Simulation:
         """Return the replicas that may be at an iteration boundary.
 
         With delayed reports, a busy replica that has not woken is left out even if its boundary is
-        now: it wakes at this instant anyway, and checking each would cost more than it gains.
+        now: it wakes at this time anyway, and checking each replica would cost more than it gains.
         """
         if self._is_exact:
             return self._servers
@@ -301,7 +307,7 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # The first swapped-out sequence did not fit; service may put a smaller one before it.
+        # The first swapped-out sequence did not fit; service may put a smaller sequence before it.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )

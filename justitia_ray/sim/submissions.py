@@ -1,4 +1,4 @@
-"""Submissions to the scheduler: applications on arrival, inferences when they are due."""
+"""Submissions to the scheduler: applications when they arrive, inferences when they are due."""
 
 import heapq
 import math
@@ -16,7 +16,8 @@ class FrontEnd:
     """Front end that every call passes, one at a time, to the engines and back.
 
     Args:
-        takes_s: Time that a call occupies it, each way; 0: calls pass at once.
+        takes_s: Time for which a call occupies the front end, in each direction; 0: calls pass at
+            once.
     """
 
     def __init__(self, takes_s: Seconds = 0.0) -> None:
@@ -64,7 +65,7 @@ class InferenceGraph:
     def finish(
         self, application_id: ApplicationId, inference_id: InferenceId
     ) -> list[tuple[WorkloadApplication, WorkloadInference]]:
-        """Return the inferences for which this was the last unfinished predecessor, in order."""
+        """Return the inferences whose last unfinished predecessor was this inference, in order."""
         if application_id not in self._open:
             return []
         order, by_id = self._open[application_id]
@@ -86,10 +87,11 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """Number of arrivals that are open in the scheduler, before the boundary at which they
-        submit."""
+        """Number of arrivals that were opened in the scheduler ahead of the iteration boundary at
+        which they submit.
+        """
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
-        """Inferences to submit, by time and then by insertion."""
+        """Inferences to submit, ordered by time and then by insertion."""
         self._dues_known = 0
         self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
         """Inferences in the front end: (time of passing, due time, …)."""
@@ -100,7 +102,10 @@ class Submissions:
         return min(self._next_arrival_at(), self._next_due_at(), self._next_passed_at())
 
     def submit_due(self, now: Seconds) -> None:
-        """Submit everything that is due by `now`, in order of time with arrivals first."""
+        """Submit everything that is due by `now`, in order of time.
+
+        At equal times arrivals first.
+        """
         while (arrival_at := self._next_arrival_at()) <= now or self._next_due_at() <= now:
             if arrival_at <= self._next_due_at():
                 self._submit_arrivals(now)
@@ -112,7 +117,7 @@ class Submissions:
             self._link.submit(application, inference, due_at, now)
 
     def open_on_time(self, now: Seconds) -> None:
-        """Open applications exactly at their arrival times, as the nominal clock needs."""
+        """Open applications exactly at their arrival times, as the nominal clock requires."""
         for application in self._arrivals:
             if application.arrived_at_s > now:
                 return

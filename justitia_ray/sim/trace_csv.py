@@ -61,7 +61,7 @@ def csv_rows(
     Args:
         path: The file, or a `.gz` of one.
         needs: Columns that the header must name, each once.
-        others_allowed: Whether the header may name other columns too.
+        others_allowed: Whether the header may also name other columns.
 
     Raises:
         ConfigError: If the file cannot be read, has no such header, or a row has more or fewer
@@ -90,7 +90,7 @@ def seconds_of(where: str, fields: Mapping[str, str], name: str) -> Seconds:
     """Return a field that must be a number of seconds >= 0.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If the field is not such a number.
     """
     try:
         value = float(fields[name])
@@ -105,7 +105,7 @@ def tokens_of(where: str, fields: Mapping[str, str], name: str, *, least: int) -
     """Return a field that must be a count of tokens.
 
     Raises:
-        ConfigError: If it is no whole number, or below `least`.
+        ConfigError: If the field is not a whole number, or below `least`.
     """
     text = fields[name].strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) >= least):

@@ -6,7 +6,7 @@ Rules where a trace lacks information:
 - Spans do not record dependencies. An inference that began after others of its application had
   ended depends on them, and the gap is tool time. Only the last of them are named: an inference
   that ended before another of them began is implied.
-- Requests without output served nothing; they are left out and counted.
+- Requests without output received no service; they are left out and counted.
 
 A line of spans is either OTLP JSON (`{"resourceSpans": …}`, as the collector's file exporter
 writes) or one span: with OTLP's names, or with those of the Python SDK (`context`, `start_time`, a
@@ -38,7 +38,7 @@ _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_PARENTS = 1000
-"""Maximum length of a chain of parents; a longer one counts as a cycle."""
+"""Maximum length of a chain of parent spans; a longer chain counts as a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class InferenceSpan:
     application_id: str
     """Conversation of the inference; the trace if no conversation is named."""
     application_class: str
-    """Agent that made the call; else the service, else `trace`."""
+    """Agent that made the call; if unnamed, the service; otherwise `trace`."""
     tenant: str
-    """Tenant: the user in the span, else `default`."""
+    """Tenant: the user named in the span; otherwise `default`."""
     start_ns: int
     end_ns: int
     """End time, at least 1 ns after the start."""
@@ -179,7 +179,10 @@ def _value(value: object) -> object:
 
 
 def _first(span: _Span, names: tuple[str, ...]) -> tuple[str, object]:
-    """Return the first of some attributes that the span has, or the first name and None."""
+    """Return the first of several attributes that the span has.
+
+    If it has none, the first name and None.
+    """
     found = [(name, span.attributes[name]) for name in names if name in span.attributes]
     return found[0] if found else (names[0], None)
 
@@ -207,12 +210,12 @@ def _instant(record: JsonRecord, name: str, value: object) -> int:
 def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplication], int]:
     """Return the applications of a trace, and the number of requests without output left out.
 
-    There is at least one application; they are in order of arrival, the first arrives at 0.
+    There is at least one application. Applications are in order of arrival; the first arrives at 0.
 
     Args:
         path: CSV, or JSON lines of spans, which start with `{`.
-        options: `count` keeps the first applications; `window_s` scales arrivals, so that the last
-            one arrives then, and leaves tool time.
+        options: `count` keeps the first applications; `window_s` scales arrivals so that the last
+            application arrives at its end, and leaves tool time unchanged.
 
     Raises:
         ConfigError: If the file is wrong, holds no request with output, or another option is set.
@@ -301,8 +304,8 @@ def application_of_spans(
     """Return an application whose calls follow those that had ended when they began.
 
     Args:
-        application_id: Its id.
-        spans: Its calls, at least one.
+        application_id: Id of the application.
+        spans: Calls of the application, at least one.
         began_ns: Time at which the workload begins.
     """
     spans = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
@@ -313,7 +316,7 @@ def application_of_spans(
     for number, span in enumerate(spans):
         ended = bisect_right(ends, span.start_ns)
         if ended:
-            # An inference that ended before the latest start among these was already waited for.
+            # An inference that ended before the latest start among these is implied.
             first = bisect_right(ends, last_starts[ended - 1])
             after, since_ns = sorted(by_end[first:ended]), ends[ended - 1]
         else:

@@ -43,9 +43,13 @@ class WorkloadInference:
     prompt_tokens: TokensField
     output_tokens: TokensField
     after: tuple[InferenceId, ...] = ()
-    """Inferences that must finish before it is submitted; none: it is submitted on arrival."""
+    """Ids of the inferences that must finish before this one is submitted; empty: it is submitted
+    on arrival.
+    """
     delay_s: DurationField = 0.0
-    """Seconds from the end of its predecessors, or the application's arrival, to submission."""
+    """Seconds from when the predecessors have ended, or the application has arrived, to the
+    submission.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class WorkloadApplication:
     tenant: Annotated[str, _NOT_BLANK] = "default"
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 1.0
     input: str = ""
-    """Text that the user submitted, if the workload has texts; predictors read it."""
+    """Text that the user submitted, if the workload has texts; predictors use it."""
 
     def cost(self, h: CostFunction = kv_token_time) -> KvTokenTime:
         """Return the true cost: h(p, d) summed over all inferences."""
@@ -112,8 +116,8 @@ def first_mistake(error: ValidationError, kinds: Mapping[str, type[Any]]) -> str
 
     Args:
         error: Error of the schema.
-        kinds: Dataclass of each field that holds objects, and of the whole under ""; the message
-            about an unknown key lists the known ones of its class.
+        kinds: Dataclass of each field that contains objects, and of the whole object under ""; the
+            message about an unknown key lists the known keys of its class.
     """
     item = error.errors(include_url=False)[0]
     place = item["loc"]
@@ -149,11 +153,11 @@ def check_sizes(
 def read_workload(path: Path) -> list[WorkloadApplication]:
     """Return the applications of a workload file, in the order of its lines.
 
-    A file whose name ends in `.gz` is unpacked. Lines are read one by one; blank ones are skipped.
+    A file whose name ends in `.gz` is unpacked. Lines are read one by one; blank lines are skipped.
 
     Raises:
         ConfigError: If a line is wrong; the message names file, line, field, value and allowed
-            values of the first one.
+            values of the first such line.
     """
     applications: list[WorkloadApplication] = []
     lines: dict[str, str] = {}

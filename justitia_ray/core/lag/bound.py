@@ -5,7 +5,7 @@ Let t0 be the time of the last start, before an application's own last start, of
 a larger tag. No inference with a smaller tag waited then. So all work that delays the application
 is in flight at t0, or GPS also serves it before the application is due. Hence its lag is at most
 
-the work I(t0) in flight at t0, and the exceptions since t0.
+    the work I(t0) in flight at t0, and the exceptions since t0.
 
 Exceptions are work that GPS does not serve before the application: inferences started out of order
 (`backfill`), work of an application when rule 1 or 7 raises its charge, and credit:

@@ -1,6 +1,6 @@
-"""Least counter first: VTC without the counter lift, a baseline of its paper (OSDI 2024, Sec.
+"""Least counter first: VTC without the counter lift, a baseline of the VTC paper.
 
-5.1).
+Source: OSDI 2024, Sec. 5.1.
 """
 
 from typing import ClassVar

@@ -82,8 +82,6 @@ def requests_per_minute(suite: SuiteLoad, most: float) -> list[WorkloadApplicati
     """Return the requests within a limit per tenant and minute, as in VTC, Sec. 2.2.
 
     Minutes are counted from the start.
-
-    2.2).
     """
     kept = []
     counted = Counter[tuple[str, int]]()

@@ -1,4 +1,4 @@
-"""Workloads by name: the papers' experiments and some of our own."""
+"""Workloads by name: those of the papers' experiments, and some of this project."""
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.suites.live_loads import DEMO, NINE_CLASS_LIVE

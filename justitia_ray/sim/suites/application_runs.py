@@ -4,10 +4,11 @@ With a data directory: the recorded runs of a class in random order, repeated wh
 input text where it is known (not for MRS). Without one: runs generated from published statistics.
 
 Self-consistency (several samples of one prompt, then a vote without an inference) has no recorded
-runs. Published are one greedy answer of each of three models to every question of GSM8K
-(Tebmer/Rereading-LLM-Reasoning, commit 0dbad50b), at 3.3 characters per token, and the sample code
-of Hermes (NephrenCake/Hermes, commit 3894339d): a template of about 600 characters, at most 512
-tokens. A sample is as long as one of the three answers to the same question.
+runs. Two sources are published: one greedy answer of each of three models to every question of
+GSM8K (Tebmer/Rereading-LLM-Reasoning, commit 0dbad50b), counted as 3.3 characters per token; and
+the sample code of Hermes (NephrenCake/Hermes, commit 3894339d), with a template of about 600
+characters and at most 512 tokens. A sample is as long as one of the three answers to the same
+question.
 """
 
 import random
@@ -41,9 +42,10 @@ from justitia_ray.units import Tokens
 
 DEFAULT_SAMPLES = 40
 """Number of samples of a self-consistency vote, as in its paper (Wang et al., 2023). An application
-of the class SC then costs 2.7 M token·iterations, which makes it a medium class, as in the Justitia
-paper (PE has 0.7 M, MRS 5.5 M); with the 5 samples of the Hermes code it would be as small as
-KBQAV."""
+of the class SC then costs 2.7 million token·iterations, which makes it a medium class, as in the
+Justitia paper (the class PE costs 0.7 million, MRS 5.5 million); with the 5 samples of the Hermes
+code it would be as small as KBQAV.
+"""
 
 CHARS_PER_TOKEN = 3.3
 TEMPLATE_CHARS = 600
@@ -100,7 +102,7 @@ def made_up_run(application_class: str, rng: random.Random, samples: int) -> Rec
     """Generate a run of a class.
 
     Args:
-        application_class: One of `measured_classes.STAGES` or `LOOPS`, or PE.
+        application_class: A class in `measured_classes.STAGES` or `LOOPS`, or PE.
         rng: Source of all draws.
         samples: Number of samples of an SC vote.
     """
@@ -200,8 +202,8 @@ CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
 def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
     """Yield classes from shuffled decks; each deck has exactly the mix.
 
-    Difference from the paper, which draws each class independently: of 300 applications, two to
-    eleven would then be large, and the load of one seed several times that of another.
+    The paper draws each class independently. Of 300 applications, two to eleven would then be
+    large, and the load of one seed several times the load of another.
     """
     deck = [name for name, number in mix.items() for _ in range(number)]
     while True:
@@ -249,7 +251,7 @@ def deal_runs(
 def _sampled_answers(
     question: Question, samples: int, rng: random.Random
 ) -> tuple[WorkloadInference, ...]:
-    """Return `samples` inferences with lengths of randomly drawn recorded answers."""
+    """Return `samples` inferences, with the lengths of randomly drawn recorded answers."""
     prompt_tokens = round((TEMPLATE_CHARS + len(question.text)) / CHARS_PER_TOKEN)
     return tuple(
         WorkloadInference(str(number), prompt_tokens, rng.choice(question.answers))

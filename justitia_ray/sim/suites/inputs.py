@@ -33,7 +33,7 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None:
         required: Whether the command needs one.
 
     Raises:
-        ConfigError: If the named path is no directory, or none is named and one is required.
+        ConfigError: If the named path is not a directory, or if none is named and one is required.
     """
     in_environment = os.environ.get("JUSTITIA_DATA")
     if given is not None:
@@ -50,26 +50,29 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None:
 
 
 _TEXTS_PER_CLASS = 40
-"""Number of texts per class, enough for a demo; the whole library would take seconds."""
+"""Number of texts per class, enough for a demo; reading the whole library would take seconds."""
 _DOCUMENTS = 4
 """Number of documents to merge, as in the measured runs."""
 _FUNCTIONS = 200
-"""Number of functions to read, enough for 40 texts of each class that uses them."""
+"""Number of functions to read; they give 40 texts for each class that uses functions."""
 _FUNCTION_CHARS = 2_000
-"""Maximum length of a function to check, in characters; measured texts have at most 2,089."""
+"""Maximum length of the code of a function to check, in characters; measured texts have at most
+2,089.
+"""
 _DOCUMENT_CHARS = 5_000
-"""Minimum length of a long document, in characters. Measured ones had at least 12,000, which few
-modules reach."""
+"""Minimum length of a long document, in characters. Measured documents have at least 12,000, which
+few modules reach.
+"""
 
 
 @functools.cache
 def python_texts(application_class: str) -> tuple[str, ...]:
     """Return up to 40 texts from Python's library that are suitable as inputs of a class.
 
-    SC: questions with a number for an answer. KBQAV: a question and a response that states facts.
-    FV: claims. MRS: long documents. DM: four shorter ones. CC: a task and a function for it. CG:
-    the start of a module. EV: a problem and a solution. PE: requests. The texts depend only on the
-    Python version.
+    SC: questions with a number as the answer. KBQAV: a question and a response that states facts.
+    FV: claims. MRS: long documents. DM: four shorter documents. CC: a task and a function for it.
+    CG: the start of a module. EV: a problem and a solution. PE: requests. The texts depend only on
+    the Python version.
 
     Raises:
         ConfigError: If the class has no such texts, or the installation has no sources.
@@ -203,7 +206,7 @@ def _parse_library_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                if 100 <= len(text) <= 1000:  # similar in length to recorded inputs
+                if 100 <= len(text) <= 1000:  # similar in length to the recorded inputs
                     yield module, node, text
 
 

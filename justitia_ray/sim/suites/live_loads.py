@@ -1,13 +1,14 @@
 """Live loads of scripts/demo and scripts/bench_live, for agents and as workload files.
 
 A plan has two forms. Agents play the planned applications; a workload file has them as inferences
-with dependencies, to be simulated, or replayed on the same service. Prompts of a file have the
-planned lengths; agents write theirs in words, which a tokenizer may turn into more or fewer tokens.
+with dependencies, to be simulated, or replayed on the same service. Prompts in a file have the
+planned lengths; agents write prompts in words, which a tokenizer may turn into more or fewer
+tokens.
 
 The demo has three classes, cut to a tiny model with a context of 2,048 tokens. bench_live has nine,
 in the mix of the Justitia paper (v1, Sec. V-A): 72 % small, 26 % medium, 2 % large. Lengths are
-those of recorded runs, or generated from their statistics, all times one factor, so that the
-measured proportions hold.
+those of recorded runs, or generated from their statistics, all multiplied by one factor, so that
+the measured proportions are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +28,18 @@ from justitia_ray.sim.suites.recorded import inferences_of
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
-_GAP_SCALE = 0.3  # shorter tool times, in proportion to the lengths for a tiny model
+_GAP_SCALE = 0.3  # shorter tool times, in proportion to the lengths used for a tiny model
 _MAX_OUTPUT_TOKENS = 600  # cuts the longest 3 % of the measured outputs
 _TENANTS = ("team-a", "team-b", "team-c")
 _DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
 """Mix of the demo, heavy-tailed as agents are.
 
-Short ReAct loops (FV) and fact checks (KBQAV) with a few summaries of long texts (MRS), which hold
-seven tenths of the KV token-time.
+Short ReAct loops (FV) and fact checks (KBQAV), with a few summaries of long texts (MRS) that cost
+seven tenths of all KV token-time.
 
-Before 0.2.0 the load was KBQAV and SC, whose applications cost nearly the same (0.32 and 0.39
-million token·iterations on average), so that one class could gain only at the other's expense.
+Before release 0.2.0 the classes were KBQAV and SC, whose applications cost nearly the same (0.32
+and 0.39 million token·iterations on average), so that one class could gain only at the other's
+expense.
 """
 _DEMO_WARM_UP = {"FV": 4, "KBQAV": 3, "MRS": 2}
 
@@ -67,7 +69,7 @@ def demo_load(
         data_dir: Directory with recorded runs and inputs; None: they are generated.
         quick: Fewer and shorter applications.
         count: Number of applications; None: the demo's.
-        window_s: Mean time in which they arrive; None: at the demo's rate.
+        window_s: Mean time in which the applications arrive; None: at the demo's rate.
 
     Raises:
         ConfigError: If inputs cannot be loaded.
@@ -100,16 +102,19 @@ def demo_load(
 
 
 WORDS_PER_TINY_TOKEN = 0.43
-"""Words of a prompt per token of the tiny model's 2,048-entry tokenizer, measured by
-`tests/dry_run.py`."""
+"""Words of a prompt per token of the tiny model's tokenizer with 2,048 entries, measured by
+`tests/dry_run.py`.
+"""
 
 CONTEXT_TOKENS: Tokens = 2_048
 LONGEST_TOKENS: Tokens = 8_192
-"""Context length that fits the longest recorded inference (DM: 7,519 tokens) uncut."""
+"""Context length into which the longest recorded inference (class DM: 7,519 tokens) fits without a
+cut.
+"""
 _FITTING = CONTEXT_TOKENS / LONGEST_TOKENS
 _LONGEST_OUTPUT: Tokens = CONTEXT_TOKENS // 3
 _MARGIN_TOKENS: Tokens = 64
-"""Tokens for the chat template, and for words with more tokens than average."""
+"""Tokens reserved for the chat template, and for words with more tokens than average."""
 _TOKENS_PER_WORD_AT_MOST = 3.4
 
 
@@ -135,14 +140,14 @@ def nine_class_plan(
     Args:
         data_dir: Directory with recorded runs and inputs; None: they are generated.
         seed: Seed of all draws.
-        count: Number of applications. Of each hundred, every class has exactly its share.
-        window_s: Mean time in which they arrive, as a Poisson process.
+        count: Number of applications. Each class has exactly its share of every hundred.
+        window_s: Mean time in which the applications arrive, as a Poisson process.
         arrivals: Arrival times, instead of a window; see `suite_arrivals` for those of a recorded
             trace.
         length_scale: Factor on all lengths; by default the longest recorded inference just fits the
             context. Longer inferences are cut.
-        gap_scale: Factor on tool time; with the factor of the lengths, tool time keeps about its
-            share of an application's duration on the same engine.
+        gap_scale: Factor on tool time. If it equals the factor on the lengths, tool time keeps
+            about its share of an application's duration on the same engine.
         samples: Number of samples of an SC vote.
         most_fan_out: Largest number of parallel calls of a stage; see `LengthPlan`.
         mix: Number of applications of each class in a deck.
@@ -181,9 +186,10 @@ def planned_application(
     """Return a planned application with inferences named `STAGE/INDEX`.
 
     Args:
-        planned: The application; steered.
-        name: Its id.
-        words_per_token: Ratio with which the plan was drawn: prompts are planned in words.
+        planned: The application, whose lengths are steered by the plan.
+        name: Id of the application.
+        words_per_token: Words per token with which the plan was drawn, because prompts are planned
+            in words.
     """
     return WorkloadApplication(
         name,
@@ -213,7 +219,7 @@ DEMO = Suite(
 
 
 LIVE_COUNT = 100
-"""Number of applications in a deck with exactly the mix."""
+"""Number of applications in a deck, which has exactly the mix of classes."""
 LIVE_GAP_S = 1.0
 
 

@@ -1,8 +1,8 @@
 """Plans of live loads: which applications arrive when, and how long their inferences are.
 
-A model with random weights does not decide when an answer ends, nor how many claims it found.
-Steered applications take both from a plan, so that the load does not depend on nonsense text and is
-equal under every policy. With a real model the plan only sets limits.
+With random weights a model cannot decide when an answer ends, or how many claims it found.
+*Steered* applications take both from a plan, so that the load does not depend on nonsense text, and
+is equal under every policy. With a real model the plan only sets limits.
 """
 
 import random
@@ -26,10 +26,10 @@ from justitia_ray.sim.suites.recorded import (
 from justitia_ray.units import Seconds, Tokens
 
 WORDS_PER_TOKEN = 0.75
-"""Words per token of English text with usual tokenizers; an estimate."""
+"""Words per token of English text with usual tokenizers, estimated."""
 
 LEAST_MAX_PROMPT_WORDS = 100
-"""Minimum words of a prompt: an agent's instruction and a few lines of material."""
+"""Minimum number of words of a prompt: an agent's instruction and a few lines of material."""
 
 
 class PlannedCall(NamedTuple):
@@ -66,15 +66,16 @@ class Lengths:
     run: RecordedRun
     """Planned run, with prompts in words."""
     limits: Mapping[str, PlannedCall]
-    """Longest inference of each stage, as a limit without a plan; repeated stages have their name
-    without a number."""
+    """Longest inference of each stage, which is the limit if no plan is followed; repeated stages
+    have their name without a number.
+    """
 
     @cached_property
     def stages(self) -> dict[str, PlannedStage]:
-        """Stages by name, in order; repeated ones are `collapse_1`, `collapse_2` and so on.
+        """Stages by name, in order; repeated stages are named `collapse_1`, `collapse_2` and so on.
 
-        Inferences of PE's subtasks are the stages `choose_model` and `llm_task`: the n-th subtask
-        of a kind has the n-th inference of its stage.
+        The inferences of the subtasks of class PE are in the stages `choose_model` and `llm_task`:
+        the n-th subtask of a kind has the n-th inference of its stage.
         """
         return {
             stage.name: PlannedStage(tuple(PlannedCall(*call) for call in stage.calls), stage.gap_s)
@@ -84,7 +85,7 @@ class Lengths:
 
     @property
     def subtasks(self) -> list[RecordedSubtask]:
-        """Subtasks of PE, in order."""
+        """Planned subtasks of an application of class PE, in order."""
         return [subtask for stage in self.run.stages for subtask in stage.subtasks]
 
     def fan_out(self, stage: str) -> int:
@@ -92,7 +93,7 @@ class Lengths:
         return len(self.stages[stage].calls)
 
     def call(self, stage: str, index: int) -> PlannedCall:
-        """Return the planned lengths of an inference; its limits without a plan."""
+        """Return the planned lengths of an inference; its limits if no plan is followed."""
         if self.steered:
             return self.stages[stage].calls[index]
         if stage in self.limits:
@@ -119,23 +120,28 @@ class LengthPlan:
     gap_scale: float = 1.0
     """Factor on tool time; 0 removes it."""
     steered: bool = True
-    """Whether agents follow the plan (a random model) or only its limits (a real one)."""
+    """Whether agents follow the planned lengths (for a model with random weights), or only the
+    limits (for a real model).
+    """
     max_prompt_words: int = 400
-    """Largest number of words of a prompt, which also has at most six bytes per word. A tokenizer
-    of 2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are at most some
-    1,400 tokens of a 2,048-token context."""
+    """Largest number of words of a prompt; it also has at most six bytes per word. A tokenizer with
+    2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are at most some 1,400
+    tokens of a context of 2,048.
+    """
     max_output_tokens: Tokens | None = None
     """Maximum output in tokens; None: the measured maximum."""
     words_per_token: float = WORDS_PER_TOKEN
     """Words of a prompt per token of the model."""
     samples: int = 5
-    """Samples of an SC vote; 5: as in the measured runs."""
+    """Number of samples of a self-consistency vote; 5 as in the measured runs."""
     most_fan_out: int | None = None
-    """Maximum number of parallel inferences of a stage, of which the first are used; None: all.
-    Subtasks of a plan are not cut."""
+    """Maximum number of parallel inferences of a stage; further inferences are left out. None: no
+    limit. Subtasks of a plan are not limited.
+    """
     data_dir: Path | None = None
-    """Directory with `recorded/CLASS.jsonl`; without a directory or file, runs are generated from
-    published statistics (`made_up_run`)."""
+    """Directory with `recorded/CLASS.jsonl`. Without the directory or the file, runs are generated
+    from published statistics (`made_up_run`).
+    """
 
     def __post_init__(self) -> None:
         self._runs: dict[str, list[RecordedRun]] = {
@@ -147,9 +153,9 @@ class LengthPlan:
         """Return the lengths of an application, from a recorded run on its input if there is one.
 
         Args:
-            application_class: One of `table.WORKLOADS`.
-            item_id: Id of its input.
-            number: Number of the application in the load, which varies draws on the same input.
+            application_class: A class in `table.WORKLOADS`.
+            item_id: Id of the application's input.
+            number: Number of the application in the load; it varies the draws for the same input.
         """
         rng = random.Random(f"{self.seed}/lengths/{application_class}/{number}")
         runs = self._runs[application_class]
@@ -192,7 +198,7 @@ class LengthPlan:
 
 
 def _without_subtasks(stage: RecordedStage) -> list[RecordedStage]:
-    """Return a stage; for subtasks, a stage for each kind that has inferences."""
+    """Return a stage; instead of subtasks, a stage for each kind of subtask that has inferences."""
     if not stage.subtasks:
         return [stage]
     stages = []
@@ -227,7 +233,7 @@ class PlannedApplication:
     """Text that the user submits."""
     tenant: str
     arrived_at_s: Seconds
-    """Seconds from the start of the load to the arrival."""
+    """Time from the start of the load to the arrival, in seconds."""
     lengths: Lengths
 
 
@@ -255,8 +261,8 @@ def plan_load(
         seed: Seed of all draws except lengths.
         tenants: Tenants of the applications, with equal probability.
         arrivals: `count` sorted arrival times, instead of a Poisson process.
-        dealt: Deal classes from shuffled decks, each with exactly the mix, whose shares must then
-            be whole numbers. Otherwise each is drawn independently.
+        dealt: Deal classes from shuffled decks that have exactly the mix; its shares must then be
+            whole numbers. Otherwise each class is drawn independently.
 
     Raises:
         ConfigError: If inputs cannot be loaded.

@@ -2,10 +2,10 @@
 
 Source: recorded runs published with Hermes (NephrenCake/Hermes, commit 3894339d): 256 of KBQAV, 164
 of CC and CG, 129 of PE, 117 of MRS, 100 of EV and DM, 98 of FV, 95 of ALFWI. The sandbox run at the
-end of CC and EV delays no inference and is left out. For SC no multi-sample run is published: its
-lengths are single answers of gpt-3.5-turbo to the 1,319 GSM8K test questions
-(Tebmer/Rereading-LLM-Reasoning), at 3.3 characters per token, and its prompt and fan-out are those
-of the Hermes sample code.
+end of the classes CC and EV delays no inference and is left out. For the class SC no run with
+several samples is published: its lengths are single answers of gpt-3.5-turbo to the 1,319 GSM8K
+test questions (Tebmer/Rereading-LLM-Reasoning), counted as 3.3 characters per token, and its prompt
+and fan-out are those of the Hermes sample code.
 
 Classes have fixed stages (`STAGES`), run in turns (`LOOPS`), or plan their own stages (`PLAN`).
 """
@@ -30,7 +30,8 @@ class Spread:
     def draw(self, rng: random.Random) -> float:
         """Draw a value from two half log-normals with these percentiles, cut at the maximum.
 
-        Lengths and counts are skewed to the right, and p90/median differs from median/p10.
+        Two halves are used because lengths and counts are skewed to the right, and p90/median
+        differs from median/p10.
         """
         return self.at(rng.gauss(0.0, 1.0))
 
@@ -51,13 +52,15 @@ class Stage:
 
     name: str
     fan_out: Spread | None
-    """Number of inferences; None: the number of the previous stage."""
+    """Number of inferences; None: the same number as in the previous stage."""
     prompt_tokens: Spread
     output_tokens: Spread
     gap_s: Spread | None = None
     """Tool time before the stage, in seconds."""
     round_weights: tuple[int, ...] = ()
-    """Number of runs with 0, 1, … rounds, for a stage repeated as `NAME_1`, `NAME_2`, …"""
+    """Numbers of recorded runs with 0, 1, … rounds, for a stage that is repeated as `NAME_1`,
+    `NAME_2`, …
+    """
 
 
 STAGES: dict[str, tuple[Stage, ...]] = {
@@ -150,14 +153,15 @@ class Loop:
     first_output_tokens: Spread
     later_output_tokens: Spread
     observation_tokens: Spread
-    """Tokens of a tool's answer, which the next prompt adds to the turn's output."""
+    """Tokens of a tool's answer, which the next prompt adds after the turn's output."""
     gap_s: Spread
     """Tool time between turns, in seconds."""
     max_prompt_tokens: float = math.inf
     """Longest measured prompt of a turn."""
 
 
-# First turn, later turn or observation: labelled so in four fifths of the recordings.
+# The recordings label each text as first turn, later turn or observation in four fifths of the
+# cases.
 LOOPS: dict[str, Loop] = {
     "FV": Loop(
         "thought",
@@ -194,8 +198,9 @@ LOOPS: dict[str, Loop] = {
 
 
 MODEL, CHOOSE_MODEL, LLM_TASK = "model", "choose_model", "llm_task"
-"""Kinds of subtasks: a model that is no LLM runs; an inference first chooses that model; the
-subtask is an inference."""
+"""Kinds of subtasks: a model that is not an LLM runs; an inference first chooses that model; the
+subtask is an inference.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +212,11 @@ class PlanStages:
     choose_model_share: float
     """Share of subtasks in which an inference chooses a model to run."""
     llm_task_share: float
-    """Share of subtasks that are an inference; the others run a model that is no LLM."""
+    """Share of subtasks that are an inference; in the others a model runs that is not an LLM."""
     choose_model: Stage
     llm_task: Stage
     exec_s: Spread
-    """Total seconds of models that are no LLM, in a run."""
+    """Seconds of the models that are not an LLM, in total over a run."""
     response: Stage
 
 
@@ -225,5 +230,6 @@ PLAN = PlanStages(
     Spread(17.3, 3.2, 39.6, 58.8),
     Stage("response", exactly(1), Spread(711, 474, 1041, 1859), Spread(497, 338, 783, 1670)),
 )
-"""Stages of PE. A run has 2.9 subtasks on average, 0.57 that choose a model and 0.64 that are an
-inference; most plans are a chain, and all generated ones are."""
+"""Stages of the class PE. A run has 2.9 subtasks on average, of which 0.57 choose a model and 0.64
+are an inference. Most recorded plans are a chain, and all generated plans are.
+"""

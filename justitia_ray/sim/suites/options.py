@@ -23,16 +23,18 @@ _TRACES = {
     "lmsys": "lmsys_vtc_arrivals.csv",
 }
 _MOONCAKE_STEP_S = 3.0
-"""Resolution in seconds of the Mooncake trace's timestamps, which are rounded down; up to 28
-requests share one."""
+"""Resolution in seconds of the timestamps in the Mooncake trace, which are rounded down; up to 28
+requests have the same timestamp.
+"""
 
 _Maker = Callable[[int, random.Random], list[float]]
 _MADE: dict[str, _Maker] = {
     "poisson": lambda count, rng: sorted(rng.random() for _ in range(count)),
     "uniform": lambda count, rng: [number / count for number in range(count)],
 }
-"""Generators of arrival times in [0, 1). A Poisson process with a given number of arrivals has
-independent uniform times."""
+"""Generators of arrival times in [0, 1). A Poisson process with a fixed number of arrivals has
+independent uniform times.
+"""
 
 ARRIVALS = (*_TRACES, *_MADE)
 """Names of the kinds of arrivals."""
@@ -44,7 +46,7 @@ def arrival_times(
     """Return `count` times in [0, window_s], sorted, to the microsecond.
 
     For a trace: its first `count` rows, scaled so that the first arrives at 0 and the last at
-    `window_s`. A trace with fewer rows is repeated.
+    `window_s`. A trace with fewer than `count` rows is repeated.
 
     Raises:
         ConfigError: If a trace is requested and there is no data directory, or its file is wrong.
@@ -66,18 +68,18 @@ def arrival_times(
 
 
 def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) -> list[Seconds]:
-    """Return `count` times drawn from a whole trace, sorted, from 0 on.
+    """Return `count` times drawn from a whole trace, sorted; the first is 0.
 
-    The load varies over them as over the trace.
+    The load varies in time as in the trace.
 
     Args:
         kind: Name of a recorded trace.
-        count: Number of times, at most that of its rows.
+        count: Number of times, at most the number of rows of the trace.
         rng: Source of the draws.
         data_dir: Directory of the trace.
 
     Raises:
-        ConfigError: If the file is missing or wrong, or holds fewer arrivals.
+        ConfigError: If the file is missing or wrong, or has fewer arrivals.
     """
     path = data_dir / "arrivals" / _TRACES[kind]
     instants = [row.arrival_s for row in read_trace(path)]
@@ -110,20 +112,22 @@ class SuiteOptions:
     count: int | None = None
     """Number of applications."""
     window_s: Seconds | None = None
-    """Window of the arrivals in seconds; only the arrival times depend on it."""
+    """Window of the arrivals in seconds; it changes only the arrival times."""
     seed: int = 0
     data_dir: Path | None = None
-    """Directory of recorded runs, inputs and arrivals. None: runs are drawn from published
-    statistics."""
+    """Directory with recorded runs, inputs and arrivals. None: runs are drawn from published
+    statistics.
+    """
     arrivals: str | None = None
     """Kind of arrivals: a name in `ARRIVALS`."""
     mix: str | None = None
     """`paper`, `recorded`, or whole numbers by class, as in `KBQAV=60,MRS=1`."""
     tenants: int | None = None
-    """Number of tenants `t0`, `t1`, …, drawn with equal probability; 1: all applications share one.
+    """Number of tenants `t0`, `t1`, …, drawn with equal probability; 1: all applications have the
+    same tenant.
     """
     sc_samples: int | None = None
-    """Samples of a self-consistency vote."""
+    """Number of samples of a self-consistency vote."""
 
     def __post_init__(self) -> None:
         for name in ("count", "tenants", "sc_samples"):
@@ -136,7 +140,7 @@ class SuiteOptions:
             raise ConfigError(f"arrivals must be one of {', '.join(ARRIVALS)}, got {self.arrivals}")
 
     def refuse_unsupported(self, who: str, takes: Sequence[str]) -> None:
-        """Check that the set options are supported by the suite `who`."""
+        """Raise if an option is set that the suite `who` does not support."""
         for name in (field.name for field in fields(self)):
             if name not in {"seed", "data_dir", *takes} and getattr(self, name) is not None:
                 raise ConfigError(f"{who} does not go by {name}; it does by {', '.join(takes)}")
@@ -148,7 +152,8 @@ def suite_arrivals(
     """Return the arrival times of a suite's applications.
 
     Args:
-        options: `arrivals`, `window_s`, `seed` and `data_dir` are used.
+        options: Options of the suite, of which `arrivals`, `window_s`, `seed` and `data_dir` are
+            used.
         count: Number of applications.
         gap_s: Mean time between arrivals, if no window is set.
         traced: Whether to use the Mooncake trace by default, if there is a data directory.

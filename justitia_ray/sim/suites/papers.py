@@ -1,10 +1,10 @@
-"""Workloads of the Justitia paper: the mixed suite, an elephant among mice, two merges.
+"""Workloads of the Justitia paper: the nine-class suite, an elephant among mice, two merges.
 
 - nine-class (v1, Sec. V-A): 300 applications of nine classes, 72 % small, 26 % medium, 2 % large,
-  submitted over 18, 9 or 6 minutes (1x, 2x, 3x).
+  submitted over 18, 9 or 6 minutes (densities 1x, 2x, 3x).
 - elephant-mice (v1, Sec. V-C and Fig. 11; v2, Fig. 9): a map-reduce summary arrives first, then a
-  small application each second, drawn from KBQAV, CC and ALFWI. Under SRJF the elephant waits as
-  long as mice arrive.
+  small application each second, drawn from KBQAV, CC and ALFWI. Under the policy SRJF the
+  elephant waits as long as mice arrive.
 - two-dm (v1, Sec. III-A and Fig. 3): two document merges that arrive together.
 """
 
@@ -29,14 +29,15 @@ MIXES: dict[str, dict[str, int]] = {
     "paper": {**_SMALL_AND_LARGE, "PE": 13, "SC": 13},
     "recorded": {**_SMALL_AND_LARGE, "PE": 13, "CG": 13},
 }
-"""Applications of each class among a hundred: those of the Hermes trace generator, whose classes
-and 72/26/2 the Justitia paper shares. `paper` has the nine classes that the paper lists, so SC in
-CG's place (the paper names CG once, among the medium ones, and nowhere else); `recorded` is Hermes'
-own mix, whose classes all have recorded runs."""
+"""Number of applications of each class among a hundred, as in the Hermes trace generator, whose
+classes and shares of 72, 26 and 2 % the Justitia paper has, too. `paper` has the nine classes that
+the paper lists, with SC in place of CG (the paper names CG once, among the medium classes, and
+nowhere else); `recorded` is Hermes' own mix, whose classes all have recorded runs.
+"""
 
 NINE_CLASS_COUNT = 300
 DEFAULT_GAP_S = 1.2
-"""Mean time between arrivals: 300 applications in 6 minutes, the paper's 3x."""
+"""Mean time between arrivals: 300 applications in 6 minutes, which is density 3x of the paper."""
 
 
 def _applications_at(
@@ -142,7 +143,7 @@ ELEPHANT_MICE = Suite(
 
 
 def build_two_dm(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return two merges, drawn by the seed; the paper's replica has 459 KV blocks, 7,344 tokens."""
+    """Return two merges, drawn by the seed. The paper's replica has 459 KV blocks, 7,344 tokens."""
     return _applications_at(options, ["DM", "DM"], [0.0, 0.0])
 
 

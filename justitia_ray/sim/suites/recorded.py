@@ -34,7 +34,7 @@ PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
 """Classes with an agent."""
 
 _Need: TypeAlias = Annotated[int, Field(ge=-1, strict=True)]
-"""Index of a subtask; -1 is the plan, which all subtasks need."""
+"""Index of a subtask in a plan; -1 is the plan itself, which all subtasks need."""
 
 
 def _without_plan(needs: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,15 +46,15 @@ class RecordedSubtask:
     """Subtask of a plan: consecutive inferences, then a tool."""
 
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
-    """Indices of the stage's earlier subtasks whose results this one needs."""
+    """Indices of the earlier subtasks of the stage whose results this subtask needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
-    """Calls with their kind (`choose_model` or `llm_task`), prompt and output tokens."""
+    """Calls, each with kind (`choose_model` or `llm_task`), prompt tokens and output tokens."""
     exec_s: DurationField
     """Seconds that the tool takes."""
 
     @property
     def kind(self) -> str:
-        """Kind of the subtask's calls; `model` if it has no calls."""
+        """Kind of the subtask's calls; `model` if it has none."""
         return self.calls[0][0] if self.calls else MODEL
 
 
@@ -64,7 +64,7 @@ class RecordedStage:
 
     name: str
     calls: Annotated[tuple[tuple[TokensField, TokensField], ...], Field(min_length=1)] = ()
-    """Prompt and output tokens of each inference; all may run in parallel."""
+    """Prompt tokens and output tokens of each inference; all may run in parallel."""
     gap_s: Annotated[DurationField, Field(alias="gap_before_s")] = 0.0
     """Seconds of tool time before the stage."""
     subtasks: Annotated[tuple[RecordedSubtask, ...], Field(min_length=1)] = ()
@@ -87,8 +87,8 @@ def load_runs(data_dir: Path, application_class: str, *, played: bool = False) -
 
     Args:
         data_dir: Directory with `recorded/`.
-        application_class: The class. Turns of a class in `loops.LOOPS` are renamed to the agent's
-            names.
+        application_class: The class. The turns of a class in `loops.LOOPS` get the names that its
+            agent uses.
         played: Whether the class's agent will play the runs: stages must then be the agent's.
 
     Raises:
@@ -163,10 +163,10 @@ def _check_playable(
 def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInference, ...]:
     """Return the inferences of a run in recorded order.
 
-    A stage starts when the one before is done and `gap_s` seconds of tool time are over; its calls
-    run in parallel. Subtasks start when those they need are done, run their calls one after the
-    other, then their tool; the next stage waits for all. Tool time after the last inference delays
-    nothing and is left out.
+    A stage starts when the previous stage is done and `gap_s` seconds of tool time are over; its
+    calls run in parallel. A subtask starts when the subtasks that it needs are done, and runs its
+    calls one after the other, then its tool; the next stage waits for all subtasks. Tool time after
+    the last inference delays no inference and is left out.
 
     Args:
         run: The run.
@@ -198,8 +198,9 @@ class _InferenceGraph:
         self._named = named
         self._counts = Counter[str]()
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
-        """Ancestors of each inference, with the minimum tool time between their end and its
-        submission."""
+        """Ancestors of each inference, with the minimum tool time from their end to its
+        submission.
+        """
 
     def add(
         self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Instant
@@ -232,11 +233,12 @@ class _InferenceGraph:
         return leads
 
     def _latest(self, ends: list[_Instant]) -> _Instant:
-        """Return the latest of several instants, as well as `after` and one delay can express it.
+        """Return the latest of several times, as far as the file's format can express it.
 
-        An inference for which another one waited is implied; the part of its delay that may still
-        remain is kept. Where delays differ, the longest counts from the last end: the format has
-        one delay for all, and an inference must not be submitted too early.
+        The format has a set of predecessors (`after`) and one delay for all of them. A predecessor
+        of another predecessor is implied; the part of its delay that may still remain is kept. If
+        delays differ, the longest is used after the last predecessor has ended: an inference must
+        not be submitted too early.
         """
         delays: dict[InferenceId, Seconds] = {}
         delay_s = max((end.delay_s for end in ends if not end.after), default=0.0)

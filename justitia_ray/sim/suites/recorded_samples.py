@@ -9,10 +9,10 @@ from justitia_ray.sim.suites.recorded import inferences_of, load_runs
 
 
 def recorded_classes(data_dir: Path) -> list[str]:
-    """Return the classes in `data_dir/recorded/`, by name.
+    """Return the classes with a file in `data_dir/recorded/`, by name.
 
     Raises:
-        ConfigError: If there is no such directory or no file in it.
+        ConfigError: If there is no such directory, or no file in it.
     """
     folder = data_dir / "recorded"
     try:

@@ -24,7 +24,9 @@ HONEST_TENANTS = ("honest1", "honest2")
 SPLITTER = "splitter"
 PROMPT_TOKENS = 470
 OUTPUT_TOKENS = 161
-"""Output of a chunk of a map-reduce summary; prompt and output lengths are recorded medians."""
+"""Output tokens of a chunk of a map-reduce summary; prompt and output lengths are recorded
+medians.
+"""
 
 
 def _tenants_suite(about: str, *, split: bool) -> Suite:
@@ -80,7 +82,9 @@ _GAPS = Loop(
     observation_tokens=Spread(150, 50, 400, 800),
     gap_s=Spread(20, 8, 60, 180),
 )
-"""Assumed gaps: turns of a few seconds, tools from 8 s to a minute, as PE's model tools took."""
+"""Assumed gaps: turns take a few seconds, tools from 8 s to a minute, as the models in plans of
+class PE took.
+"""
 
 
 def _agent_loops_suite(about: str, application_class: str, loop: Loop) -> Suite:

@@ -4,7 +4,7 @@ Each request is an application of one inference, with the client as tenant. Time
 seconds from the start, sorted. Synthetic workloads are those of Sec. 5.2, 5.4 and App. B; rates are
 requests per minute, as in its figures. Details that the paper leaves open are from its artifact
 (Ying1123/VTC-artifact, `fair_bench/`, commit 192c2e20): rates of Fig. 15, 16 and 19, the first rate
-of the client with the growing rate in Fig. 9 (12 a minute), and that ON phases come first. The real
+of the client with the growing rate in Fig. 9 (12 a minute), and that ON phases are first. The real
 trace is that of Sec. 5.3: 1,500 chats in ten minutes, of 27 clients.
 
 Differences from the artifact: a Poisson client sends its expected number of requests, and clients
@@ -50,7 +50,8 @@ def evenly(
 ) -> RequestStream:
     """Return a stream of evenly spaced requests, the first within one spacing of the start.
 
-    The offset within that spacing is drawn, so that clients do not send in step.
+    The time of the first request within that spacing is drawn, so that clients do not send at the
+    same times.
     """
 
     def stream(rng: random.Random) -> list[Seconds]:
@@ -62,7 +63,7 @@ def evenly(
 
 
 def on_off(stream: RequestStream) -> RequestStream:
-    """Return a stream without its requests in OFF phases; it begins with an ON phase."""
+    """Return a stream without its requests in OFF phases; the first phase is an ON phase."""
     return lambda rng: [at for at in stream(rng) if int(at // ON_OFF_S) % 2 == 0]
 
 
@@ -75,7 +76,8 @@ def poisson(per_minute: float) -> RequestStream:
 def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream:
     """Return a stream whose rate grows linearly with time.
 
-    By t there have been r₀·t + (r₁ − r₀)·t²/2T requests; request k is sent when that is k + phase.
+    Until time t a stream has r₀·t + (r₁ − r₀)·t²/2T requests; request k is sent when this number is
+    k + phase.
     """
     first, growth = first_per_minute / 60, (last_per_minute - first_per_minute) / 60 / TEN_MINUTES
 
@@ -209,7 +211,7 @@ _TRACE = Path("arrivals") / "lmsys_vtc_arrivals.csv"
 
 
 def build_lmsys(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the trace's requests; with a window, the last one arrives at its end.
+    """Return the trace's requests; with a window, the last request arrives when it ends.
 
     Raises:
         ConfigError: If there is no data directory.

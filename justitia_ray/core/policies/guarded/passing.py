@@ -280,7 +280,7 @@ class PassingOrder(LazyHeap):
     def in_order(self) -> Iterator[str]:
         """Yield the applications in order of service, if no account changes meanwhile.
 
-        O(N log N).
+        Takes O(N log N).
         """
         self._update_all_slack()
         passing = [
@@ -405,7 +405,7 @@ class TenantOrder(PassingOrder):
     def in_order(self) -> Iterator[str]:
         """Yield the applications in order of service, if no account changes meanwhile.
 
-        O(N log N).
+        Takes O(N log N).
         """
         first, let_pass = self.first(), self._let_pass
         if first is not None:

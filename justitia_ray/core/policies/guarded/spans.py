@@ -335,7 +335,7 @@ class Group(Span):
     def renew(self, weight: float) -> None:
         """Recompute the sums over the blocks for the weight of all applications after.
 
-        O(blocks).
+        Takes O(blocks).
         """
         self.is_stale = False
         self.at_weight = weight
