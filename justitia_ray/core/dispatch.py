@@ -9,85 +9,23 @@ inference may use the avoided replicas again if no other replica could hold it.
 Inferences suspected of killing an engine avoid replicas, too (`suspects`).
 """
 
-import heapq
-from collections.abc import Iterable
-
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, move
+from justitia_ray.core.grant_candidates import GrantCandidates
 from justitia_ray.core.holder_waits import HolderWaits
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.locality import leave_context, take_context
 from justitia_ray.core.placement import Line, Placement
 from justitia_ray.core.prefill import place_prefill
-from justitia_ray.core.queue import Key
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.states import InferenceState, LeaseState
 from justitia_ray.core.suspects import Suspects
-from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
+from justitia_ray.units import ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
 """Maximum number of blocked applications that a dispatch passes over in its search."""
-
-
-class _GrantCandidates:
-    """Applications in the order of their grants, without tiers that reached their share."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._left_out: dict[str, None] = {}
-        self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
-        """Applications of other tiers, by position in the order; filled when a tier is left out for
-        the first time.
-        """
-        self.is_kept_to_some = False
-        """Whether only some applications may be granted, because the first in order waits for
-        contexts.
-        """
-
-    def next(self) -> Application | None:
-        """Return the first application that may be granted, or None."""
-        if not (self._left_out or self.is_kept_to_some):
-            return self._ledger.queue.claim_first()
-        queue = self._ledger.queue
-        while self._others:
-            place, name, application = self._others[0]
-            if name not in queue:
-                heapq.heappop(self._others)
-            elif place != (now := queue.place(application)):  # a grant has changed its position
-                heapq.heapreplace(self._others, (now, name, application))
-            else:
-                return application
-        return None
-
-    def leave_out(self, tier: str) -> None:
-        """Exclude the applications of a tier until the end of this dispatch.
-
-        Applications of the other tiers are then taken by their keys, without overtaking, because
-        the policy's rules of overtaking cover all tiers together.
-        """
-        self._left_out[tier] = None
-        queue = self._ledger.queue
-        if self.is_kept_to_some:
-            self.keep_to(one for _, _, one in self._others if one.application_id in queue)
-        else:
-            self._set_applications(queue.of_other_tiers(self._left_out))
-
-    def keep_to(self, applications: Iterable[Application]) -> None:
-        """Exclude all applications but these until the end of this dispatch."""
-        self.is_kept_to_some = True
-        self._set_applications(one for one in applications if one.tier not in self._left_out)
-
-    def _set_applications(self, applications: Iterable[Application]) -> None:
-        queue = self._ledger.queue
-        self._others = [(queue.place(one), one.application_id, one) for one in applications]
-        heapq.heapify(self._others)
-
-    def hide_first(self) -> None:
-        """Exclude the application that `next` returned from the rest of this dispatch."""
-        if self._left_out or self.is_kept_to_some:
-            heapq.heappop(self._others)
 
 
 class Leases:
@@ -112,8 +50,7 @@ class Leases:
     def grant_all(self) -> None:
         """Grant leases in order while the first inference fits a replica, or may be overtaken.
 
-        All other inferences may overtake an inference whose application has reached its share of
-        the KV memory. A tenant node that has reached its share is left out until the next call,
+        A tenant node that has reached its share of the KV memory is left out until the next call,
         with everything below it; so is a tier. `Placement.find` decides which inferences may
         overtake an inference that waits for memory. Applications that may run on no replica now are
         left out, without a limit on their number.
@@ -129,20 +66,18 @@ class Leases:
         if not len(queue):
             return
         unscheduled: list[Application] = []
-        held_back: list[Application] = []
         kept_off: list[Application] = []
-        hides = False
         line = Line(placement, options.backfill)
-        candidates = _GrantCandidates(ledger)
+        candidates = GrantCandidates(ledger)
         has_seat = placement.has_seat()
         while (
-            len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
+            len(unscheduled) <= _MAXIMUM_UNSCHEDULED
             and has_seat
             and (application := candidates.next()) is not None
         ):
             inference = application.waiting.first
             if self.shares.limits_tiers and self.tier_refuses(application, inference):
-                candidates.leave_out(application.tier)
+                candidates.leave_out_tier(application.tier)
                 continue
             if inference.avoided and _application_avoids(application, placement.asking_ids()):
                 kept_off.append(application)
@@ -152,11 +87,9 @@ class Leases:
                 break  # the search of the replicas would fail again for this inference
             if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
-                    hides = True
                     candidates.hide_first()
                 else:
-                    held_back.append(application)
-                    queue.unschedule(application)
+                    candidates.leave_out_node(node)
                 continue
             if gate is not None and not gate.admits(application, inference):
                 candidates.keep_to(gate.started_before(application))
@@ -174,9 +107,8 @@ class Leases:
                     break
             unscheduled.append(application)
             queue.unschedule(application)
-        if hides:
-            queue.show_hidden()
-        for application in (*unscheduled, *held_back, *kept_off):
+        queue.show_hidden()
+        for application in (*unscheduled, *kept_off):
             queue.touch(application)
 
     def _only_suspects_wait(self) -> bool:

@@ -209,6 +209,8 @@ class Queue:
         """Clients with some tenant nodes that are hidden from the order."""
         self._left_out: dict[ClientId, None] = {}
         """Clients that are wholly hidden from the order."""
+        self.is_partial = False
+        """Whether grants leave out some waiting applications, until `show_hidden`."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
         """The waiting applications of each tier."""
         self._stale: dict[ClientId, None] = {}
@@ -382,7 +384,8 @@ class Queue:
         return True
 
     def show_hidden(self) -> None:
-        """Include hidden tenant nodes again."""
+        """Include hidden tenant nodes again, and all that grants leave out."""
+        self.is_partial = False
         if not self._hidden:
             return
         hidden = list(self._hidden)
@@ -426,8 +429,8 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Return whether any waiting application is unscheduled: the next grant overtakes it."""
-        return bool(self._unscheduled)
+        """Return whether the next grant overtakes an application that is not in the order now."""
+        return bool(self._unscheduled or self._hidden) or self.is_partial
 
     def first_client(self) -> ClientId | None:
         """Return the first client in order, or None if no client may be granted."""

@@ -100,6 +100,32 @@ def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
     assert ["b1"] == granted(driver.handle(ev.TenantsChanged(TenantTree())))
 
 
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("justitia", {}),
+        ("justitia", {"fairness": "tenant"}),
+        ("justitia-guarded", {}),
+        ("fcfs", {}),
+        ("vtc", {"unit": "tenant"}),
+    ],
+)
+def test_application_is_found_behind_many_of_a_node_at_its_maximum(
+    policy: str, options: dict[str, object]
+) -> None:
+    """One of acme's 40 applications uses its share."""
+    tree = _tree_of_shares(acme=KvShare(most=0.3))
+    driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
+    for number in range(40):
+        driver.open(f"a{number}", 100, tenant=f"acme/t{number % 3}")
+        driver.submit(f"a{number}-1", f"a{number}", prompt=200, output=10)
+    driver.open("late", 1e9, tenant="other")
+    driver.submit("late-1", "late", prompt=200, output=10)
+
+    assert ["a0-1", "late-1"] == granted(driver.pull(kv=1000))
+    check(driver.core)
+
+
 def test_weight_is_multiplied_by_the_tier_and_capped_by_every_node() -> None:
     """A tier is a factor that must not exceed an operator's limit."""
     tree = TenantTree({"acme": TenantNode(max_weight=3.0)})

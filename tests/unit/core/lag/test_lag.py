@@ -11,6 +11,7 @@ from justitia_ray.core.actions import Action, EndApplication, Lag
 from justitia_ray.core.invariants import check
 from justitia_ray.core.lag.bound import Claim, DelayBound
 from justitia_ray.core.lag.meter import LagMeter
+from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.core_driver import PATIENT, CoreDriver
 
 _GIANT = 931
@@ -342,3 +343,42 @@ def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
     _record_start(bound, claim, 5, work=20)
 
     assert claim.bound == 10 + 5
+
+
+@pytest.mark.parametrize(
+    ("tiers", "tree"),
+    [
+        ({**TIERS, "flex": Tier(1.0, KvShare(most=0.3))}, TenantTree()),
+        (TIERS, TenantTree({"acme": TenantNode(kv_share=KvShare(most=0.3))})),
+    ],
+    ids=["tier", "node"],
+)
+def test_starts_while_a_share_is_used_up_are_exceptions_of_the_lag_bound(
+    tiers: dict[str, Tier], tree: TenantTree
+) -> None:
+    """The application with the smaller tag waits for its share while another one starts often."""
+    core = SchedulerCore(timeouts=PATIENT, tiers=tiers, tenants=tree, meter=LagMeter)
+    driver = CoreDriver(core)
+    for name, tenant, tier in (
+        ("holder", "acme", "flex"),
+        ("waits", "acme", "flex"),
+        ("passes", "other", "default"),
+    ):
+        cost = 1e6 if name == "passes" else 300
+        driver.handle(ev.ApplicationArrived(name, "c", tenant, 1.0, cost, "i0", tier=tier))
+    driver.submit("h", "holder", prompt=10, output=20)
+    driver.pull(kv=100)
+    driver.submit("w", "waits", prompt=10, output=10)
+    for number in range(20):
+        driver.submit(f"p{number}", "passes", prompt=40, output=20)
+    lease = driver.lease_of("p0")
+    for number in range(1, 20):
+        driver.pull(kv=100, progress={"1": 1}, finished={lease: 20})
+        lease = driver.lease_of(f"p{number}")
+    driver.handle(ev.ApplicationClosed("waits"))
+    driver.pull(kv=100, progress={lease: 1}, finished={"1": 20})
+    lag = _lag_of_end(driver.pull(kv=100, progress={lease: 1}, finished={driver.lease_of("w"): 10}))
+
+    assert lag is not None
+    assert lag.bound_kv_token_time is not None
+    assert 3_000 < lag.kv_token_time <= lag.bound_kv_token_time
