@@ -1,7 +1,9 @@
-"""Prefill of applications relative to their KV token-time, by class, learned as they end.
+"""Prefill of inferences relative to their KV token-time, by class, learned as inferences end.
 
 An application's predicted KV token-time times the ratio of its class is its predicted prefill. The
-ratio depends on the lengths of outputs and on reuse, not on the size of an application.
+ratio depends on the lengths of outputs and on reuse, not on the size of an application. It is
+learned from inferences, because under overload many applications of a class arrive before the first
+of them ends.
 """
 
 from collections.abc import Mapping
@@ -12,21 +14,21 @@ from justitia_ray.units import KvTokenTime
 
 _MOST_CLASSES = 256
 _OTHER = "other"
-_HALVED_AT = 200
-"""Number of ended applications of a class after which the class's sums are halved, so that the
+_HALVED_AT = 2_000
+"""Number of ended inferences of a class after which the class's sums are halved, so that the
 ratio follows changes of the load.
 """
 
 
 @dataclass(slots=True)
 class _Sums:
-    applications: int = 0
+    inferences: int = 0
     kv_token_time: KvTokenTime = 0
     prefill: KvTokenTime = 0
 
 
 class PrefillRatios:
-    """Ratios of prefill to KV token-time by class, from sums over ended applications."""
+    """Ratios of prefill to KV token-time by class, from sums over ended inferences."""
 
     def __init__(self) -> None:
         self._sums: dict[str, _Sums] = {}
@@ -34,16 +36,16 @@ class PrefillRatios:
     def observe(
         self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
     ) -> None:
-        """Learn the ratio of prefill to KV token-time from an ended application."""
+        """Learn the ratio of prefill to KV token-time from an ended inference."""
         name = application_class
         if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
             name = _OTHER
         sums = self._sums.setdefault(name, _Sums())
-        if sums.applications == _HALVED_AT:
-            sums.applications //= 2
+        if sums.inferences == _HALVED_AT:
+            sums.inferences //= 2
             sums.kv_token_time /= 2
             sums.prefill /= 2
-        sums.applications += 1
+        sums.inferences += 1
         sums.kv_token_time += kv_token_time
         sums.prefill += prefill
 
@@ -62,7 +64,7 @@ class PrefillRatios:
     def record(self) -> Record:
         """Return the sums by class as JSON."""
         return {
-            name: [sums.applications, sums.kv_token_time, sums.prefill]
+            name: [sums.inferences, sums.kv_token_time, sums.prefill]
             for name, sums in self._sums.items()
         }
 
