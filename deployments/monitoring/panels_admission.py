@@ -11,6 +11,11 @@ from deployments.monitoring.promql import (
 from justitia_ray.observability import metrics as m
 
 
+def _zero_if_off(metric: m.Metric) -> str:
+    """Return a gauge that replicas export only with its option, and 0 without."""
+    return f"{gauge(metric, 'model')} or 0 * {gauge(m.KV_CAPACITY_TOKENS, 'model')}"
+
+
 def _share_of_missed_returns() -> str:
     """Return the share of the window's returns that did not find their context."""
     missed = per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW, where={"context": "missed"})
@@ -113,6 +118,25 @@ OUTLOOKS = (
         "KV tokens of the idle contexts that count as used memory.",
         (Query(gauge(m.WORKING_SET_CONTEXT_TOKENS, "model"), "{{model}}"),),
         axis="tokens",
+    ),
+    curves(
+        610,
+        "KV tokens held and in host memory",
+        "KV tokens of the contexts that engines evict last (engine.hold_contexts), KV tokens in"
+        " host memory (engine.host_kv_gib), and how many fit there. 0 while they are off.",
+        (
+            Query(_zero_if_off(m.HELD_KV_TOKENS), "{{model}}: held"),
+            Query(_zero_if_off(m.HOST_KV_TOKENS), "{{model}}: in host memory"),
+            Query(_zero_if_off(m.HOST_KV_CAPACITY_TOKENS), "{{model}}: fit in host memory"),
+        ),
+        axis="tokens",
+    ),
+    curves(
+        611,
+        "Held contexts",
+        "Contexts of applications between two inferences that engines evict last. 0 without"
+        " engine.hold_contexts.",
+        (Query(_zero_if_off(m.HELD_CONTEXTS), "{{model}}"),),
     ),
 )
 

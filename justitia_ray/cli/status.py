@@ -17,6 +17,7 @@ from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
 from justitia_ray.protocol.status import (
     ApplicationView,
     FrontView,
+    KeptKvView,
     ModelStatus,
     PrefillCostView,
     ReplicaView,
@@ -94,6 +95,7 @@ def _engine_facts(status: ModelStatus) -> list[tuple[str, str | None]]:
     return [
         ("replicas", _replica_count(status)),
         ("KV used", None if used is None else f"{used:.0%} on average since the start"),
+        *_kept_facts([one.kept for one in status.replicas.values() if one.kept is not None]),
         ("preemptions", None if kv.preemptions is None else f"{kv.preemptions:,}"),
         ("engines", _dead_engines(status)),
         ("prefill cost", _prefill_cost(status.prefill_cost)),
@@ -207,6 +209,22 @@ def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | Non
         ("working set", f"{view.started:,} applications started, {view.waiting:,} wait to start"),
         ("contexts", contexts),
     ]
+
+
+def _kept_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
+    """Return the held contexts and the use of host memory, over the replicas that report them."""
+    held = [one for one in kept if one.held_contexts is not None]
+    host = [one for one in kept if one.host_kv_tokens is not None]
+    facts: list[tuple[str, str | None]] = []
+    if held:
+        contexts = sum(one.held_contexts or 0 for one in held)
+        tokens = sum(one.held_kv_tokens or 0 for one in held)
+        facts.append(("held", f"{contexts:,} contexts, {tokens:,} KV tokens"))
+    if host:
+        used = sum(one.host_kv_tokens or 0 for one in host)
+        capacity = sum(one.host_kv_capacity_tokens or 0 for one in host)
+        facts.append(("host memory", f"{used:,} of {capacity:,} KV tokens"))
+    return facts
 
 
 def _next_inference(status: ModelStatus) -> list[tuple[str, str | None]]:

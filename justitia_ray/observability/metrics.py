@@ -463,6 +463,32 @@ KV_CAPACITY_TOKENS = Metric(
     ("replica",),
     set_by="replica",
 )
+HELD_CONTEXTS = Metric(
+    "justitia_held_contexts",
+    "Contexts of applications between two inferences that a replica's engine evicts last; absent"
+    " without `engine.hold_contexts`.",
+    ("replica",),
+    set_by="replica",
+)
+HELD_KV_TOKENS = Metric(
+    "justitia_held_kv_tokens",
+    "Cached tokens of held contexts, common tokens once. They count as free memory unless a running"
+    " inference uses them; absent without `engine.hold_contexts`.",
+    ("replica",),
+    set_by="replica",
+)
+HOST_KV_TOKENS = Metric(
+    "justitia_host_kv_tokens",
+    "KV tokens in a replica's host memory; absent without `engine.host_kv_gib`.",
+    ("replica",),
+    set_by="replica",
+)
+HOST_KV_CAPACITY_TOKENS = Metric(
+    "justitia_host_kv_capacity_tokens",
+    "KV tokens that fit into a replica's host memory; absent without `engine.host_kv_gib`.",
+    ("replica",),
+    set_by="replica",
+)
 HELD_LEASES = Metric(
     "justitia_held_leases",
     "Leases that a replica holds: armed or running.",

@@ -10,6 +10,7 @@ from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import OTHER, Measures
 from justitia_ray.predictor.estimate import Source
 from justitia_ray.predictor.observation import is_lesson
+from justitia_ray.protocol.engine import KeptKv
 from justitia_ray.protocol.errors import dropped_pairs, status_of
 from justitia_ray.protocol.refusals import drop_reason
 from justitia_ray.units import ApplicationId, Epoch, Seconds, Tokens
@@ -123,11 +124,13 @@ class ReplicaMetrics:
     Args:
         measures: The series of a replica.
         kv_tokens: KV memory of its engine in tokens.
+        host_kv_tokens: KV tokens that fit into its host memory; 0: it has none.
     """
 
-    def __init__(self, measures: Measures, kv_tokens: Tokens) -> None:
+    def __init__(self, measures: Measures, kv_tokens: Tokens, host_kv_tokens: Tokens = 0) -> None:
         self._measures = measures
         self._kv_tokens = kv_tokens
+        self._host_kv_tokens = host_kv_tokens
 
     def measure(
         self,
@@ -139,6 +142,7 @@ class ReplicaMetrics:
         prompt_tokens: Tokens,
         output_tokens: Tokens,
         cached_tokens: Tokens,
+        kept: KeptKv | None = None,
     ) -> None:
         """Set the gauges, and the totals from the counters of the engine and the lease table."""
         measures, capacity = self._measures, self._kv_tokens
@@ -150,6 +154,19 @@ class ReplicaMetrics:
         measures.counter(m.PROMPT_TOKENS_TOTAL).set_total(prompt_tokens)
         measures.counter(m.OUTPUT_TOKENS_TOTAL).set_total(output_tokens)
         measures.counter(m.CACHED_TOKENS_TOTAL).set_total(cached_tokens)
+        if kept is not None:
+            self._measure_kept(kept)
+
+    def _measure_kept(self, kept: KeptKv) -> None:
+        """Set the gauges of held contexts and of host memory that the engine reports."""
+        for metric, value in (
+            (m.HELD_CONTEXTS, kept.held_contexts),
+            (m.HELD_KV_TOKENS, kept.held_kv_tokens),
+            (m.HOST_KV_TOKENS, kept.host_kv_tokens),
+            (m.HOST_KV_CAPACITY_TOKENS, self._host_kv_tokens or None),
+        ):
+            if value is not None:
+                self._measures.gauge(metric).value = value
 
 
 TrainingResult = Literal["took_over", "rejected", "failed"]

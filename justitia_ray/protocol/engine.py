@@ -115,6 +115,19 @@ class Steps(NamedTuple):
     """Whether the engine has sequences, and should therefore make steps."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptKv:
+    """KV that an engine keeps for applications between two inferences, in tokens."""
+
+    held_contexts: int | None = None
+    """Number of contexts whose holds (`Hold`) have not ended; None: not reported."""
+    held_kv_tokens: Tokens | None = None
+    """Cached tokens of these contexts, common tokens once; None: not reported. Blocks that no
+    running sequence uses count as free memory, too."""
+    host_kv_tokens: Tokens | None = None
+    """Tokens in the host memory; None: there is no host memory."""
+
+
 class Engine(Protocol):
     """Interface of an inference engine: start, run calls, report tokens and memory, stop."""
 
@@ -189,6 +202,13 @@ class Engine(Protocol):
 
     def free_kv_tokens(self) -> Tokens:
         """Return the free KV memory in tokens, by the engine's own gauge."""
+
+    def kept_kv(self) -> KeptKv:
+        """Return the held contexts and the use of the host memory.
+
+        A hold counts until it ends, also while the engine makes no steps. All values are None for
+        an engine without holds and host memory.
+        """
 
     def preemptions(self) -> int:
         """Return the number of preemptions since the engine's start."""

@@ -32,6 +32,7 @@ from justitia_ray.core.events import (
 )
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.prefill_costs import MeasuredPrefill
+from justitia_ray.protocol.engine import KeptKv
 from justitia_ray.units import (
     ApplicationId,
     ClientId,
@@ -142,6 +143,8 @@ class Pull:
     """Failure of the engine; repeated in every later pull."""
     prefill: MeasuredPrefill | None = None
     """Measured cost of computing prompts; None if the replica does not measure it."""
+    kept: KeptKv | None = None
+    """Held contexts and use of the host memory; None: the engine has neither."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,22 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptKvView:
+    """KV that a replica keeps for applications between two inferences."""
+
+    held_contexts: int | None = None
+    """Number of contexts that are evicted last (`engine.hold_contexts`); None: off, or not
+    reported."""
+    held_kv_tokens: Tokens | None = None
+    """Cached tokens of the held contexts, common tokens once. They count as free memory unless a
+    running inference uses them."""
+    host_kv_tokens: Tokens | None = None
+    """KV tokens in host memory (`engine.host_kv_gib`); None: off."""
+    host_kv_capacity_tokens: Tokens | None = None
+    """KV tokens that fit into the host memory; None: off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
     """State of a replica in the scheduler."""
 
@@ -124,6 +140,8 @@ class ReplicaView:
     silent_s: Seconds = 0.0
     used_kv_tokens: Tokens | None = None
     """KV tokens in use by the engine's gauge; None before the first report."""
+    kept: KeptKvView | None = None
+    """None: the engine neither holds contexts nor has host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ behaves as `justitia_ray.serve.engines.held_contexts` assumes.
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Hold
+from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Hold, KeptKv
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from tests.conformance.conftest import VLLM_ONLY
@@ -29,6 +30,7 @@ _BLOCK = 32
 _BLOCKS = 64
 _FOREVER = 1000.0
 _CONTEXT = 16 * _BLOCK
+NONE_HELD = KeptKv(held_contexts=0, held_kv_tokens=0)
 _WORDS = itertools.count()
 
 
@@ -163,6 +165,45 @@ async def test_prefix_cache_is_reset_while_contexts_are_held(engine: VllmEngine)
 
     assert await engine._llm.reset_prefix_cache()
     assert 0 == await complete_prompt(engine, [*agent, 100])
+
+
+async def test_held_context_is_reported_until_its_hold_ends(engine: VllmEngine) -> None:
+    """The engine is idle from the end of the inference on, and sends no further report."""
+    await complete_prompt(engine, prompt_of(_CONTEXT), Hold("agent", _FOREVER))
+    gauge = engine._gauges.connector
+    assert gauge is not None
+
+    assert KeptKv(held_contexts=1, held_kv_tokens=_CONTEXT) == engine.kept_kv()
+    assert NONE_HELD == gauge.read(time.monotonic() + _FOREVER)
+
+
+async def test_common_tokens_of_held_contexts_are_reported_once(engine: VllmEngine) -> None:
+    common = prompt_of(4 * _BLOCK)
+    for name in "ab":
+        side = [*common, *prompt_of(4 * _BLOCK)]
+        await complete_prompt(engine, side, Hold(name, _FOREVER))
+
+    assert KeptKv(held_contexts=2, held_kv_tokens=12 * _BLOCK) == engine.kept_kv()
+
+
+async def test_continued_and_released_contexts_are_reported_no_longer(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    await complete_prompt(engine, agent, Hold("agent", _FOREVER))
+    await complete_prompt(engine, prompt_of(8 * _BLOCK), Hold("other", _FOREVER))
+    await complete_prompt(engine, [*agent, 100], Hold("", 0.0, ("other",)))
+
+    assert NONE_HELD == engine.kept_kv()
+
+
+async def test_memory_taken_from_held_contexts_is_not_reported_as_held(engine: VllmEngine) -> None:
+    for name in "abc":
+        await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+    before = engine.kept_kv().held_kv_tokens
+    await complete_prompt(engine, prompt_of((_BLOCKS - 8) * _BLOCK - 1))
+    after = engine.kept_kv()
+
+    assert 3 * _CONTEXT == before
+    assert (1, 8 * _BLOCK) == (after.held_contexts, after.held_kv_tokens)
 
 
 async def test_hold_ends_with_its_application(engine: VllmEngine) -> None:

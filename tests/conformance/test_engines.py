@@ -16,7 +16,14 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from justitia_ray.errors import EngineError
-from justitia_ray.protocol.engine import Engine, EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.protocol.engine import (
+    Engine,
+    EngineCall,
+    EngineCapacity,
+    KeptKv,
+    Progress,
+    ResponseHead,
+)
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.replica.prefill_plan import measure_prefill
 from tests.conformance.conftest import VLLM_ONLY
@@ -383,6 +390,10 @@ async def test_full_kv_memory_preempts_the_call_of_lowest_priority(engine: Engin
     assert (980, 300) == counted_tokens(used)
     assert 200 <= used.recomputed_tokens <= 1_280
     assert engine.release(first.lease_id).recomputed_tokens == 0
+
+
+async def test_engine_without_holds_and_host_memory_keeps_nothing(engine: Engine) -> None:
+    assert KeptKv() == engine.kept_kv()
 
 
 async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.protocol.engine import Hold
+from justitia_ray.serve.engines.host_memory import HostKv
 from tests.conformance.conftest import VLLM_ONLY
 
 pytestmark = [*VLLM_ONLY[0].marks]
@@ -169,3 +170,24 @@ def test_tokens_of_host_memory_equal_vllms(model_path: str) -> None:
     assert "OffloadingConnector" == config.kv_transfer_config.kv_connector
     extra = config.kv_transfer_config.kv_connector_extra_config
     assert (2**29, "HostContexts") == (extra["cpu_bytes_to_use"], extra["eviction_policy"])
+
+
+def test_tokens_in_host_memory_follow_vllms_counter_of_stored_bytes() -> None:
+    """A block is stored once, and evicted only when the memory is full."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+        OffloadingConnectorStats,
+        _TransferMetricName,
+    )
+
+    memory = HostKv(gib=1.0, tokens=1_000)
+    used = [memory.read(0.0)]
+    for stored in (2**28, 0, 2**28, 2**30):
+        stats = OffloadingConnectorStats()
+        stats.increase_counter(_TransferMetricName.LOAD_BYTES, 2**30)
+        if stored:
+            stats.increase_counter(_TransferMetricName.STORE_BYTES, stored)
+        memory.note(stats.to_dict())
+        used.append(memory.read(0.0))
+
+    assert [0, 250, 250, 500, 1_000] == [kept.host_kv_tokens for kept in used]
+    assert {None} == {kept.held_contexts for kept in used}

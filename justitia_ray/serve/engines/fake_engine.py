@@ -17,6 +17,7 @@ from justitia_ray.errors import ConfigError, EngineError, RequestError
 from justitia_ray.protocol.engine import (
     EngineCall,
     EngineCapacity,
+    KeptKv,
     Output,
     Progress,
     ResponseHead,
@@ -317,6 +318,10 @@ class FakeEngine:
     def free_kv_tokens(self) -> Tokens:
         """Return the free KV memory in tokens."""
         return self._scheduler.pool.free_blocks * self._scheduler.block_size
+
+    def kept_kv(self) -> KeptKv:
+        """Return that nothing is reported: the fake engine has neither holds nor host memory."""
+        return KeptKv()
 
     def preemptions(self) -> int:
         """Return the number of preempted sequences since the engine's start."""

@@ -99,6 +99,8 @@ class HeldContexts:
         """Lower bound of the number of free blocks that are evicted before any held block."""
         self._moved = 0
         """Number of held blocks that the last move put at the end of the queue."""
+        self.changes = 0
+        """Number of changes of the holds so far; unequal numbers: the holds may differ."""
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -135,6 +137,25 @@ class HeldContexts:
         """End the holds of an application, whose blocks are then evicted in vLLM's order."""
         for last_id in self._of.pop(application_id, ()):
             del self._holds[last_id]
+            self.changes += 1
+
+    def cached_blocks(self, now: Seconds) -> list[tuple[Seconds, int]]:
+        """Return the end of each hold and its number of cached blocks, the last end first.
+
+        A block of several contexts counts for the hold that ends last. Holds that have ended, and
+        those without a cached block, are left out. O(blocks of held contexts).
+
+        Args:
+            now: Current time, on the clock of `ends_at`.
+        """
+        found: list[tuple[Seconds, int]] = []
+        counted: set[int] = set()
+        for hold in sorted(self._holds.values(), key=lambda hold: -hold.ends_at):
+            cached = {block.block_id for block, tokens in hold.blocks if block.block_hash == tokens}
+            if hold.ends_at > now and cached:
+                found.append((hold.ends_at, len(cached - counted)))
+                counted |= cached
+        return found
 
     def make_room(self, blocks: int, now: Seconds) -> None:
         """Move held blocks to the end of the eviction queue if few other blocks are left in front.
@@ -171,6 +192,7 @@ class HeldContexts:
         self._holds.clear()
         self._of.clear()
         self._ids.clear()
+        self.changes += 1
         moved: dict[int, Block] = {}
         for hold in reversed(holds):
             blocks = [
@@ -195,12 +217,14 @@ class HeldContexts:
     def _add_hold(self, hold: _Hold) -> None:
         self._drop_hold(hold.last_id)
         self._holds[hold.last_id] = hold
+        self.changes += 1
         self._of.setdefault(hold.application_id, {})[hold.last_id] = None
 
     def _drop_hold(self, last_id: int) -> None:
         hold = self._holds.pop(last_id, None)
         if hold is None:
             return
+        self.changes += 1
         of_application = self._of[hold.application_id]
         del of_application[last_id]
         if not of_application:

@@ -22,9 +22,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     SupportsHMA,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
 from justitia_ray.serve.engines.held_contexts import HeldContexts
 from justitia_ray.serve.engines.hold_parameters import read_hold
+from justitia_ray.serve.engines.hold_reports import HoldReports
 
 _SAFE_FOR_HYBRID = "supports_divergent_local_hybrid_hits"
 """Attribute by which vLLM's connectors declare support of hybrid models; absent in 0.26
@@ -34,6 +36,20 @@ _SAFE_FOR_HYBRID = "supports_divergent_local_hybrid_hits"
 
 class _NoTransfers(KVConnectorMetadata):
     """Metadata of an iteration for vLLM's connectors: no KV is transferred."""
+
+
+class _HoldStats(KVConnectorStats):
+    """Report of held contexts, which vLLM sends to the replica's process with its own statistics.
+
+    vLLM also writes a connector's statistics into its log, as `KV Transfer metrics`. For that log,
+    `build_kv_connector_stats` returns empty ones.
+    """
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        return other
 
 
 class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
@@ -50,6 +66,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         self._pool: Any = None
         self._held: HeldContexts | None = None
         """Held contexts of the engine; None in a worker process."""
+        self._reports: HoldReports | None = None
         self._metadata = _NoTransfers()
 
     @property
@@ -64,6 +81,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         self._pool = gpu_block_pool
         tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
         self._held = HeldContexts(gpu_block_pool, tokens // self._block_size)
+        self._reports = HoldReports(self._held, self._block_size, time.monotonic)
 
     def on_new_request(self, request: Any) -> None:
         """End the holds of applications that have ended, as listed in a new request."""
@@ -91,6 +109,20 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         if self._held:
             self._held.allocated(_new_blocks(scheduler_output), time.monotonic())
         return self._metadata
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        """Return a report of the held contexts if one is due; called after each iteration."""
+        if self._reports is None:
+            return None
+        all_blocks = self._pool.num_gpu_blocks - 1  # without the null block
+        is_idle = self._pool.get_num_free_blocks() == all_blocks
+        report = self._reports.next_report(is_idle=is_idle)
+        return None if report is None else _HoldStats(data=report)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        """Return empty statistics for vLLM's log."""
+        return _HoldStats()
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int

@@ -6,16 +6,46 @@ not; with any KV connector it also resumes models with recurrent layers from a w
 """
 
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.units import Tokens
+from justitia_ray.protocol.engine import KeptKv
+from justitia_ray.units import Seconds, Tokens
 
 _GIB = 2**30
 _POLICIES = "vllm.v1.kv_offload.cpu.policies.factory"
 """vLLM's module for eviction policies by name, in releases that accept one; 0.26 does not have it.
 """
+_STORED_BYTES = "vllm:kv_offload_store_bytes"
+"""Counter of vLLM's `OffloadingConnector`: bytes copied to host memory in an iteration."""
+
+
+class HostKv:
+    """KV tokens in host memory, from the bytes that vLLM has copied there.
+
+    vLLM copies no block that is there already, and evicts only when the memory is full. Its own
+    gauge of usage counts only blocks that are being copied.
+
+    Args:
+        gib: Size of the host memory in GiB.
+        tokens: KV tokens that fit into it (`host_tokens`).
+    """
+
+    def __init__(self, gib: float, tokens: Tokens) -> None:
+        self._size = gib * _GIB
+        self._tokens = tokens
+        self._stored = 0.0
+
+    def note(self, stats: Mapping[str, Any]) -> None:
+        """Add the copies in an iteration's statistics of the connector."""
+        self._stored += sum(stats["data"].get(_STORED_BYTES, {}).values())
+
+    def read(self, now: Seconds) -> KeptKv:
+        """Return the tokens in host memory."""
+        used = min(1.0, self._stored / self._size)
+        return KeptKv(host_kv_tokens=round(used * self._tokens))
 
 
 def host_transfer_config(gib: float) -> str:

@@ -20,6 +20,7 @@ from justitia_ray.protocol.engine import (
     EngineCall,
     EngineCapacity,
     Hold,
+    KeptKv,
     Output,
     Progress,
     ResponseHead,
@@ -113,11 +114,16 @@ class VllmEngine:
         self._grammar_limits = grammar_limits
         self._host_kv_gib = host_kv_gib
         self._add_hold: Callable[[Any, Hold | None], Any] | None = None
+        self._gauges = EngineGauges()
         if holds_contexts or host_kv_gib is not None:
             from justitia_ray.serve.engines.hold_parameters import TRANSFER_CONFIG, with_hold
 
             self._add_hold = with_hold
             self._vllm_args["kv_transfer_config"] = TRANSFER_CONFIG
+        if holds_contexts:
+            from justitia_ray.serve.engines.hold_reports import HeldKv
+
+            self._gauges.connector = HeldKv()
         if host_kv_gib is not None:
             from justitia_ray.serve.engines.host_memory import host_transfer_config
 
@@ -136,7 +142,6 @@ class VllmEngine:
         self._looked_at: Seconds = 0.0
         self._kv_blocks = 0
         self._block_size: Tokens = 0
-        self._gauges = EngineGauges()
         self._meters: dict[LeaseId, LeaseMeter] = {}
 
     async def start(self) -> EngineCapacity:
@@ -171,6 +176,7 @@ class VllmEngine:
             longest = config.model_config.max_model_len
             blocks_each = -(-longest // self._block_size)
             self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
+        host_kv_tokens = 0 if self._host_kv_gib is None else self._count_host(self._host_kv_gib)
         return EngineCapacity(
             kv_tokens=self._kv_blocks * self._block_size,
             block_size=self._block_size,
@@ -178,15 +184,16 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             caches_prefixes=bool(config.cache_config.enable_prefix_caching),
             holds_contexts=self._add_hold is not None,
-            host_kv_tokens=self._host_tokens(),
+            host_kv_tokens=host_kv_tokens,
         )
 
-    def _host_tokens(self) -> Tokens:
-        if self._host_kv_gib is None:
-            return 0
-        from justitia_ray.serve.engines.host_memory import host_tokens
+    def _count_host(self, gib: float) -> Tokens:
+        """Return the KV tokens that fit into the host memory, and start to count those in it."""
+        from justitia_ray.serve.engines.host_memory import HostKv, host_tokens
 
-        return host_tokens(self._host_kv_gib, self._llm.vllm_config)
+        tokens = host_tokens(gib, self._llm.vllm_config)
+        self._gauges.connector = HostKv(gib, tokens)
+        return tokens
 
     async def _start_llm(self, arguments: Any) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -315,6 +322,11 @@ class VllmEngine:
     def free_kv_tokens(self) -> Tokens:
         """Return the free KV memory in tokens after the engine's last iteration."""
         return round(self._kv_blocks * (1.0 - self._gauges.kv_usage)) * self._block_size
+
+    def kept_kv(self) -> KeptKv:
+        """Return the held contexts, or the use of the host memory, as of the last iteration."""
+        connector = self._gauges.connector
+        return KeptKv() if connector is None else connector.read(time.monotonic())
 
     def preemptions(self) -> int:
         """Return the number of preemptions; vLLM reports each with the sequence's next token."""

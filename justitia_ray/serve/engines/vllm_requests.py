@@ -12,15 +12,15 @@ including every global of the class's own module.
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from justitia_ray.errors import EngineError, RequestError
-from justitia_ray.protocol.engine import Hold, Output, Progress
+from justitia_ray.protocol.engine import Hold, KeptKv, Output, Progress
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
 from justitia_ray.serve.engines.prefills import Prefills
@@ -405,12 +405,24 @@ def meter_requests(
     engine_core.add_request_async = send_unless_ended
 
 
+class ConnectorGauge(Protocol):
+    """Reads what an engine's KV connector keeps, from the statistics that it sends."""
+
+    def note(self, report: Mapping[str, Any], /) -> None:
+        """Take the statistics that the connector has sent with an iteration."""
+
+    def read(self, now: Seconds) -> KeptKv:
+        """Return what the connector keeps at `now` (monotonic clock, seconds)."""
+
+
 class EngineGauges:
     """Statistics of the engine, as of its last iteration."""
 
     def __init__(self) -> None:
         self.prefills = Prefills()
         self.recomputations = Recomputations()
+        self.connector: ConnectorGauge | None = None
+        """Reads the statistics of the engine's KV connector; None: it has none."""
         self.steps = 0
         """Number of engine iterations so far, including iterations that scheduled no request."""
         self.kv_usage = 0.0
@@ -445,6 +457,8 @@ class EngineGauges:
                         scheduler_stats.num_waiting_reqs,
                         time.monotonic(),
                     )
+                    if gauges.connector is not None and scheduler_stats.kv_connector_stats:
+                        gauges.connector.note(scheduler_stats.kv_connector_stats)
                 if iteration_stats is not None:
                     gauges.preemptions += iteration_stats.num_preempted_reqs
 

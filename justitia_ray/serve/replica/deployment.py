@@ -138,7 +138,8 @@ class EngineReplica:
         self._exporter: Exporter | None = None
         if self._config.metrics.enabled:
             measures = new_measures(self._config, "replica", self._replica_id)
-            self._metrics = ReplicaMetrics(measures, self._capacity.kv_tokens)
+            memory = self._capacity.kv_tokens, self._capacity.host_kv_tokens
+            self._metrics = ReplicaMetrics(measures, *memory)
             interval_s = self._config.metrics.interval_s
             self._exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
             self._exporter.start()
@@ -293,6 +294,7 @@ class EngineReplica:
             prompt_tokens=self._leases.prompt_tokens,
             output_tokens=self._leases.output_tokens,
             cached_tokens=self._leases.cached_tokens,
+            kept=None if self._holds is None else self._engine.kept_kv(),
         )
 
     async def _answer_leased(

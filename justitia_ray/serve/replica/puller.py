@@ -199,6 +199,7 @@ class Puller:
             hangs=self._stalls.hangs,
             failure=failure,
             prefill=self._prefill,
+            kept=None if self._holds is None else self._engine.kept_kv(),
         )
 
     async def _send_pull(self, pull: Pull) -> bool:

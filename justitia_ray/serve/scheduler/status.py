@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, islice
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.entities import Application
+from justitia_ray.core.entities import Application, ReplicaCapacity
 from justitia_ray.core.states import LeaseState
+from justitia_ray.protocol.engine import KeptKv
 from justitia_ray.protocol.inspection import StoreFacts
 from justitia_ray.protocol.messages import Pull
 from justitia_ray.protocol.status import (
     ApplicationView,
     HeadView,
+    KeptKvView,
     KvTotals,
     PrefillCostView,
     ReplicaView,
@@ -33,12 +35,24 @@ from justitia_ray.serve.stores import store_kind
 from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens
 
 
+class _Reading(NamedTuple):
+    """KV usage in a replica's report."""
+
+    at: Seconds
+    used: Tokens
+    capacity: Tokens
+    preemptions: int
+    kept: KeptKv | None
+
+
 class KvMeter:
-    """Integrals of KV usage over time; the usage in a period is the difference of two readings."""
+    """KV usage by the replicas' reports: the last ones, and integrals over time.
+
+    The usage in a period is the difference of two readings of an integral.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
-        """Last reading of each replica: time, used KV, KV capacity and preemptions."""
+        self._last: dict[ReplicaId, _Reading] = {}
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0
@@ -47,17 +61,21 @@ class KvMeter:
         """Record the KV usage in a replica's pull, the usage reported before counts until `now`."""
         self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
-            at, used, capacity, preemptions = self._last[pull.replica_id]
-            self._used_token_s += used * (now - at)
-            self._capacity_token_s += capacity * (now - at)
-            self._preemptions -= preemptions
+            last = self._last[pull.replica_id]
+            self._used_token_s += last.used * (now - last.at)
+            self._capacity_token_s += last.capacity * (now - last.at)
+            self._preemptions -= last.preemptions
         capacity = pull.capacity.kv_tokens
         used = capacity - pull.free_kv_tokens
-        self._last[pull.replica_id] = (now, used, capacity, pull.preemptions)
+        self._last[pull.replica_id] = _Reading(now, used, capacity, pull.preemptions, pull.kept)
 
     def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
         """Return the KV tokens used at a replica's last report; None without a report."""
-        return self._last[replica_id][1] if replica_id in self._last else None
+        return self._last[replica_id].used if replica_id in self._last else None
+
+    def kept_kv(self, replica_id: ReplicaId) -> KeptKv | None:
+        """Return the KV that a replica keeps between inferences; None if it reports none."""
+        return self._last[replica_id].kept if replica_id in self._last else None
 
     def totals(self) -> KvTotals:
         """Return used KV and KV capacity in token·seconds, and preemptions, since the start."""
@@ -94,6 +112,7 @@ def core_view(
     core: SchedulerCore,
     now: Seconds,
     used_kv_tokens: Callable[[ReplicaId], Tokens | None] = lambda replica_id: None,
+    kept_kv: Callable[[ReplicaId], KeptKv | None] = lambda replica_id: None,
 ) -> SchedulerStatus:
     """Return the part of the status that describes the scheduler core.
 
@@ -101,6 +120,7 @@ def core_view(
         core: The core.
         now: The core's current time, used for the silence of replicas.
         used_kv_tokens: Returns the KV that a replica uses by its own gauge; None if unknown.
+        kept_kv: Returns the KV that a replica keeps between inferences; None if it reports none.
     """
     state = core.state
     eligible_at = core.ledger.queue.next_eligible()
@@ -139,10 +159,23 @@ def core_view(
                 state=replica.shown_state,
                 silent_s=round(now - replica.last_seen_at, 3),
                 used_kv_tokens=used_kv_tokens(replica_id),
+                kept=kept_kv_view(kept_kv(replica_id), replica.capacity),
             )
             for replica_id, replica in state.replicas.items()
         },
         head=head_view(core, now),
+    )
+
+
+def kept_kv_view(kept: KeptKv | None, capacity: ReplicaCapacity) -> KeptKvView | None:
+    """Return the held contexts and the host memory of a replica; None without a report."""
+    if kept is None:
+        return None
+    return KeptKvView(
+        held_contexts=kept.held_contexts,
+        held_kv_tokens=kept.held_kv_tokens,
+        host_kv_tokens=kept.host_kv_tokens,
+        host_kv_capacity_tokens=capacity.host_kv_tokens or None,
     )
 
 

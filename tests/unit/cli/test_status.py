@@ -209,6 +209,25 @@ def test_status_text_shows_the_working_set() -> None:
     assert "working set" not in render_status(ANSWER)
 
 
+def test_status_text_sums_held_contexts_and_host_memory_over_replicas() -> None:
+    (replica,) = ANSWER["replicas"].values()
+    held = {"held_contexts": 3, "held_kv_tokens": 41_000}
+    host = {"host_kv_tokens": 20_000, "host_kv_capacity_tokens": 50_000}
+    replicas = {
+        "a": replica | {"kept": held},
+        "b": replica | {"kept": held},
+        "c": replica | {"kept": host},
+        "d": replica,
+    }
+    text = render_status(ANSWER | {"replicas": replicas})
+
+    assert "held          6 contexts, 82,000 KV tokens\n" in text
+    assert "host memory   20,000 of 50,000 KV tokens\n" in text
+    off = render_status(ANSWER)
+    assert "\nheld " not in off
+    assert "\nhost memory" not in off
+
+
 def status_with_store(**changes: Any) -> dict[str, Any]:
     return {"store": ANSWER["store"] | changes}
 

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import AttemptsExhausted, QueueFull, QuotaExhausted, UnknownModel
 from justitia_ray.observability.part_metrics import IngressMetrics, PredictorMetrics, ReplicaMetrics
+from justitia_ray.protocol.engine import KeptKv
 from tests.unit.observability.recording_backend import ENDED, export_once, new_measures
 
 
@@ -85,6 +88,46 @@ def test_replica_exports_its_memory_and_engine_counters() -> None:
         told.counts[f"{name}_total",]
         for name in ("preemptions", "prompt_tokens", "cached_tokens", "output_tokens")
     )
+
+
+@pytest.mark.parametrize(
+    ("host_kv_tokens", "kept", "exported"),
+    [
+        (0, None, {}),
+        (
+            0,
+            KeptKv(held_contexts=2, held_kv_tokens=600),
+            {"held_contexts": 2, "held_kv_tokens": 600},
+        ),
+        (
+            5_000,
+            KeptKv(host_kv_tokens=1_200),
+            {"host_kv_tokens": 1_200, "host_kv_capacity_tokens": 5_000},
+        ),
+    ],
+)
+def test_replica_exports_only_the_kept_kv_that_its_engine_reports(
+    host_kv_tokens: int, kept: KeptKv | None, exported: dict[str, int]
+) -> None:
+    source = new_measures("replica")
+    ReplicaMetrics(source, 1_000, host_kv_tokens).measure(
+        free_kv_tokens=250,
+        held_leases=3,
+        stalled_s=None,
+        preemptions=0,
+        prompt_tokens=0,
+        output_tokens=0,
+        cached_tokens=0,
+        kept=kept,
+    )
+    told = export_once(source)
+
+    assert exported == {
+        name: value
+        for (name,), value in told.gauges.items()
+        if name
+        not in {"kv_capacity_tokens", "kv_utilization_ratio", "held_leases", "stalled_seconds"}
+    }
 
 
 def test_predictor_exports_samples_and_serving_versions() -> None:

@@ -233,6 +233,45 @@ def test_reset_of_the_prefix_cache_ends_all_holds(engine: ContextEngine) -> None
     assert 0 == len(engine.held)
 
 
+def test_cached_blocks_are_counted_by_the_end_of_their_hold(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", "z", application="a", for_s=3.0)
+    engine.run_call("u", "v", application="b", for_s=5.0)
+
+    assert [(5.0, 2), (3.0, 3)] == engine.held.cached_blocks(0.0)
+
+
+def test_common_block_counts_once_for_the_hold_that_ends_last(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", application="a", for_s=5.0)
+    engine.run_call("x", "z", "w", application="b", for_s=3.0)
+
+    assert [(5.0, 2), (3.0, 2)] == engine.held.cached_blocks(0.0)
+    assert [(5.0, 2)] == engine.held.cached_blocks(3.0)
+
+
+def test_evicted_blocks_of_a_held_context_are_not_counted(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", "z", application="a", for_s=_FOREVER)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
+    engine.run_call(*(f"large{n}" for n in range(18)))
+
+    assert [(_FOREVER, 2)] == engine.held.cached_blocks(0.0)
+    engine.run_call(*(f"all{n}" for n in range(20)))
+    assert [] == engine.held.cached_blocks(0.0)
+
+
+def test_changes_count_begins_and_ends_of_holds(engine: ContextEngine) -> None:
+    seen = [engine.held.changes]
+    engine.run_call("x", "y", application="a", for_s=_FOREVER)
+    seen.append(engine.held.changes)
+    engine.held.release("a")
+    seen.append(engine.held.changes)
+    engine.held.release("a")
+    engine.run_call("u")
+    seen.append(engine.held.changes)
+
+    assert seen[0] < seen[1] < seen[2] == seen[3]
+
+
 def test_held_blocks_are_moved_at_most_four_times_for_each_block_taken() -> None:
     """Moving blocks takes time in the engine's loop."""
     engine, moved = ContextEngine(), 0
@@ -287,5 +326,9 @@ def test_held_blocks_are_never_nearer_to_eviction_than_was_counted(
             assert first >= min(engine.held._in_front, len(queue))
     for blocks, _, _ in running:
         engine.end_call(blocks)
+    counted = engine.held.cached_blocks(engine.now)
+    assert all(ends_at > engine.now for ends_at, _ in counted)
+    assert sum(blocks for _, blocks in counted) <= 20
+    assert [] == engine.held.cached_blocks(engine.now + _FOREVER), "every hold ends by itself"
     assert 20 == engine.pool.get_num_free_blocks()
     assert all(not block.ref_cnt for block in engine.pool.blocks)

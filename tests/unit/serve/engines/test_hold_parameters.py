@@ -71,8 +71,9 @@ def test_service_without_holds_does_not_import_their_modules() -> None:
     )
 
     assert "[]\n" == off
-    assert "['justitia_ray.serve.engines.hold_parameters']\n" == on
-    names = (
-        "['justitia_ray.serve.engines.hold_parameters', 'justitia_ray.serve.engines.host_memory']"
-    )
-    assert f"{names}\n" == host
+    assert _listed("held_contexts", "hold_parameters", "hold_reports") == on
+    assert _listed("hold_parameters", "host_memory") == host
+
+
+def _listed(*modules: str) -> str:
+    return f"{[f'justitia_ray.serve.engines.{name}' for name in modules]}\n"

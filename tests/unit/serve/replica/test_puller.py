@@ -12,7 +12,7 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.events import LeaseProgress
 from justitia_ray.errors import ConnectionLost
-from justitia_ray.protocol.engine import Engine, EngineCapacity, Hold, Progress
+from justitia_ray.protocol.engine import Engine, EngineCapacity, Hold, KeptKv, Progress
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import NOT_TAKEN, HoldContext, Pull, ReplicaMail, ReplicaMessage
 from justitia_ray.serve.replica.call_holds import CallHolds
@@ -35,6 +35,9 @@ class _Meters:
 
     def free_kv_tokens(self) -> int:
         return 90
+
+    def kept_kv(self) -> KeptKv:
+        return KeptKv(held_contexts=2, held_kv_tokens=40)
 
     def preemptions(self) -> int:
         return 0
@@ -285,6 +288,18 @@ async def test_holds_are_passed_on_apart_from_the_leases() -> None:
     pull = puller._next_pull(0.0)
 
     assert pull.capacity.holds_contexts
+    assert KeptKv(held_contexts=2, held_kv_tokens=40) == pull.kept
     assert await puller._send_pull(pull)
     assert ["1-1"] == list(replica.leases.held_leases)
     assert Hold("a", 2.0) == holds.take("1-1")
+
+
+async def test_replica_without_holds_neither_reads_nor_reports_them() -> None:
+    class NoKeptKv(_Meters):
+        def kept_kv(self) -> KeptKv:
+            raise AssertionError("an option that is off costs no call")
+
+    replica = _Replica()
+    replica.puller._engine = cast(Engine, NoKeptKv())
+
+    assert replica.puller._next_pull(0.0).kept is None

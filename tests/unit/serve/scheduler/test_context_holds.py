@@ -1,6 +1,7 @@
 """Leases are followed by the holds of their contexts, on replicas that hold contexts."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ import pytest_asyncio
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.events import ApplicationClosed, LeaseFinished
+from justitia_ray.protocol.engine import KeptKv
 from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, ReplicaMail
+from justitia_ray.protocol.status import KeptKvView
 from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.unit.serve.scheduler.services import Services, arrival_of, pull_of, submission_of
 
 HOLDING = ReplicaCapacity(100, caches_prefixes=True, holds_contexts=True)
+HELD = KeptKv(held_contexts=1, held_kv_tokens=30)
 UNKNOWN_S = 3.0
 """Seconds for which a context is held while neither gaps nor prompt times are known."""
 
@@ -28,17 +32,20 @@ async def services() -> AsyncIterator[Services]:
 class PullingOnCall:
     """Replica that pulls when it is called."""
 
-    def __init__(self, service: SchedulerService, capacity: ReplicaCapacity) -> None:
+    def __init__(
+        self, service: SchedulerService, capacity: ReplicaCapacity, replica_id: str = "r"
+    ) -> None:
         self._service = service
+        self._replica_id = replica_id
         self._capacity = capacity
         self._number = 0
         self._read = 0
 
     async def pull(self, **fields: Any) -> list[object]:
         self._number += 1
-        mail: ReplicaMail = await self._service.pull(
-            pull_of(self._number, ack=self._read, capacity=self._capacity, **fields)
-        )
+        epoch = self._service.term.epoch
+        pull = pull_of(self._number, epoch, ack=self._read, capacity=self._capacity, **fields)
+        mail: ReplicaMail = await self._service.pull(replace(pull, replica_id=self._replica_id))
         self._read = max((place for place, _ in mail.messages), default=self._read)
         return [message for _, message in mail.messages]
 
@@ -103,3 +110,67 @@ async def test_replica_that_cannot_hold_contexts_gets_no_holds(services: Service
 
     assert [grant] == messages
     assert service.term.driver.holds is None
+
+
+def kept_by_replica(service: SchedulerService) -> dict[str, KeptKvView | None]:
+    return {name: one.kept for name, one in service.inspector.status().replicas.items()}
+
+
+async def test_status_shows_what_each_replica_holds(services: Services) -> None:
+    service = await services.start_leader()
+    await PullingOnCall(service, ReplicaCapacity(100), "off").pull()
+    await PullingOnCall(service, HOLDING, "held").pull(kept=HELD)
+    host = replace(HOLDING, host_kv_tokens=500)
+    await PullingOnCall(service, host, "host").pull(kept=KeptKv(host_kv_tokens=200))
+
+    assert {
+        "off": None,
+        "held": KeptKvView(held_contexts=1, held_kv_tokens=30),
+        "host": KeptKvView(host_kv_tokens=200, host_kv_capacity_tokens=500),
+    } == kept_by_replica(service)
+
+
+async def test_holds_of_a_lost_replica_are_neither_shown_nor_released(services: Services) -> None:
+    """Its memory is gone with it; the application goes on elsewhere."""
+    service = await services.start_leader()
+    lost, other = PullingOnCall(service, HOLDING), PullingOnCall(service, HOLDING, "other")
+    await lost.pull()
+    await service.submit_many("i", 1, 0, (arrival_of(), submission_of()))
+    [grant] = [one for one in await lost.pull(progress=None) if isinstance(one, Grant)]
+    ended = LeaseFinished(grant.lease_id, 20, 10, Outcome.FINISHED)
+    await lost.pull(progress=None, finished=(ended,), kept=HELD)
+    await service.leave("r")
+    await other.pull()
+    await service.submit_many("i", 1, 0, (submission_of("q2"),))
+    second, hold = await other.pull(progress=None)
+    await service.submit_many("i", 1, 0, (ApplicationClosed("a"),))
+    assert isinstance(second, Grant)
+    ended = LeaseFinished(second.lease_id, 20, 10, Outcome.FINISHED)
+    none = KeptKv(held_contexts=0, held_kv_tokens=0)
+    released = await other.pull(progress=None, finished=(ended,), kept=none)
+
+    assert HoldContext(second.lease_id, "a", UNKNOWN_S) == hold
+    assert [ReleaseContexts("a")] == released
+    assert {"other": KeptKvView(held_contexts=0, held_kv_tokens=0)} == kept_by_replica(service)
+    assert service.term.driver.holds is not None
+    assert {} == service.term.driver.holds._replicas
+
+
+async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Services) -> None:
+    """The new scheduler shows them by the engine's count, and sends no release for them."""
+    first = await services.start_leader()
+    replica = PullingOnCall(first, HOLDING)
+    grant, _ = await lease_one(first, replica)
+    ended = LeaseFinished(grant.lease_id, 20, 10, Outcome.FINISHED)
+    await replica.pull(progress=None, finished=(ended,))
+    await first.term.checkpointer.save_once()
+    second = await services.start_leader()
+    replica = PullingOnCall(second, HOLDING)
+    await replica.pull(kept=HELD)
+    shown = kept_by_replica(second)
+    await second.submit_many("i", second.term.epoch, 0, (ApplicationClosed("a"),))
+
+    assert {"r": KeptKvView(held_contexts=1, held_kv_tokens=30)} == shown
+    assert [] == await replica.pull(progress=None, kept=KeptKv(held_contexts=0, held_kv_tokens=0))
+    assert {"r": KeptKvView(held_contexts=0, held_kv_tokens=0)} == kept_by_replica(second)
+    assert "a" not in second.term.driver.core.state.applications

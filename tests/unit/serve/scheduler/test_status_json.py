@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.core.events import LeaseProgress
 from justitia_ray.core.tenants import Unit
+from justitia_ray.protocol.engine import KeptKv
 from justitia_ray.protocol.status import FoundApplication, Listing, SchedulerStatus, read_answer
 from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.unit.serve.scheduler.services import Services, arrival_of, pull_of, submission_of
@@ -21,7 +22,10 @@ _STATUS = (
     " late_reports engine_failures suspects recovering ingresses replicas head working_set"
     " first_applications store kv decisions shares quotas size version pid"
 )
-_REPLICA = "kv_tokens leases running sequences max_num_seqs draining state silent_s used_kv_tokens"
+_REPLICA = (
+    "kv_tokens leases running sequences max_num_seqs draining state silent_s used_kv_tokens kept"
+)
+_KEPT = "held_contexts held_kv_tokens host_kv_tokens host_kv_capacity_tokens"
 _HEAD = (
     "application_id application_class tenant client key virtual_finish_time prompt_tokens"
     " predicted_output_tokens waited_s waits_for"
@@ -60,7 +64,8 @@ async def service() -> AsyncIterator[SchedulerService]:
     await service.submit_many("i", 1, 0, items)
     await service.pull(pull_of(1))
     running = LeaseProgress("1-1", 20, 1, running=True)
-    await service.pull(pull_of(2, ack=1, free_kv_tokens=79, progress=(running,)))
+    kept = KeptKv(held_contexts=1, held_kv_tokens=20)
+    await service.pull(pull_of(2, ack=1, free_kv_tokens=79, progress=(running,), kept=kept))
     quota = NodeStanding(Unit.TOKENS, "day", 50.0, 1.0, 0.0, 49.0, 9.0, 86_400.0, "reject")
     service.term.gate.exchange.known.note({"t": (quota,)}, service.term.clock.now())
     yield service
@@ -80,6 +85,7 @@ async def test_fields_of_the_status_have_fixed_names_and_order(service: Schedule
 
     assert key_names(status) == _STATUS
     assert key_names(status["replicas"]["r"]) == _REPLICA
+    assert key_names(status["replicas"]["r"]["kept"]) == _KEPT
     assert key_names(status["head"]) == _HEAD
     assert [key_names(one) for one in status["first_applications"]] == [_APPLICATION] * 3
     assert key_names(status["first_applications"][0]["gps_lag"]) == (
