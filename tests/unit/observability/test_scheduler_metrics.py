@@ -164,8 +164,10 @@ def test_virtual_time_is_exported_with_its_rate(measured_core: MeasuredCore) -> 
     assert ("virtual_time_per_second",) not in before
 
 
-def test_ends_are_counted_once_by_their_outcome(measured_core: MeasuredCore) -> None:
-    """Of an application's two inferences one finished; the other was cancelled with it."""
+def test_ended_inferences_and_applications_are_counted_once_by_outcome(
+    measured_core: MeasuredCore,
+) -> None:
+    """Of an application's two inferences, one finished and the other was cancelled with it."""
     driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x")
@@ -285,7 +287,7 @@ def test_finished_application_is_measured_by_class_and_tenant(measured_core: Mea
 def test_lag_above_the_bound_counts_as_a_violation(
     measured_core: MeasuredCore, lag: Lag | None, promised: int, broken: int
 ) -> None:
-    """Three decisions of 50 µs and one of 3 ms make cumulative buckets."""
+    """Rounding errors of virtual time V do not count, nor do lags without a bound."""
     measured_core.record_actions([replace(ENDED, lag=lag)])
     told = measured_core.exported_metrics().counts
 

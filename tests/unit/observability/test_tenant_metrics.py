@@ -1,4 +1,4 @@
-"""Scheduler metrics of the tenant tree and of exchanges with the accounts."""
+"""Scheduler metrics of the tenant tree and of messages to the quota accounts."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tests.unit.observability.recording_backend import export_once, new_measures
 STANDING = NodeStanding(
     Unit.TOKENS, "day", 100.0, 20.0, 50.0, 30.0, 60.0, 86_400.0, "reject", exceeded=2
 )
-"""A quota of 100 tokens a day: 20 used, 50 claimed, 30 left."""
+"""A quota of 100 tokens a day: 20 are used, 50 reserved, 30 left."""
 TREE = TenantTree({"acme": TenantNode(), "acme/*": TenantNode(), "acme/search": TenantNode()})
 
 
@@ -84,7 +84,7 @@ def test_number_of_exported_nodes_is_bounded() -> None:
     }
 
 
-def test_exchanges_with_the_accounts_are_counted_and_timed_once() -> None:
+def test_messages_to_the_accounts_are_counted_and_timed_once() -> None:
     """Every opening waits while the single accounts process is slow."""
     source, meter = new_measures("scheduler"), ExchangeMeter()
     metrics = TenantMetrics(source)

@@ -142,7 +142,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_file_is_refused(what: str) -> None:
-    """A client that can write to Redis can also write a valid checksum."""
+    """A client that can write to Redis can also write a valid checksum, so content is checked."""
     with pytest.raises(StoreError, match=r"^here: not a model that can be used: "):
         model_from_bytes(HOSTILE[what](), "here")
 

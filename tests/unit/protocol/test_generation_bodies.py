@@ -139,7 +139,7 @@ def nested_body(depth: int) -> bytes:
         (chat, "model", "other", UnknownModel, "'other' does not exist; 'm' is served here"),
         # beam search runs outside the engine's batch: 3 tokens took 14 s
         (completion, "use_beam_search", True, UnsupportedOperation, "is not supported"),
-        # is stored in one replica's memory, while the next turn may run on another
+        # a stored response is in one replica's memory, and the next turn may run on another
         (response, "previous_response_id", "resp_1", UnsupportedOperation, "not kept"),
         (response, "background", True, UnsupportedOperation, "not kept"),
         (response, "conversation", "conv_1", UnsupportedOperation, "not kept"),

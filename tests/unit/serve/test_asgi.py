@@ -69,7 +69,7 @@ async def test_error_after_the_last_message_does_not_change_the_answer() -> None
 
 
 async def test_early_close_sends_disconnect_before_cancelling() -> None:
-    """On a disconnect vLLM frees KV memory; a generation cancelled at once would continue."""
+    """VLLM frees KV memory on a disconnect, but continues a generation cancelled at once."""
     seen: list[str] = []
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

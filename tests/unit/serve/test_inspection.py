@@ -79,25 +79,29 @@ class InspectedService(Services):
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[InspectedService]:
+async def inspected() -> AsyncIterator[InspectedService]:
     """Leading service without callers."""
-    desk = InspectedService()
-    desk.leader = await desk.start_leader(recovery_s=0.05)
-    yield desk
-    await desk.close()
+    inspected = InspectedService()
+    inspected.leader = await inspected.start_leader(recovery_s=0.05)
+    yield inspected
+    await inspected.close()
 
 
 def assert_fields(facts: BaseModel, **expected: Any) -> None:
     assert expected == facts.model_dump(include=set(expected))
 
 
-async def test_scheduler_reports_holders_of_leases_and_inferences(desk: InspectedService) -> None:
+async def test_scheduler_reports_holders_of_leases_and_inferences(
+    inspected: InspectedService,
+) -> None:
     """The doctor's checks compare leases by replica, inferences by ingress, and tags with V."""
-    await desk.submit_items(arrival_of(), inference("q1"), inference("q2"))
-    await desk.pull_next()
+    await inspected.submit_items(arrival_of(), inference("q1"), inference("q2"))
+    await inspected.pull_next()
     running = LeaseProgress("1-1", 50, 1, running=True)
-    await desk.pull_next(progress=(running,), free_kv_tokens=40, ack=1, address="10.0.0.1:7001")
-    seen = await desk.next_report()
+    await inspected.pull_next(
+        progress=(running,), free_kv_tokens=40, ack=1, address="10.0.0.1:7001"
+    )
+    seen = await inspected.next_report()
 
     application, replica = seen.applications["a"], seen.replicas["r"]
     assert_fields(seen, ready=True, epoch=1, recovering=False, waiting=1, first="q2")
@@ -115,90 +119,96 @@ async def test_scheduler_reports_holders_of_leases_and_inferences(desk: Inspecte
     assert () == seen.broken_rules
 
 
-async def test_application_is_shown_with_its_own_idle_time(desk: InspectedService) -> None:
+async def test_application_is_shown_with_its_own_idle_time(inspected: InspectedService) -> None:
     """The doctor needs the idle time to judge whether the application is late."""
-    await desk.submit_items(arrival_of(), replace(arrival_of("b"), idle_s=30.0))
-    seen = await desk.next_report()
+    await inspected.submit_items(arrival_of(), replace(arrival_of("b"), idle_s=30.0))
+    seen = await inspected.next_report()
 
     assert [None, 30.0] == [seen.applications[name].idle_limit_s for name in "ab"]
 
 
-async def test_unread_messages_are_counted_from_the_first_one(desk: InspectedService) -> None:
+async def test_unread_messages_are_counted_from_the_first_one(inspected: InspectedService) -> None:
     """The first unread number shows whether anything was read between two reports."""
-    await desk.pull_next()
-    await desk.submit_items(arrival_of(), inference("q1"))
-    await desk.pull_next()
-    before = (await desk.next_report()).replicas["r"]
-    await desk.pull_next(ack=1, progress=(LeaseProgress("1-1", 0, 0, running=False),))
-    after = (await desk.next_report()).replicas["r"]
+    await inspected.pull_next()
+    await inspected.submit_items(arrival_of(), inference("q1"))
+    await inspected.pull_next()
+    before = (await inspected.next_report()).replicas["r"]
+    await inspected.pull_next(ack=1, progress=(LeaseProgress("1-1", 0, 0, running=False),))
+    after = (await inspected.next_report()).replicas["r"]
 
     assert [(1, 1), (0, None)] == [(r.unread, r.next_unread) for r in (before, after)]
 
 
 async def test_replica_with_room_for_the_first_application_is_flagged(
-    desk: InspectedService,
+    inspected: InspectedService,
 ) -> None:
     """The flag marks a stalled queue; a replica that leaves does not count as free."""
-    await desk.pull_next(draining=True)
-    await desk.submit_items(arrival_of(), inference("q1"))
-    leaving = await desk.next_report()
-    desk.pass_time(0.9)
-    later = await desk.next_report()
+    await inspected.pull_next(draining=True)
+    await inspected.submit_items(arrival_of(), inference("q1"))
+    leaving = await inspected.next_report()
+    inspected.pass_time(0.9)
+    later = await inspected.next_report()
 
     assert not leaving.replicas["r"].free_for_first
     assert "q1" == leaving.first
     assert [1.1, 3.1] == [pytest.approx(look.replicas["r"].draining_s) for look in (leaving, later)]
 
     # no event grants the inference: the state is set by hand, as a bug would leave it
-    later_replica = desk.leader.term.driver.core.state.replicas["r"]
+    later_replica = inspected.leader.term.driver.core.state.replicas["r"]
     later_replica.draining, later_replica.takes_leases = False, True
-    assert (await desk.next_report()).replicas["r"].free_for_first
+    assert (await inspected.next_report()).replicas["r"].free_for_first
 
 
-async def test_tag_is_reported_with_the_virtual_time_of_its_clock(desk: InspectedService) -> None:
+async def test_tag_is_reported_with_the_virtual_time_of_its_clock(
+    inspected: InspectedService,
+) -> None:
     """With `fairness: tenant` each tenant has a virtual clock of its own."""
-    await desk.leader.configure({"policy": "justitia", "policy_options": {"fairness": "tenant"}})
+    await inspected.leader.configure(
+        {"policy": "justitia", "policy_options": {"fairness": "tenant"}}
+    )
     other = ApplicationArrived("b", "c", "u", 1.0, 1_000.0, "i")
-    await desk.submit_items(arrival_of(), other, inference("q1"), services.submission_of("q2", "b"))
-    await desk.pull_next()
+    await inspected.submit_items(
+        arrival_of(), other, inference("q1"), services.submission_of("q2", "b")
+    )
+    await inspected.pull_next()
     running = [LeaseProgress(f"1-{n}", 20, 9, running=True) for n in (1, 2)]
-    await desk.pull_next(progress=tuple(running), free_kv_tokens=40)
-    seen = await desk.next_report()
+    await inspected.pull_next(progress=tuple(running), free_kv_tokens=40)
+    seen = await inspected.next_report()
 
     assert len({seen.applications["a"].clock, seen.applications["b"].clock, seen.virtual_time}) > 1
     assert [True, True] == [a.active and a.finish > a.clock for a in seen.applications.values()]
 
 
-async def test_inspections_within_a_second_share_one_result(desk: InspectedService) -> None:
+async def test_inspections_within_a_second_share_one_result(inspected: InspectedService) -> None:
     """Otherwise any caller of the port could keep the scheduler busy with inspections."""
-    await desk.next_report()
-    await desk.submit_items(arrival_of())
-    desk.pass_time(0.9)
+    await inspected.next_report()
+    await inspected.submit_items(arrival_of())
+    inspected.pass_time(0.9)
 
-    assert {} == desk.leader.inspector.report()["applications"]
-    assert ["a"] == list((await desk.next_report()).applications)
+    assert {} == inspected.leader.inspector.report()["applications"]
+    assert ["a"] == list((await inspected.next_report()).applications)
 
 
 async def test_long_tables_are_marked_as_truncated(
-    desk: InspectedService, monkeypatch: pytest.MonkeyPatch
+    inspected: InspectedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row missing in a truncated table proves nothing."""
     monkeypatch.setattr(scheduler_inspection, "MAX_ENTRIES", 2)
     monkeypatch.setattr(scheduler_inspection, "_MAX_CHECKED", 2)
-    await desk.submit_items(arrival_of(), *(inference(f"q{number}") for number in range(5)))
-    seen = await desk.next_report()
+    await inspected.submit_items(arrival_of(), *(inference(f"q{number}") for number in range(5)))
+    seen = await inspected.next_report()
 
     assert ["q0", "q1"] == list(seen.inferences)
     assert_fields(seen, left_out={"inferences": 3}, waiting=5, broken_rules=())
     assert "5 inferences; they are looked at up to 2" == seen.unchecked_rules
 
 
-async def test_corrupt_state_is_still_inspected(desk: InspectedService) -> None:
+async def test_corrupt_state_is_still_inspected(inspected: InspectedService) -> None:
     """An application without an account fails the account checks; the other checks still run."""
-    await desk.submit_items(arrival_of(), inference("q1"))
-    await desk.pull_next()
-    del desk.leader.term.driver.core.ledger.fair_share.accounts["a"]
-    seen = await desk.next_report()
+    await inspected.submit_items(arrival_of(), inference("q1"))
+    await inspected.pull_next()
+    del inspected.leader.term.driver.core.ledger.fair_share.accounts["a"]
+    seen = await inspected.next_report()
     broken = dict(rule.split(": ", 1) for rule in seen.broken_rules)
 
     assert "either live or with an account" in broken["accounts_are_of_live_applications"]
@@ -207,10 +217,10 @@ async def test_corrupt_state_is_still_inspected(desk: InspectedService) -> None:
     assert ["1-1"] == list(seen.leases)
 
 
-async def test_store_is_reported_as_the_scheduler_sees_it(desk: InspectedService) -> None:
+async def test_store_is_reported_as_the_scheduler_sees_it(inspected: InspectedService) -> None:
     """The kind of store selects the checks; the age of a save shows what would be lost."""
-    await eventually(lambda: desk.leader.inspector.status().saves > 0, "the first save")
-    store = (await desk.next_report()).store
+    await eventually(lambda: inspected.leader.inspector.status().saves > 0, "the first save")
+    store = (await inspected.next_report()).store
 
     assert store is not None
     assert_fields(store, kind="embedded", trouble=None, save_interval_s=0.01)
@@ -266,8 +276,8 @@ async def replica_report(trouble: EngineError | None = None) -> ReplicaReport:
     return own
 
 
-async def test_replica_reports_held_leases_and_unconfirmed_ends() -> None:
-    """A lease is missing at its replica only if its end is not being reported either."""
+async def test_replica_reports_held_leases_and_unconfirmed_ended_leases() -> None:
+    """A lease is missing at its replica only if the replica does not report its end either."""
     own = await replica_report()
 
     assert {"1-1": ("armed", False), "1-2": ("running", True)} == {

@@ -112,7 +112,7 @@ def test_idle_conversation_is_opened_again() -> None:
 
 @pytest.mark.parametrize("recognised", WAYS)
 def test_reported_class_and_cost_are_those_of_the_workload(recognised: str) -> None:
-    """Recognition changes only what the scheduler sees."""
+    """Recognition changes the applications of the scheduler, not those of the results."""
     [row] = simulate_recognised([two_call_agent()], recognised).applications
 
     assert ("c", "finished") == (row.application_class, row.outcome)

@@ -1,4 +1,4 @@
-"""What the accounts service has stored when it answers, and which claims it leaves in the store."""
+"""State that the accounts service stores before it answers, and reservations left in it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -66,8 +66,8 @@ def _opening_claims(service: AccountsService, scheduler: str, *names: str) -> Ex
     return Exchange(scheduler, 1, 1, asks=asks, accounts=service.book.epoch)
 
 
-async def test_claim_is_stored_before_any_concurrent_answer() -> None:
-    """Two models ask at once: neither gets its answer before the common save has finished."""
+async def test_reservation_is_stored_before_any_concurrent_answer() -> None:
+    """Neither of two models gets an answer before the common save of both has finished."""
     store = _HeldStore()
     service = await _started_service(store)
     first = asyncio.create_task(service.exchange(_opening_claims(service, "m1", "a")))
@@ -89,10 +89,10 @@ async def test_claim_is_stored_before_any_concurrent_answer() -> None:
     assert {"claim:m1|a", "claim:m2|b", "claim:m3|c"} <= store.written.keys()
 
 
-async def test_claim_that_ends_during_a_store_outage_is_removed_afterwards(
+async def test_reservation_that_ends_during_a_store_outage_is_removed_afterwards(
     service: AccountsService, fake_store: FakeSchedulerStore
 ) -> None:
-    """A leaked claim would count the application twice: once as used and once as claimed."""
+    """A leaked reservation would count the application twice: as used and as reserved."""
     await service.exchange(_opening_claims(service, "m", "a"))
     fake_store.away = True
     over = Use("a", {Unit.APPLICATIONS: 1.0}, is_over=True)

@@ -65,7 +65,7 @@ def test_text_parts_become_lines_of_one_text(content: Any, text: str) -> None:
     assert text == template_message(user_message(content))["content"]
 
 
-def test_text_parts_stay_for_templates_that_read_them_except_in_tool_results() -> None:
+def test_templates_that_read_parts_get_text_parts_except_in_tool_results() -> None:
     parts = [
         {"type": "text", "text": "a", "cache_control": {}},
         {"type": "input_text", "text": "b"},

@@ -156,7 +156,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=_KINDS[request.param]())
 
 
-def _count_and_steps(counting: Counting) -> tuple[int, int]:
+def _tokens_and_steps(counting: Counting) -> tuple[int, int]:
     """Return the number of tokens counted and the number of steps."""
     steps = 1
     while True:
@@ -174,7 +174,7 @@ def test_pieces_have_as_many_tokens_as_the_whole_text(tokenizer: Any, seed: int)
     counter = PieceCounter(tokenizer, _PIECE)
     for special in (False, True):
         whole = len(tokenizer(text, add_special_tokens=special).input_ids)
-        found, steps = _count_and_steps(counter.count(text, whole, special=special))
+        found, steps = _tokens_and_steps(counter.count(text, whole, special=special))
 
         assert whole == found
         assert steps > 2
@@ -191,7 +191,7 @@ def test_ids_and_cuts_of_pieces_equal_those_of_the_whole_text(
     whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     places = sorted(draw.sample(range(1, len(text)), 3))
     ids = Ids(places)
-    _count_and_steps(PieceCounter(tokenizer, _PIECE).count(text, None, special=False, ids=ids))
+    _tokens_and_steps(PieceCounter(tokenizer, _PIECE).count(text, None, special=False, ids=ids))
 
     assert whole.input_ids == list(ids.tokens)
     ends = [end for _, end in whole.offset_mapping]
@@ -214,7 +214,7 @@ class _RecordingTokenizer:
 def test_long_text_is_tokenized_in_pieces_between_words(kind: str) -> None:
     noting = _RecordingTokenizer(PreTrainedTokenizerFast(tokenizer_object=_KINDS[kind]()))
     text = " ".join(random.Random(1).choices(_WORDS, k=6_000))
-    _count_and_steps(PieceCounter(noting, _PIECE).count(text, None, special=False))
+    _tokens_and_steps(PieceCounter(noting, _PIECE).count(text, None, special=False))
 
     assert noting.longest <= _PIECE + 256 < len(text)
 
@@ -227,7 +227,9 @@ def test_too_long_text_is_counted_until_it_certainly_exceeds_the_limit(
     text = _random_text(draw, 60_000)
     whole = len(tokenizer(text, add_special_tokens=False).input_ids)
     most = whole // 4
-    found, steps = _count_and_steps(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
+    found, steps = _tokens_and_steps(
+        PieceCounter(tokenizer, _PIECE).count(text, most, special=True)
+    )
 
     assert most < found <= whole
     assert steps <= 12  # out of 24 or more
@@ -239,13 +241,15 @@ def test_monotonous_text_is_never_counted_as_longer_than_it_is(tokenizer: Any, p
     text = part * (20_000 // len(part))
     whole = len(tokenizer(text).input_ids)
     for most in (whole, whole - 1, 10, None):
-        found, _ = _count_and_steps(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
+        found, _ = _tokens_and_steps(
+            PieceCounter(tokenizer, _PIECE).count(text, most, special=True)
+        )
 
         assert found == whole or (most is not None and most < found <= whole)
 
 
 def test_short_text_takes_one_step(tokenizer: Any) -> None:
-    found = _count_and_steps(PieceCounter(tokenizer).count("a few words", 5, special=True))
+    found = _tokens_and_steps(PieceCounter(tokenizer).count("a few words", 5, special=True))
 
     assert (len(tokenizer("a few words").input_ids), 1) == found
 
@@ -260,5 +264,5 @@ def test_count_of_a_pair_includes_its_special_tokens(characters: int) -> None:
     whole = len(tokenizer(first, second).input_ids)
 
     counter = PieceCounter(tokenizer, _PIECE)
-    assert whole == _count_and_steps(counter.count_pair(first, second, None))[0]
-    assert 10 < _count_and_steps(counter.count_pair(first, second, 10))[0] <= whole
+    assert whole == _tokens_and_steps(counter.count_pair(first, second, None))[0]
+    assert 10 < _tokens_and_steps(counter.count_pair(first, second, 10))[0] <= whole

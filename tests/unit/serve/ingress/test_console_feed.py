@@ -1,4 +1,4 @@
-"""Fan-out of the console's frames to viewers, and what they are told in trouble."""
+"""Fan-out of the console's frames to viewers, and lines about parts that fail."""
 
 import asyncio
 import json

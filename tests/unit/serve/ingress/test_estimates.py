@@ -102,7 +102,7 @@ async def test_predictor_receives_features_and_no_text() -> None:
 
 
 @pytest.mark.parametrize("failure", ["late", "gone"])
-async def test_copied_class_table_estimates_without_a_predictor_call(failure: str) -> None:
+async def test_estimates_from_the_copied_class_table_need_no_predictor_call(failure: str) -> None:
     predictor = StandInPredictor()
     estimates = estimates_of(predictor, deadline_s=0.01)
     estimates.start()
@@ -133,7 +133,9 @@ async def test_stages_are_copied_with_the_class_table() -> None:
 
 
 @pytest.mark.parametrize(("stored", "text"), [(False, None), (True, "some words")])
-async def test_end_report_includes_the_input_features(stored: bool, text: str | None) -> None:
+async def test_report_of_an_ended_application_includes_its_input_features(
+    stored: bool, text: str | None
+) -> None:
     estimates = estimates_of(predictor := StandInPredictor(), store_inputs=stored)
     estimates.inputs.keep_input("a", await estimates.inputs.summarise("some words"))
     estimates.start()
@@ -165,7 +167,7 @@ async def test_truncated_application_is_not_reported_to_the_predictor(
     assert estimates.inputs.take_input("a") is None
 
 
-async def test_ends_during_a_predictor_outage_are_reported_later() -> None:
+async def test_applications_that_end_during_a_predictor_outage_are_reported_later() -> None:
     """The predictor's statistics must cover every application that ran."""
     estimates = estimates_of(predictor := StandInPredictor())
     predictor.error = RayError("gone")

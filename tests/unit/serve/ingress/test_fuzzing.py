@@ -146,7 +146,9 @@ def _use_existing_names(case: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", _OPERATIONS, ids=lambda operation: operation.label)
-def test_generated_call_has_a_described_answer(operation: Any, event_loop: asyncio.Runner) -> None:
+def test_answer_to_a_generated_call_is_in_the_openapi_description(
+    operation: Any, event_loop: asyncio.Runner
+) -> None:
     """Well-formed and malformed calls are sent with each identity, a wrong one, and none."""
     modes = [GenerationMode.POSITIVE]
     if operation.body or operation.query or operation.headers:

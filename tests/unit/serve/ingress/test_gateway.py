@@ -198,31 +198,33 @@ class GatewayRig:
 
 
 @pytest.fixture
-def desk() -> GatewayRig:
+def gateway_rig() -> GatewayRig:
     return GatewayRig("/tokenize", MESSAGES)
 
 
 _IN_A = {"x-justitia-application": "a", "x-justitia-class": "EV"}
 
 
-async def test_inference_of_an_open_application_has_its_class(desk: GatewayRig) -> None:
+async def test_inference_of_an_open_application_has_its_class(gateway_rig: GatewayRig) -> None:
     """An opening names the class; inferences name only the application."""
-    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 40, 1000)])
-    await desk.open_application("EV", "a")
-    item = await desk.submit({"x-justitia-application": "a"})
+    gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 40, 1000)])
+    await gateway_rig.open_application("EV", "a")
+    item = await gateway_rig.submit({"x-justitia-application": "a"})
 
     assert 40 == item.predicted_output_tokens
 
 
-async def test_submission_carries_the_stage_length_and_later_stages(desk: GatewayRig) -> None:
+async def test_submission_carries_the_stage_length_and_later_stages(
+    gateway_rig: GatewayRig,
+) -> None:
     """The second inference follows an answer, so it carries the needs of later stages."""
-    desk.estimates.stages.observe_stages(
+    gateway_rig.estimates.stages.observe_stages(
         "EV", [StageServed(1, 1, 10, 4, 50), StageServed(1, 1, 10, 40, 1_000_000)]
     )
-    first = await desk.submit(_IN_A)
-    sibling = await desk.submit(_IN_A)
-    desk.client.pending.note_answered(PendingInference(first, 0.0))
-    second = await desk.submit(_IN_A)
+    first = await gateway_rig.submit(_IN_A)
+    sibling = await gateway_rig.submit(_IN_A)
+    gateway_rig.client.pending.note_answered(PendingInference(first, 0.0))
+    second = await gateway_rig.submit(_IN_A)
 
     assert [0, 0, 1] == [item.stage for item in (first, sibling, second)]
     assert first.predicted_output_tokens < second.predicted_output_tokens
@@ -230,7 +232,7 @@ async def test_submission_carries_the_stage_length_and_later_stages(desk: Gatewa
 
 
 async def test_later_stages_are_sent_at_the_opening_and_when_a_stage_begins(
-    desk: GatewayRig,
+    gateway_rig: GatewayRig,
 ) -> None:
     """Half of the applications in the second stage reach a third; a second call adds nothing.
 
@@ -242,33 +244,35 @@ async def test_later_stages_are_sent_at_the_opening_and_when_a_stage_begins(
     )
     rarely = StageServed(1, 1, 10, 16, 296, 16, 0.0)
     for stages in ([map_stage, reduce_stage], [map_stage, reduce_stage, rarely], [map_stage]):
-        desk.estimates.stages.observe_stages("EV", stages)
-    items = [await desk.submit(_IN_A) for _ in range(2)]
-    desk.client.pending.note_answered(PendingInference(items[0], 0.0))
-    items += [await desk.submit(_IN_A) for _ in range(2)]
+        gateway_rig.estimates.stages.observe_stages("EV", stages)
+    items = [await gateway_rig.submit(_IN_A) for _ in range(2)]
+    gateway_rig.client.pending.note_answered(PendingInference(items[0], 0.0))
+    items += [await gateway_rig.submit(_IN_A) for _ in range(2)]
 
     first, second = ExpectedStage(2, 36, 100, 5, 1.5), ExpectedStage(1, 26, 116, 8, 0)
-    opened = desk.client.pending.applications["t|a"]
+    opened = gateway_rig.client.pending.applications["t|a"]
     assert (first, second) == opened.expected_stages
     later = (second, ExpectedStage(1, 42, 296, 16, 0))
     assert [(), (), later, ()] == [item.expected_stages for item in items]
 
 
-async def test_opening_call_sends_the_later_stages(desk: GatewayRig) -> None:
+async def test_opening_call_sends_the_later_stages(gateway_rig: GatewayRig) -> None:
     """Nothing is known about the later stages of an unknown class."""
-    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
+    gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
     for name in ("EV", "unknown"):
-        await desk.open_application(name, name)
-    opened = desk.client.pending.applications
+        await gateway_rig.open_application(name, name)
+    opened = gateway_rig.client.pending.applications
 
     assert (ExpectedStage(1, 18, 50, 4, 0),) == opened["t|EV"].expected_stages
     assert () == opened["t|unknown"].expected_stages
 
 
-async def test_application_of_an_unknown_class_needs_only_its_submissions(desk: GatewayRig) -> None:
+async def test_application_of_an_unknown_class_needs_only_its_submissions(
+    gateway_rig: GatewayRig,
+) -> None:
     """Two inferences are expected to generate 256 tokens each; max_tokens is reserved."""
-    await desk.submit(_IN_A)
-    item = await desk.submit(_IN_A)
+    await gateway_rig.submit(_IN_A)
+    item = await gateway_rig.submit(_IN_A)
 
     assert CHARGE_FACTOR * 2 * (10 * 256 + 256 * 257 // 2) == item.remaining_kv_token_time
     assert 1000 == item.predicted_output_tokens
@@ -276,17 +280,17 @@ async def test_application_of_an_unknown_class_needs_only_its_submissions(desk: 
 
 @pytest.mark.parametrize(("tenant", "weight"), [("acme/x", 9.0), ("acme/y", 2.0), ("acme", 2.0)])
 async def test_tenant_below_the_credentials_tenant_counts(
-    desk: GatewayRig, tenant: str, weight: float
+    gateway_rig: GatewayRig, tenant: str, weight: float
 ) -> None:
     """A tenant without configuration has the weight of its nearest configured ancestor."""
     acme = Identity("acme", frozenset({Scope.INFER}), "key:0")
-    submitter = desk.gateway.submitter
+    submitter = gateway_rig.gateway.submitter
     submitter.tenant_weights = {"acme": 2.0, "acme/x": 9.0}
     headers = {"x-justitia-tenant": tenant, "x-justitia-application": "a"}
-    body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
+    body = gateway_rig.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
     context = read_context(acme, [(k.encode(), v.encode()) for k, v in headers.items()])
     await submitter.submit_inference(context, body)
-    opened = desk.client.pending.applications[f"{tenant}|a"]
+    opened = gateway_rig.client.pending.applications[f"{tenant}|a"]
 
     assert (tenant, weight) == (opened.tenant, opened.weight)
 
@@ -295,25 +299,25 @@ async def test_tenant_below_the_credentials_tenant_counts(
     ("said", "is_retry"), [(None, None), ("0", False), ("2", True), ("x", None), ("-1", None)]
 )
 async def test_retried_call_is_submitted_as_a_retry(
-    desk: GatewayRig, said: str | None, is_retry: bool | None
+    gateway_rig: GatewayRig, said: str | None, is_retry: bool | None
 ) -> None:
     headers = {} if said is None else {"x-stainless-retry-count": said}
-    item = await desk.submit({**_IN_A, **headers})
+    item = await gateway_rig.submit({**_IN_A, **headers})
 
-    assert is_retry == item.is_retry == desk.client.pending.applications["t|a"].is_retry
+    assert is_retry == item.is_retry == gateway_rig.client.pending.applications["t|a"].is_retry
 
 
-async def test_final_inference_closes_its_application(desk: GatewayRig) -> None:
+async def test_final_inference_closes_its_application(gateway_rig: GatewayRig) -> None:
     final = replace(context({"x-justitia-application": "a"}), is_final=True)
-    body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
-    submit = desk.gateway.submitter.submit_inference
+    body = gateway_rig.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
+    submit = gateway_rig.gateway.submitter.submit_inference
 
     assert not (await submit(replace(final, is_final=False), body)).is_last
     assert (await submit(final, body)).is_last
 
 
 async def test_recognition_rule_and_idle_time_are_sent_with_the_application(
-    desk: GatewayRig,
+    gateway_rig: GatewayRig,
 ) -> None:
     """The rule is counted per inference and shown with the application."""
     begun = replace(
@@ -323,31 +327,33 @@ async def test_recognition_rule_and_idle_time_are_sent_with_the_application(
         begins_conversation=True,
         idle_s=60.0,
     )
-    body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
-    submit = desk.gateway.submitter.submit_inference
+    body = gateway_rig.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
+    submit = gateway_rig.gateway.submitter.submit_inference
     await submit(begun, body)
     await submit(replace(begun, begins_conversation=False), body)
-    await desk.submit({})
-    opened = desk.client.pending.applications["t|conversation/1"]
-    counts = export_once(desk.measures).counts
+    await gateway_rig.submit({})
+    opened = gateway_rig.client.pending.applications["t|conversation/1"]
+    counts = export_once(gateway_rig.measures).counts
     rules = {key[-1]: n for key, n in counts.items() if key[0] == "recognized_total" and n}
 
     assert ("conversation", 60.0) == (opened.recognized_by, opened.idle_s)
     assert {"new_conversation": 1, "conversation": 1, "none": 1} == rules
 
 
-async def test_charged_cost_includes_a_margin_over_the_prediction(desk: GatewayRig) -> None:
+async def test_charged_cost_includes_a_margin_over_the_prediction(gateway_rig: GatewayRig) -> None:
     """The prediction itself is reported, and compared with the true cost at the end."""
-    arrival, _ = await desk.gateway.submitter.open_application(ApplicationSpec("EV", "input", "t"))
+    arrival, _ = await gateway_rig.gateway.submitter.open_application(
+        ApplicationSpec("EV", "input", "t")
+    )
 
     # one inference of ten prompt tokens and the prior's 256 output tokens
     assert 10 * 256 + 256 * 257 // 2 == arrival.predicted_kv_token_time
     assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
 
 
-async def test_every_choice_of_a_completion_is_charged(desk: GatewayRig) -> None:
+async def test_every_choice_of_a_completion_is_charged(gateway_rig: GatewayRig) -> None:
     """Three choices are three sequences of 10 + 256 tokens."""
-    item = await desk.submit(_IN_A, n=3)
+    item = await gateway_rig.submit(_IN_A, n=3)
 
     assert (3, 30, 3000) == (item.choices, item.prompt_tokens, item.predicted_output_tokens)
     assert CHARGE_FACTOR * 3 * (10 * 256 + 256 * 257 // 2) == item.remaining_kv_token_time
@@ -357,16 +363,16 @@ async def test_every_choice_of_a_completion_is_charged(desk: GatewayRig) -> None
     ("quantile", "reserved"), [(None, 1_000), (1.0, 1_000), (0.9, 150)], ids=str
 )
 async def test_quotas_reserve_max_tokens_or_a_quantile_of_the_length(
-    desk: GatewayRig, quantile: float | None, reserved: int
+    gateway_rig: GatewayRig, quantile: float | None, reserved: int
 ) -> None:
     """Costs range from 1 to 9, so lengths, whose squares are the costs, range from 1 to 3."""
-    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 50, 1000)])
-    desk.estimates.classes.estimate = _predict_ninefold  # type: ignore[method-assign]
+    gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 50, 1000)])
+    gateway_rig.estimates.classes.estimate = _predict_ninefold  # type: ignore[method-assign]
     if quantile is not None:
         quota = Quota(Unit.TOKENS, 10**6, Period.DAY, reserve_quantile=quantile)
         tree = TenantTree({"t": TenantNode(quotas=(quota,))})
-        desk.gateway.submitter.tenants = tree
-    item = await desk.submit(_IN_A)
+        gateway_rig.gateway.submitter.tenants = tree
+    item = await gateway_rig.submit(_IN_A)
 
     assert (50, reserved, 0) == (
         item.predicted_output_tokens,
@@ -381,75 +387,77 @@ def _predict_ninefold(
     return Estimate(100, 10, 900, 50, "class")
 
 
-async def test_forced_length_replaces_the_predicted_one(desk: GatewayRig) -> None:
+async def test_forced_length_replaces_the_predicted_one(gateway_rig: GatewayRig) -> None:
     """A replay fixes the length of each answer, so the stage's mean does not count."""
-    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
-    item = await desk.submit(_IN_A, max_tokens=100, ignore_eos=True)
+    gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
+    item = await gateway_rig.submit(_IN_A, max_tokens=100, ignore_eos=True)
 
     assert 100 == item.predicted_output_tokens
     assert CHARGE_FACTOR * (10 * 100 + 5050) == item.remaining_kv_token_time
     assert (100, 100) == (item.reserve_output_tokens, item.least_output_tokens)
 
 
-async def test_input_is_kept_until_its_application_ends(desk: GatewayRig) -> None:
+async def test_input_is_kept_until_its_application_ends(gateway_rig: GatewayRig) -> None:
     """Only the text of the first inference is the application's input."""
-    await desk.open_application("EV", "b")
-    await desk.submit(_IN_A)
-    await desk.submit({**_IN_A, "x-justitia-application": "b"})
+    await gateway_rig.open_application("EV", "b")
+    await gateway_rig.submit(_IN_A)
+    await gateway_rig.submit({**_IN_A, "x-justitia-application": "b"})
 
-    assert {"t|b": "seen: input", "t|a": "seen: text"} == desk.estimates.remembered
+    assert {"t|b": "seen: input", "t|a": "seen: text"} == gateway_rig.estimates.remembered
 
 
-async def test_estimate_is_counted_where_its_application_is_opened(desk: GatewayRig) -> None:
+async def test_estimate_is_counted_where_its_application_is_opened(gateway_rig: GatewayRig) -> None:
     """Inferences, and a second opening with another estimate, do not count."""
-    desk.estimates.classes.observe_cost("EV", Sample(1_000, 1, 10, None))
+    gateway_rig.estimates.classes.observe_cost("EV", Sample(1_000, 1, 10, None))
     for name in ("EV", "unknown"):
-        await desk.open_application(name, "a")
-    await desk.submit(_IN_A)
+        await gateway_rig.open_application(name, "a")
+    await gateway_rig.submit(_IN_A)
 
-    assert {"class": 1} == desk.opened_by_source()
+    assert {"class": 1} == gateway_rig.opened_by_source()
 
 
 async def test_estimate_of_a_refused_opening_is_not_counted(
-    desk: GatewayRig, monkeypatch: pytest.MonkeyPatch
+    gateway_rig: GatewayRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller retries, and the retry gets a new estimate."""
 
     async def refuse_opening(arrival: ApplicationArrived) -> float:
         raise TooManyApplications("no room", 5.0)
 
-    monkeypatch.setattr(desk.client, "open_application", refuse_opening)
+    monkeypatch.setattr(gateway_rig.client, "open_application", refuse_opening)
     with pytest.raises(TooManyApplications):
-        await desk.open_application("EV", "a")
-    desk.metrics.record_opening("t|a")
+        await gateway_rig.open_application("EV", "a")
+    gateway_rig.metrics.record_opening("t|a")
 
-    told = export_once(desk.measures).counts
+    told = export_once(gateway_rig.measures).counts
     assert not any(count for key, count in told.items() if key[0] == "predictions_total")
     assert 1 == told["dropped_calls_total", "too_many_applications", "too_many_applications"]
 
 
-async def test_call_that_ends_with_an_error_counts_as_one_dropped_call(desk: GatewayRig) -> None:
-    await desk.submit(_IN_A)
+async def test_call_that_ends_with_an_error_counts_as_one_dropped_call(
+    gateway_rig: GatewayRig,
+) -> None:
+    await gateway_rig.submit(_IN_A)
 
     assert [("engine_error", "engine")] == [
         key[1:]
-        for key, count in export_once(desk.measures).counts.items()
+        for key, count in export_once(gateway_rig.measures).counts.items()
         if key[0] == "dropped_calls_total" and count == 1
     ]
 
 
 async def test_estimate_of_an_implicitly_opened_application_is_counted_at_its_lease(
-    desk: GatewayRig,
+    gateway_rig: GatewayRig,
 ) -> None:
     """Two first inferences may each carry an estimate, and each may still be refused."""
-    await desk.submit(_IN_A)
-    desk.client.pending.applications.clear()
-    await desk.submit(_IN_A)
-    before = desk.opened_by_source()
+    await gateway_rig.submit(_IN_A)
+    gateway_rig.client.pending.applications.clear()
+    await gateway_rig.submit(_IN_A)
+    before = gateway_rig.opened_by_source()
     for _ in range(2):
-        desk.metrics.record_opening("t|a")
+        gateway_rig.metrics.record_opening("t|a")
 
-    assert ({}, {"prior": 1}) == (before, desk.opened_by_source())
+    assert ({}, {"prior": 1}) == (before, gateway_rig.opened_by_source())
 
 
 def test_position_in_the_order_is_dropped_with_its_application() -> None:
@@ -478,88 +486,95 @@ async def test_embedding_inputs_are_charged_as_one_output_token_each() -> None:
     assert (30, 3, 3, 3) == (*sizes, item.max_output_tokens)
 
 
-async def test_messages_call_is_an_inference_like_any_other(desk: GatewayRig) -> None:
+async def test_messages_call_is_an_inference_like_any_other(gateway_rig: GatewayRig) -> None:
     """The Messages API has its own length field, which bounds the output."""
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
-    item = await desk.submit_body(MESSAGES, {}, body)
+    item = await gateway_rig.submit_body(MESSAGES, {}, body)
 
     assert 9 == item.max_output_tokens
     assert 1 <= item.predicted_output_tokens <= 9
 
 
 async def test_path_that_the_model_does_not_serve_is_refused_before_the_queue(
-    desk: GatewayRig,
+    gateway_rig: GatewayRig,
 ) -> None:
     """The paths that replicas serve are requested once.
 
     A 404 must not wait in the queue for minutes.
     """
     for _ in range(2):
-        await desk.gateway.check_served(MESSAGES)
+        await gateway_rig.gateway.check_served(MESSAGES)
         with pytest.raises(NotServed, match="the model 'm' has no /v1/embeddings"):
-            await desk.gateway.check_served(EMBEDDINGS)
-    assert 1 == desk.replicas.asked_paths
+            await gateway_rig.gateway.check_served(EMBEDDINGS)
+    assert 1 == gateway_rig.replicas.asked_paths
 
 
-async def test_no_path_is_refused_before_the_first_replica(desk: GatewayRig) -> None:
+async def test_no_path_is_refused_before_the_first_replica(gateway_rig: GatewayRig) -> None:
     """Calls wait while the first replica is still starting."""
-    desk.replicas.served, later = None, desk.replicas.served
-    await desk.gateway.check_served(EMBEDDINGS)
-    desk.replicas.served = later
+    gateway_rig.replicas.served, later = None, gateway_rig.replicas.served
+    await gateway_rig.gateway.check_served(EMBEDDINGS)
+    gateway_rig.replicas.served = later
 
     with pytest.raises(NotServed):
-        await desk.gateway.check_served(EMBEDDINGS)
+        await gateway_rig.gateway.check_served(EMBEDDINGS)
 
 
-async def test_chats_do_not_wait_for_the_list_of_served_paths(desk: GatewayRig) -> None:
+async def test_chats_do_not_wait_for_the_list_of_served_paths(gateway_rig: GatewayRig) -> None:
     """Nearly all calls are chats; a model without chat refuses them once its paths are known."""
-    await desk.gateway.check_served(CHAT)
-    desk.gateway.check_path(EMBEDDINGS)
-    assert 0 == desk.replicas.asked_paths
+    await gateway_rig.gateway.check_served(CHAT)
+    gateway_rig.gateway.check_path(EMBEDDINGS)
+    assert 0 == gateway_rig.replicas.asked_paths
 
-    await desk.gateway.check_served(MESSAGES)
+    await gateway_rig.gateway.check_served(MESSAGES)
     with pytest.raises(NotServed):
-        await desk.gateway.check_served(CHAT)
+        await gateway_rig.gateway.check_served(CHAT)
     with pytest.raises(NotServed):
-        desk.gateway.check_path(EMBEDDINGS)
+        gateway_rig.gateway.check_path(EMBEDDINGS)
 
 
 async def test_context_length_is_that_of_a_started_engine(
-    desk: GatewayRig, monkeypatch: pytest.MonkeyPatch
+    gateway_rig: GatewayRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VLLM may derive the length, so a declared one may be missing or too large."""
     monkeypatch.setattr(gateway, "_ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(gateway, "_ASK_FOR_CACHE_S", 0.0)
-    desk.replicas.cache_blocks = [0, 16]  # the first answer comes from a replica before the update
-    declared = desk.gateway.max_model_len
+    gateway_rig.replicas.cache_blocks = [
+        0,
+        16,
+    ]  # the first answer comes from a replica before the update
+    declared = gateway_rig.gateway.max_model_len
     older = AttributeError("a replica of an earlier release cannot tell it")
-    desk.replicas.contexts = [NoReplicaAnswers("none"), older, 256, 512]
-    before = await desk.submit({}, max_tokens=510, n=2)
-    await desk.gateway.learn_context()
-    item = await desk.submit({}, max_tokens=510, n=2)
+    gateway_rig.replicas.contexts = [NoReplicaAnswers("none"), older, 256, 512]
+    before = await gateway_rig.submit({}, max_tokens=510, n=2)
+    await gateway_rig.gateway.learn_context()
+    item = await gateway_rig.submit({}, max_tokens=510, n=2)
 
-    assert (4_096, 512) == (declared, desk.gateway.max_model_len)
+    assert (4_096, 512) == (declared, gateway_rig.gateway.max_model_len)
     assert 2 * 502 == item.max_output_tokens
     # a replica has reported that its engine has a cache
     assert (1, 2) == (before.copies, item.copies)
 
 
-async def send_unscheduled(desk: GatewayRig, path: str, body: bytes) -> Answer:
-    return await desk.gateway.unscheduled(path, desk.gateway.name_body(body, json.loads(body)))
+async def send_unscheduled(gateway_rig: GatewayRig, path: str, body: bytes) -> Answer:
+    return await gateway_rig.gateway.unscheduled(
+        path, gateway_rig.gateway.name_body(body, json.loads(body))
+    )
 
 
-async def test_unscheduled_call_reaches_a_replica_with_the_models_name(desk: GatewayRig) -> None:
+async def test_unscheduled_call_reaches_a_replica_with_the_models_name(
+    gateway_rig: GatewayRig,
+) -> None:
     """Counting tokens needs no lease; the ingress refuses a wrong model name."""
-    answer = await send_unscheduled(desk, "/tokenize", b'{"prompt": "a"}')
+    answer = await send_unscheduled(gateway_rig, "/tokenize", b'{"prompt": "a"}')
 
     assert (200, {}, b"{}") == answer
-    assert [("/tokenize", {"prompt": "a", "model": "m"})] == desk.replicas.asked
+    assert [("/tokenize", {"prompt": "a", "model": "m"})] == gateway_rig.replicas.asked
     for path, body, error in (
         ("/tokenize", b'{"prompt": "a", "model": "other"}', UnknownModel),
         ("/detokenize", b'{"tokens": [1]}', NotServed),
     ):
         with pytest.raises(error):
-            await send_unscheduled(desk, path, body)
+            await send_unscheduled(gateway_rig, path, body)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_described_scope_of_an_operation_is_the_checked_one(app: HttpApp) -> Non
 
 
 def test_public_operations_require_no_credential(app: HttpApp) -> None:
-    """Only probes and the description itself are public."""
+    """Only the probes and the OpenAPI description itself are public."""
     public = {path for path in app.openapi()["paths"] if is_public(path)}
 
     files = {"/console", "/console/{name}"}

@@ -423,8 +423,8 @@ async def test_refused_opening_raises_an_error_with_a_retry_time(rig: Rig) -> No
     assert "a" not in rig.pending.applications
 
 
-async def test_new_scheduler_receives_recent_ends(rig: Rig) -> None:
-    """Ends that the last scheduler had not saved would leave applications open at the next."""
+async def test_new_scheduler_receives_recently_ended_applications(rig: Rig) -> None:
+    """An end that the last scheduler had not saved would leave its application open at the next."""
     for name in ("a", "b"):
         rig.client.submit_inference(submission_of(name, name), arrival_of(name))
     await rig.accepted_items(4)
@@ -498,7 +498,9 @@ async def test_new_scheduler_receives_unsent_closings(rig: Rig) -> None:
     assert expected == await rig.accepted_items(2)
 
 
-async def test_new_scheduler_receives_closings_without_a_reported_end(rig: Rig) -> None:
+async def test_new_scheduler_receives_closings_of_applications_not_reported_as_ended(
+    rig: Rig,
+) -> None:
     """The old scheduler may have died before it saved the closings or reported the ends."""
     rig.pending.note_answered(
         rig.client.submit_inference(submission_of("q1", "a"), arrival_of("a"))
@@ -604,8 +606,8 @@ async def test_application_reopened_after_being_forgotten_has_the_new_ingress_id
     assert replace(arrival_of(), ingress_id=after, resubmitted=True) == opening
 
 
-async def test_grants_after_being_forgotten_reach_their_callers(rig: Rig) -> None:
-    """Leases of the earlier ingress id are revoked and must not be used."""
+async def test_grants_to_the_ids_of_a_forgotten_ingress_reach_their_callers(rig: Rig) -> None:
+    """Leases of the earlier ingress id are revoked; the caller gets the one granted after them."""
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
     rig.scheduler.post_messages(grant_of(lease_id="1-1"))
     await eventually(lambda: ticket.answers, "the grant is there")

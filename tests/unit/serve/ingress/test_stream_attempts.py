@@ -34,7 +34,7 @@ from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamI
 from tests.unit.serve.ingress.test_gateway import context
 
 
-def test_stream_head_has_the_engines_headers_the_replica_and_the_wait() -> None:
+def test_head_of_a_stream_has_the_replica_the_queue_time_and_the_engines_headers() -> None:
     """The headers distinguish a slow engine from a full queue."""
     grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
     head = {"content-type": "application/json"}
@@ -166,7 +166,7 @@ class StreamRig:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[StreamRig]:
+async def stream_rig() -> AsyncIterator[StreamRig]:
     engine = FakeEngine("fake", kv_tokens=200, iteration_s=0)
     await engine.start()
     yield StreamRig(engine)
@@ -205,89 +205,89 @@ async def read_stream(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("cut", range(_TOKENS + 2))
-async def test_stream_cut_twice_equals_the_uncut_stream(desk: StreamRig, cut: int) -> None:
-    undisturbed = await read_stream(desk.run_chat())
-    stream = await read_stream(desk.run_chat(cut, 2))
+async def test_stream_cut_twice_equals_the_uncut_stream(stream_rig: StreamRig, cut: int) -> None:
+    undisturbed = await read_stream(stream_rig.run_chat())
+    stream = await read_stream(stream_rig.run_chat(cut, 2))
 
     assert (undisturbed[0], without_lease_id(undisturbed[1])) == (
         stream[0],
         without_lease_id(stream[1]),
     )
-    assert 3 == len(desk.calls.resumed)
-    assert ["t"] * 3 == desk.calls.tenants
-    assert (cut > 1) == (desk.calls.resumed[1] is not None)
+    assert 3 == len(stream_rig.calls.resumed)
+    assert ["t"] * 3 == stream_rig.calls.tenants
+    assert (cut > 1) == (stream_rig.calls.resumed[1] is not None)
     cut_off = NackReason.CONNECTION
-    assert [("lease-2", cut_off), ("lease-3", cut_off)] == desk.client.given_back
-    assert 2 == desk.client.ended
+    assert [("lease-2", cut_off), ("lease-3", cut_off)] == stream_rig.client.given_back
+    assert 2 == stream_rig.client.ended
 
 
-async def test_next_attempt_receives_every_token_read_so_far(desk: StreamRig) -> None:
+async def test_next_attempt_receives_every_token_read_so_far(stream_rig: StreamRig) -> None:
     """Tokens that were read before the cut need not be generated again."""
-    await read_stream(desk.run_chat(4, error=EngineError("dead")))
+    await read_stream(stream_rig.run_chat(4, error=EngineError("dead")))
 
-    first, then = desk.calls.resumed
+    first, then = stream_rig.calls.resumed
     assert first is None
     assert then is not None
     assert 3 == then.chunks
     assert 2 <= sum(len(output.tokens) for output in then.outputs)
-    assert [("lease-1", NackReason.LEASE)] == desk.client.given_back
+    assert [("lease-1", NackReason.LEASE)] == stream_rig.client.given_back
 
 
-async def test_cut_stream_reports_that_it_waits_again(desk: StreamRig) -> None:
+async def test_cut_stream_reports_that_it_waits_again(stream_rig: StreamRig) -> None:
     """The new wait may be as long as the first, so it needs keepalives, too."""
-    chunks = [item async for item in desk.run_chat(3)]
-    undisturbed = [item async for item in desk.run_chat()]
+    chunks = [item async for item in stream_rig.run_chat(3)]
+    undisturbed = [item async for item in stream_rig.run_chat()]
 
     assert ([3], 0) == ([i for i, item in enumerate(chunks) if not item], undisturbed.count(b""))
 
 
-async def test_retry_reads_a_continued_stream_from_its_start(desk: StreamRig) -> None:
+async def test_retry_reads_a_continued_stream_from_its_start(stream_rig: StreamRig) -> None:
     """An idempotency key joins the running attempt, at whichever replica it runs."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
-    first = await read_stream(attempts.join_attempt("key", b"body", lambda: desk.run_chat(3)))
-    again = await read_stream(attempts.join_attempt("key", b"body", lambda: desk.run_chat()))
+    first = await read_stream(attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat(3)))
+    again = await read_stream(attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat()))
 
     assert first == again
-    assert 2 == desk.client.granted
+    assert 2 == stream_rig.client.granted
     assert first[1].endswith(b"data: [DONE]\n\n")
 
 
-async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: StreamRig) -> None:
+async def test_stream_that_cannot_be_continued_ends_with_the_reason(stream_rig: StreamRig) -> None:
     """A continuation of another text would look like an answer."""
-    _, error = await read_failed(desk.run_chat(3, n=2))
+    _, error = await read_failed(stream_rig.run_chat(3, n=2))
 
     assert "cannot be continued: it has more than one sequence" in str(error)
-    assert (1, []) == (desk.client.granted, desk.client.given_back)
-    assert (0, 1) == (desk.client.ended, desk.client.cancelled)
+    assert (1, []) == (stream_rig.client.granted, stream_rig.client.given_back)
+    assert (0, 1) == (stream_rig.client.ended, stream_rig.client.cancelled)
 
 
-async def test_any_stream_restarts_if_cut_before_its_first_chunk(desk: StreamRig) -> None:
-    status, body = await read_stream(desk.run_chat(1, n=2))
+async def test_any_stream_restarts_if_cut_before_its_first_chunk(stream_rig: StreamRig) -> None:
+    status, body = await read_stream(stream_rig.run_chat(1, n=2))
 
     assert 200 == status
     assert body.endswith(b"data: [DONE]\n\n")
-    assert 1 == desk.client.ended
+    assert 1 == stream_rig.client.ended
 
 
-async def test_stream_cut_too_often_ends_with_an_error(desk: StreamRig) -> None:
-    _, error = await read_failed(desk.run_chat(2, 2, 2, attempts=3))
+async def test_stream_cut_too_often_ends_with_an_error(stream_rig: StreamRig) -> None:
+    _, error = await read_failed(stream_rig.run_chat(2, 2, 2, attempts=3))
 
     assert "gave up after 3 attempts" in str(error)
     with pytest.raises(EngineError, match="gave up after 2 attempts"):
-        await read_stream(desk.run_chat(0, 0, attempts=2))
-    assert 2 == desk.client.cancelled
+        await read_stream(stream_rig.run_chat(0, 0, attempts=2))
+    assert 2 == stream_rig.client.cancelled
 
 
-async def test_refusal_in_the_middle_of_a_stream_ends_it(desk: StreamRig) -> None:
+async def test_refusal_in_the_middle_of_a_stream_ends_it(stream_rig: StreamRig) -> None:
     """The application was cancelled while its stream waited for another replica."""
-    desk.client.refusals.append(ApplicationIsClosed("application 'a' was cancelled"))
-    await read_failed(desk.run_chat(3), ApplicationIsClosed)
+    stream_rig.client.refusals.append(ApplicationIsClosed("application 'a' was cancelled"))
+    await read_failed(stream_rig.run_chat(3), ApplicationIsClosed)
 
 
-async def test_replica_that_answers_differently_ends_the_stream(desk: StreamRig) -> None:
+async def test_replica_that_answers_differently_ends_the_stream(stream_rig: StreamRig) -> None:
     """Replicas of two versions may answer one request with different statuses."""
-    items = desk.run_chat(3)
-    original = desk.calls.stream
+    items = stream_rig.run_chat(3)
+    original = stream_rig.calls.stream
 
     async def answer_differently(*args: Any) -> AsyncGenerator[Head | Part]:
         if args[3] is None:
@@ -295,7 +295,7 @@ async def test_replica_that_answers_differently_ends_the_stream(desk: StreamRig)
                 yield item
         yield 400, {}
 
-    desk.calls.stream = answer_differently  # type: ignore[method-assign,assignment]
+    stream_rig.calls.stream = answer_differently  # type: ignore[method-assign,assignment]
     _, error = await read_failed(items)
 
     assert "status 400" in str(error)
@@ -306,41 +306,45 @@ async def test_replica_that_answers_differently_ends_the_stream(desk: StreamRig)
     [(b'data: {"error": {"message": "m"}}\n\n', EngineFailed), (b"", StreamUnfinished)],
 )
 async def test_stream_that_the_engine_left_unfinished_has_failed(
-    desk: StreamRig, event: bytes, error: type[JustitiaError]
+    stream_rig: StreamRig, event: bytes, error: type[JustitiaError]
 ) -> None:
     """A retry would fail again, because the engine generated all it could."""
-    items = desk.run_chat()
-    original = desk.calls.stream
+    items = stream_rig.run_chat()
+    original = stream_rig.calls.stream
 
     async def drop_last_event(*args: Any) -> AsyncGenerator[Head | Part]:
         async for item in original(*args):
             is_last = isinstance(item, Part) and b"[DONE]" in item.body
             yield item._replace(body=event) if isinstance(item, Part) and is_last else item
 
-    desk.calls.stream = drop_last_event  # type: ignore[method-assign,assignment]
+    stream_rig.calls.stream = drop_last_event  # type: ignore[method-assign,assignment]
     read, _ = await read_failed(items, error)
 
     assert event == read[-1]
-    assert (1, 1, [error]) == (desk.client.granted, desk.client.ended, desk.dropped)
-
-
-async def test_retry_of_a_failed_stream_runs_again(desk: StreamRig) -> None:
-    """Otherwise the retry would read the stored half of the answer."""
-    attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
-    await read_failed(attempts.join_attempt("key", b"body", lambda: desk.run_chat(3, n=2)))
-    status, body = await read_stream(
-        attempts.join_attempt("key", b"body", lambda: desk.run_chat(n=2))
+    assert (1, 1, [error]) == (
+        stream_rig.client.granted,
+        stream_rig.client.ended,
+        stream_rig.dropped,
     )
 
-    assert (200, 2) == (status, desk.client.granted)
+
+async def test_retry_of_a_failed_stream_runs_again(stream_rig: StreamRig) -> None:
+    """Otherwise the retry would read the stored half of the answer."""
+    attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
+    await read_failed(attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat(3, n=2)))
+    status, body = await read_stream(
+        attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat(n=2))
+    )
+
+    assert (200, 2) == (status, stream_rig.client.granted)
     assert body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_disconnected_reader_cancels_the_inference(desk: StreamRig) -> None:
-    async with aclosing(desk.run_chat(3)) as items:
+async def test_disconnected_reader_cancels_the_inference(stream_rig: StreamRig) -> None:
+    async with aclosing(stream_rig.run_chat(3)) as items:
         async for item in items:
-            desk.client.may_grant.clear()
+            stream_rig.client.may_grant.clear()
             if not item:
                 break
 
-    assert (0, 1) == (desk.client.ended, desk.client.cancelled)
+    assert (0, 1) == (stream_rig.client.ended, stream_rig.client.cancelled)

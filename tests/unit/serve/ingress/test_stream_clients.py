@@ -46,21 +46,23 @@ class StreamingService:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[StreamingService]:
+async def streaming() -> AsyncIterator[StreamingService]:
     gateway = StandInGateway()
     async with LocalService(gateway, keepalive_s=_SOON_S).listening() as service:
-        desk = StreamingService(service, gateway)
-        async with desk.openai, desk.anthropic:
-            yield desk
+        streaming = StreamingService(service, gateway)
+        async with streaming.openai, streaming.anthropic:
+            yield streaming
 
 
 def whole_stream(path: str) -> list[StreamItem | None]:
     return [HEAD, *STREAMS[path], None]
 
 
-async def test_waiting_message_yields_events_and_is_read_completely(desk: StreamingService) -> None:
+async def test_waiting_message_yields_events_and_is_read_completely(
+    streaming: StreamingService,
+) -> None:
     """Anthropic's client drops pings, but its idle timer counts them."""
-    async with desk.anthropic.messages.with_streaming_response.create(
+    async with streaming.anthropic.messages.with_streaming_response.create(
         **_BODY, stream=True
     ) as answer:
         kinds: list[str | None] = []
@@ -69,31 +71,33 @@ async def test_waiting_message_yields_events_and_is_read_completely(desk: Stream
             kinds.append(event.event)
             if not fed and len(kinds) == _SIGNS:
                 fed = True
-                desk.feed(*whole_stream(MESSAGES))
+                streaming.feed(*whole_stream(MESSAGES))
 
     assert ["ping"] * _SIGNS == kinds[:_SIGNS]
     assert "message_stop" == kinds[-1]
 
 
-async def test_message_after_pings_is_read_by_anthropics_client(desk: StreamingService) -> None:
-    async with desk.anthropic.messages.stream(**_BODY) as stream:
-        desk.feed(*whole_stream(MESSAGES))
+async def test_message_after_pings_is_read_by_anthropics_client(
+    streaming: StreamingService,
+) -> None:
+    async with streaming.anthropic.messages.stream(**_BODY) as stream:
+        streaming.feed(*whole_stream(MESSAGES))
         message = await stream.get_final_message()
 
     assert ("hi", "end_turn") == (message.content[0].text, message.stop_reason)  # type: ignore[union-attr]
 
 
 async def test_waiting_response_yields_events_and_is_read_completely(
-    desk: StreamingService,
+    streaming: StreamingService,
 ) -> None:
     """OpenAI's client rejects events before `response.created` and passes later ones on."""
     numbers, kinds = [], []
-    async with desk.openai.responses.stream(**_RESPONSE) as stream:
+    async with streaming.openai.responses.stream(**_RESPONSE) as stream:
         async for event in stream:
             kinds.append(event.type)
             numbers.append(event.sequence_number)
             if len(kinds) == _SIGNS:
-                desk.feed(*whole_stream(RESPONSES))
+                streaming.feed(*whole_stream(RESPONSES))
         response = await stream.get_final_response()
 
     assert ["response.created", "response.queued", "response.queued"] == kinds[:_SIGNS]
@@ -101,15 +105,15 @@ async def test_waiting_response_yields_events_and_is_read_completely(
     assert response.output_text.startswith("hi")
 
 
-async def test_response_with_a_long_prefill_yields_events(desk: StreamingService) -> None:
+async def test_response_with_a_long_prefill_yields_events(streaming: StreamingService) -> None:
     """OpenAI's own service also sends `keepalive` after the response has started."""
-    desk.feed(HEAD, *STREAMS[RESPONSES][:2])
+    streaming.feed(HEAD, *STREAMS[RESPONSES][:2])
     kinds: list[str] = []
-    async with desk.openai.responses.stream(**_RESPONSE) as stream:
+    async with streaming.openai.responses.stream(**_RESPONSE) as stream:
         async for event in stream:
             kinds.append(event.type)
             if kinds == ["response.created", "response.in_progress", *["keepalive"] * _SIGNS]:
-                desk.feed(*STREAMS[RESPONSES][2:], None)
+                streaming.feed(*STREAMS[RESPONSES][2:], None)
         response = await stream.get_final_response()
 
     assert kinds.count("keepalive") >= _SIGNS
@@ -118,33 +122,35 @@ async def test_response_with_a_long_prefill_yields_events(desk: StreamingService
 
 @pytest.mark.parametrize("kind", ["event", "chunk", "comment", "none"])
 async def test_chat_with_any_kind_of_keepalive_is_read_completely(
-    desk: StreamingService, kind: str
+    streaming: StreamingService, kind: str
 ) -> None:
     """Chunks without text keep the connection alive and do not change the answer."""
-    desk.feed(*[] if kind == "chunk" else whole_stream(CHAT))
+    streaming.feed(*[] if kind == "chunk" else whole_stream(CHAT))
     chunks = 0
     asked: Any = _BODY | {"extra_headers": {"x-justitia-keepalive": kind}}
-    async with desk.openai.chat.completions.stream(**asked) as stream:
+    async with streaming.openai.chat.completions.stream(**asked) as stream:
         async for event in stream:
             chunks += event.type == "chunk"
             if event.type == "chunk":
                 assert event.chunk.choices[0].delta is not None
-            if kind == "chunk" and chunks == _SIGNS and desk.source.items.empty():
-                desk.feed(*whole_stream(CHAT))
+            if kind == "chunk" and chunks == _SIGNS and streaming.source.items.empty():
+                streaming.feed(*whole_stream(CHAT))
         completion = await stream.get_final_completion()
 
     said = completion.choices[0].message
     assert ("hi", "assistant") == (said.content, said.role)
 
 
-async def test_completion_with_keepalive_chunks_is_read_completely(desk: StreamingService) -> None:
+async def test_completion_with_keepalive_chunks_is_read_completely(
+    streaming: StreamingService,
+) -> None:
     texts: list[str] = []
     body = {name: value for name, value in BODIES[COMPLETIONS].items() if name != "stream"}
     asked: Any = {**body, "extra_headers": {"x-justitia-keepalive": "chunk"}}
-    async for chunk in await desk.openai.completions.create(**asked, stream=True):
+    async for chunk in await streaming.openai.completions.create(**asked, stream=True):
         texts.append(chunk.choices[0].text)
         if len(texts) == _SIGNS:
-            desk.feed(*whole_stream(COMPLETIONS))
+            streaming.feed(*whole_stream(COMPLETIONS))
 
     assert [""] * _SIGNS == texts[:_SIGNS]
     assert "hi" == "".join(texts)
@@ -153,19 +159,19 @@ async def test_completion_with_keepalive_chunks_is_read_completely(desk: Streami
 @pytest.mark.parametrize("kind", ["chunk", "none"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_client_that_parses_every_line_as_json_reads_the_stream(
-    desk: StreamingService, path: str, kind: str
+    streaming: StreamingService, path: str, kind: str
 ) -> None:
     head = {"x-justitia-keepalive": kind}
-    async with httpx.AsyncClient(base_url=desk.service.url) as client:
+    async with httpx.AsyncClient(base_url=streaming.service.url) as client:
         if kind == "none":
-            desk.feed(*whole_stream(path))
+            streaming.feed(*whole_stream(path))
         async with client.stream("POST", path, json=BODIES[path], headers=head) as answer:
             lines = 0
             async for line in answer.aiter_lines():
                 assert not line or line.startswith("data: ")
                 lines += bool(line)
-                if kind == "chunk" and lines == _SIGNS and desk.source.items.empty():
-                    desk.feed(*whole_stream(path))
+                if kind == "chunk" and lines == _SIGNS and streaming.source.items.empty():
+                    streaming.feed(*whole_stream(path))
 
     assert lines >= len(STREAMS[path])
 
@@ -182,76 +188,76 @@ _FAILURES: list[tuple[StreamItem | Exception | None, ...]] = [
     [*((failure, False) for failure in _FAILURES), *((failure, True) for failure in _FAILURES[1:])],
 )
 async def test_anthropics_client_raises_for_a_failed_stream(
-    desk: StreamingService, failure: tuple[StreamItem | Exception | None, ...], begun: bool
+    streaming: StreamingService, failure: tuple[StreamItem | Exception | None, ...], begun: bool
 ) -> None:
     """Without `event: error` Anthropic's client reads an empty answer and raises nothing."""
     if begun:
-        desk.feed(HEAD, *STREAMS[MESSAGES][:3])
-    async with desk.anthropic.messages.stream(**_BODY) as stream:
-        desk.feed(*failure)
+        streaming.feed(HEAD, *STREAMS[MESSAGES][:3])
+    async with streaming.anthropic.messages.stream(**_BODY) as stream:
+        streaming.feed(*failure)
         with pytest.raises(anthropic.APIStatusError) as raised:
             await stream.get_final_message()
 
     assert "error" == raised.value.body["type"]  # type: ignore[index]
-    assert 1 == len(desk.gateway.failed_streams) == len(desk.service.raised)
+    assert 1 == len(streaming.gateway.failed_streams) == len(streaming.service.raised)
 
 
 @pytest.mark.parametrize("failure", _FAILURES, ids=["refused", "engine", "closed"])
 async def test_openais_client_sees_a_failed_response(
-    desk: StreamingService, failure: tuple[StreamItem | Exception | None, ...]
+    streaming: StreamingService, failure: tuple[StreamItem | Exception | None, ...]
 ) -> None:
     """The last event shows the failure, and the client's helper returns no response."""
     events = []
-    async for event in await desk.openai.responses.create(**_RESPONSE, stream=True):
+    async for event in await streaming.openai.responses.create(**_RESPONSE, stream=True):
         events.append(event)
         if len(events) == _SIGNS:
-            desk.feed(*failure)
+            streaming.feed(*failure)
 
     assert "response.failed" == events[-1].type
     assert events[-1].response.error is not None
     assert list(range(len(events))) == [event.sequence_number for event in events]
-    async with desk.openai.responses.stream(**_RESPONSE) as stream:
-        desk.feed(*failure)
+    async with streaming.openai.responses.stream(**_RESPONSE) as stream:
+        streaming.feed(*failure)
         with pytest.raises(RuntimeError, match=r"response\.completed"):
             await stream.get_final_response()
-    assert 2 == len(desk.gateway.failed_streams) == len(desk.service.raised)
+    assert 2 == len(streaming.gateway.failed_streams) == len(streaming.service.raised)
 
 
 @pytest.mark.parametrize("failure", _FAILURES, ids=["refused", "engine", "closed"])
 async def test_openais_client_raises_for_a_failed_chat(
-    desk: StreamingService, failure: tuple[StreamItem | Exception | None, ...]
+    streaming: StreamingService, failure: tuple[StreamItem | Exception | None, ...]
 ) -> None:
-    async with desk.openai.chat.completions.stream(**_BODY) as stream:
-        desk.feed(*failure)
+    async with streaming.openai.chat.completions.stream(**_BODY) as stream:
+        streaming.feed(*failure)
         with pytest.raises(openai.APIError):
             await stream.get_final_completion()
 
-    assert 1 == len(desk.gateway.failed_streams) == len(desk.service.raised)
+    assert 1 == len(streaming.gateway.failed_streams) == len(streaming.service.raised)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_clients_do_not_retry_a_call_of_an_ended_application(
-    desk: StreamingService, stream: bool
+    streaming: StreamingService, stream: bool
 ) -> None:
-    desk.gateway.failure = ApplicationIsClosed("application 'a' was cancelled")
-    openais = desk.openai.with_options(max_retries=2)
-    anthropics = desk.anthropic.with_options(max_retries=2)
+    streaming.gateway.failure = ApplicationIsClosed("application 'a' was cancelled")
+    openais = streaming.openai.with_options(max_retries=2)
+    anthropics = streaming.anthropic.with_options(max_retries=2)
     asked: Any = _BODY | {"stream": stream}
     with pytest.raises(openai.ConflictError) as told:
         await openais.chat.completions.create(**asked)
-    assert 1 == desk.gateway.answered
+    assert 1 == streaming.gateway.answered
     with pytest.raises(anthropic.ConflictError):
         await anthropics.messages.create(**asked)
 
-    assert 2 == desk.gateway.answered
+    assert 2 == streaming.gateway.answered
     assert "false" == told.value.response.headers["x-should-retry"]
 
 
-async def test_connection_of_a_failed_stream_stays_usable(desk: StreamingService) -> None:
+async def test_connection_of_a_failed_stream_stays_usable(streaming: StreamingService) -> None:
     """A cut connection would look like a network failure."""
-    async with httpx.AsyncClient(base_url=desk.service.url) as client:
+    async with httpx.AsyncClient(base_url=streaming.service.url) as client:
         for _ in range(2):
-            desk.feed(HEAD, STREAMS[CHAT][0], EngineError("gave up"))
+            streaming.feed(HEAD, STREAMS[CHAT][0], EngineError("gave up"))
             answer = await client.post(CHAT, json=BODIES[CHAT])
             assert b"gave up" in answer.content
         assert 200 == answer.status_code

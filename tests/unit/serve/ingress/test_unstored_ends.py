@@ -1,4 +1,4 @@
-"""Ends that an ingress remembers and repeats to a new scheduler until they are stored."""
+"""Ended inferences that an ingress reports to each new scheduler until they are stored."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -50,8 +50,8 @@ def _ends_in(items: list[object]) -> list[tuple[str, str | None, Outcome | None,
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CANCELLED])
-async def test_new_scheduler_receives_unstored_ends(rig: Rig, outcome: Outcome) -> None:
-    """Ends of inferences follow their application and precede all other items."""
+async def test_new_scheduler_receives_unstored_ended_inferences(rig: Rig, outcome: Outcome) -> None:
+    """An ended inference follows its application and precedes all other items."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -65,7 +65,7 @@ async def test_new_scheduler_receives_unstored_ends(rig: Rig, outcome: Outcome) 
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-async def test_ended_application_is_opened_and_closed_for_its_unstored_ends(
+async def test_ended_application_is_opened_and_closed_for_its_unstored_inferences(
     rig: Rig, is_elsewhere: bool
 ) -> None:
     """The last scheduler may not have stored the end; the predictor learns from it once."""
@@ -85,7 +85,7 @@ async def test_ended_application_is_opened_and_closed_for_its_unstored_ends(
     assert (0 if is_elsewhere else 1) == len(rig.ended)
 
 
-async def test_stored_ends_are_not_repeated(rig: Rig) -> None:
+async def test_stored_ended_inferences_are_not_repeated(rig: Rig) -> None:
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -98,7 +98,7 @@ async def test_stored_ends_are_not_repeated(rig: Rig) -> None:
     assert [] == [one for one in items if isinstance(one, ApplicationArrived | InferenceSubmitted)]
 
 
-async def test_end_is_remembered_while_the_answer_is_being_read(rig: Rig) -> None:
+async def test_ended_inference_is_remembered_while_its_answer_is_being_read(rig: Rig) -> None:
     """The engine reports the end to the scheduler before the caller has read the answer."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of(), EndsStored("i", ("q",)))
@@ -110,8 +110,8 @@ async def test_end_is_remembered_while_the_answer_is_being_read(rig: Rig) -> Non
     assert not rig.pending.unstored.has_inference("q")
 
 
-async def test_end_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
-    """A scheduler drops its record of a confirmed end and would count a repetition."""
+async def test_ended_inference_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
+    """A scheduler drops its record of a confirmed inference and would count a repetition."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -125,10 +125,10 @@ async def test_end_stored_before_its_repetition_is_not_repeated(rig: Rig) -> Non
     assert [ApplicationClosed("a")] == rig.pending.current(told)
 
 
-def test_ends_expire_after_a_minute_and_are_bounded_in_number(
+def test_remembered_inferences_expire_after_a_minute_and_are_bounded_in_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oldest ends are dropped first."""
+    """The oldest inferences are dropped first."""
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
     ends = UnstoredEnds()
     for at, name in enumerate(("q0", "q1", "q2")):

@@ -43,7 +43,7 @@ class Scheduler:
         return dict.fromkeys(names, _TOLD)
 
 
-def test_comment_has_the_streams_queue_position() -> None:
+def test_comment_in_a_waiting_stream_has_its_queue_position() -> None:
     """The line is readable for people and easily split by programs."""
     assert (
         b": justitia position=7 start_s=3.1..12 reason=turn guaranteed_by_s=40\n\n"
@@ -52,7 +52,7 @@ def test_comment_has_the_streams_queue_position() -> None:
 
 
 def test_comment_omits_unknown_values() -> None:
-    """The age of the answer is subtracted from its times."""
+    """Times count from now: the age of the scheduler's answer is subtracted from them."""
     waits = _TOLD | {"reason": "context:R2", "context_full_s": 0.84}
     assert comment_of(waits, 0.0).endswith(
         b"reason=context:R2 guaranteed_by_s=40 context_full_s=0.8\n\n"

@@ -17,7 +17,7 @@ def test_hold_is_given_once_to_the_call_of_its_lease() -> None:
     assert Hold("b", 3.0) == holds.take("1-2")
 
 
-def test_other_messages_keep_their_order() -> None:
+def test_messages_other_than_holds_keep_their_order() -> None:
     abort = Abort("r", "1-0")
     messages: list[ReplicaMessage] = [
         _GRANT,

@@ -113,7 +113,7 @@ async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
 async def test_payload_that_precedes_its_lease_waits_for_it(table: LeaseTable) -> None:
     """The ingress may receive a grant before the replica's pull is answered."""
     running = asyncio.create_task(run_payload(table))
-    await asyncio.sleep(0)  # the payload is parked
+    await asyncio.sleep(0)  # the payload waits for its lease
     table.read_messages([grant_of()])
 
     assert 7 == await running
@@ -195,7 +195,7 @@ async def test_disconnected_callers_lease_is_reported_as_cancelled(table: LeaseT
     assert (end_of(outcome=Outcome.CANCELLED),) == table.report_ends()
 
 
-async def test_death_of_the_engine_reports_no_ends(table: LeaseTable) -> None:
+async def test_leases_of_a_dead_engine_are_not_reported_as_ended(table: LeaseTable) -> None:
     """The inference returns to the queue instead of failing."""
     table.read_messages([grant_of()])
     with pytest.raises(EngineError):
@@ -204,8 +204,8 @@ async def test_death_of_the_engine_reports_no_ends(table: LeaseTable) -> None:
     assert (end_of(outcome=None),) == table.report_ends()
 
 
-async def test_end_is_in_every_report_until_confirmed(table: LeaseTable) -> None:
-    """Overtaken reports are dropped, so each report has all unconfirmed ends."""
+async def test_ended_lease_is_in_every_report_until_confirmed(table: LeaseTable) -> None:
+    """Overtaken reports are dropped, so each report has all unconfirmed ended leases."""
     table.read_messages([grant_of("1-1"), grant_of("1-2")])
     await run_payload(table, "1-1")
     overtaken = table.report_ends()
@@ -217,8 +217,8 @@ async def test_end_is_in_every_report_until_confirmed(table: LeaseTable) -> None
     assert (end_of("1-2"),) == table.report_ends()
 
 
-async def test_new_scheduler_receives_recent_lease_ends(table: LeaseTable) -> None:
-    """The old scheduler may have died before it reported the ends to the ingress."""
+async def test_new_scheduler_receives_recently_ended_leases(table: LeaseTable) -> None:
+    """The old scheduler may have died before it reported these leases to the ingress."""
     table.read_messages([grant_of("1-1"), grant_of("1-2")])
     await run_payload(table, "1-1")
     ends = table.report_ends()

@@ -1,4 +1,4 @@
-"""Pulls of a replica: ends are sent at once, progress at intervals or when it may be unknown."""
+"""Pulls of a replica: ended leases at once, progress at intervals or when it may be unknown."""
 
 import asyncio
 import itertools
@@ -53,7 +53,7 @@ class _Scheduler:
         self.epoch = 1
         self.pulls: list[tuple[float, Pull]] = []
         self.left: list[str] = []
-        """Ends that were confirmed when the replica left."""
+        """Ended leases that were confirmed when the replica left."""
         self.confirmed: list[str] = []
         self.answer: Callable[[Pull], ReplicaMail | None] = lambda pull: None
         """Function that answers a pull at once, or raises."""
@@ -143,8 +143,8 @@ def _run_scenario(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> Non
     run_virtually(run_puller())
 
 
-def test_ends_are_sent_at_once_and_progress_at_intervals() -> None:
-    """One pull follows each end.
+def test_ended_leases_are_sent_at_once_and_progress_at_intervals() -> None:
+    """One pull follows the end of each lease.
 
     Listing 255 other leases in it would cost a hundred times as much.
     """
@@ -205,7 +205,7 @@ def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> Non
 
 
 @pytest.mark.parametrize("trouble", ["none", "new epoch", "lost"])
-def test_last_ends_are_sent_before_the_replica_leaves(trouble: str) -> None:
+def test_last_ended_leases_are_sent_before_the_replica_leaves(trouble: str) -> None:
     """Otherwise the leases of a stopped replica would count as lost and run once more."""
     replicas = []
 

@@ -1,4 +1,4 @@
-"""Quota claims of inferences, and their usage, by unit."""
+"""Reservations of quota for inferences, and the usage that they count, by unit."""
 
 from justitia_ray.accounts.messages import Ask, Use
 from justitia_ray.core.entities import Inference
@@ -47,8 +47,8 @@ def test_cached_tokens_do_not_count_as_computed_tokens() -> None:
     )
 
 
-def test_lost_ends_of_one_claim_name_are_reported_together() -> None:
-    """The accounts identify a claim by its name, so two ends of one name would count once."""
+def test_lost_usage_of_reservations_with_one_name_is_reported_together() -> None:
+    """The accounts identify a reservation by its name, so two reports of one would count once."""
     told = LatelyTold()
     for number in (1, 2, 3):
         told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)
@@ -60,7 +60,7 @@ def test_lost_ends_of_one_claim_name_are_reported_together() -> None:
     assert [] == told.after(3)
 
 
-def test_end_of_an_unused_claim_changes_no_other_claim() -> None:
+def test_end_of_an_unused_reservation_changes_no_other_reservation() -> None:
     told = LatelyTold()
     told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
     told.add(_claim_of("b"), Use("b", {}, is_final=True), 5, 0.0)
@@ -70,7 +70,7 @@ def test_end_of_an_unused_claim_changes_no_other_claim() -> None:
     assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
 
 
-def test_claim_name_used_by_two_tenants_is_counted_for_both() -> None:
+def test_reservation_name_used_by_two_tenants_is_counted_for_both() -> None:
     told = LatelyTold()
     told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
     told.add(_claim_of("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)

@@ -203,7 +203,7 @@ async def test_id_is_not_reopened_before_its_cancelled_inferences_have_ended(
     assert not service.term.driver.core.state.applications["a"].state.is_cancelled
 
 
-async def test_call_with_an_opening_is_retried_until_cancelled_inferences_have_ended(
+async def test_call_that_opens_a_cancelled_id_is_retried_until_its_inferences_have_ended(
     services: Services,
 ) -> None:
     """An application first used with another model is opened by its first call to this one."""
@@ -259,10 +259,10 @@ async def test_closed_application_that_is_reopened_continues(service: SchedulerS
     assert [] == refusals_in(await service.submit_many("i", 1, 1, (submission_of("q2", "a"),)))
 
 
-async def test_ingress_remembers_ends_of_other_ingresses(
+async def test_ended_inference_of_an_application_that_another_ingress_ended_is_counted(
     services: Services,
 ) -> None:
-    """Otherwise a refusal would make the ingress forget ends that only it knows."""
+    """A refusal would otherwise make an ingress forget ended inferences that only it knows."""
     service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
     ended = replace(

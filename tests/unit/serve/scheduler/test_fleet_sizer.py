@@ -1,4 +1,4 @@
-"""Replica counts computed by the scheduler: for which questions, by which rules, and when none."""
+"""Replica counts that the scheduler computes: the rules that apply, and cases without a count."""
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict

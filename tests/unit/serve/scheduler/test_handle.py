@@ -303,7 +303,7 @@ class RunningActor(ActorHandle):
 
 @pytest.fixture
 def find_scheduler(monkeypatch: pytest.MonkeyPatch) -> Find:
-    """Find the current scheduler when Ray returns these actors one after the other."""
+    """Search for the current scheduler where Ray's lookups return these actors in turn."""
 
     def find_among(*actors: RunningActor) -> Coroutine[Any, Any, Any]:
         there = iter(actors)

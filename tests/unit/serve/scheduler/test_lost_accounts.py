@@ -50,7 +50,7 @@ async def _restart_accounts(accounts: Accounts) -> None:
     await accounts.restart()
 
 
-async def test_ends_during_a_store_outage_reach_the_next_accounts(
+async def test_applications_that_end_during_a_store_outage_reach_the_next_accounts(
     services: Services, accounts: Accounts
 ) -> None:
     """The accounts restart after an outage of their store, while the scheduler continues."""
@@ -63,7 +63,7 @@ async def test_ends_during_a_store_outage_reach_the_next_accounts(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ends_lost_by_the_store_reach_the_next_accounts(
+async def test_ended_applications_lost_by_the_store_reach_the_next_accounts(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -78,7 +78,7 @@ async def test_ends_lost_by_the_store_reach_the_next_accounts(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ends_stored_by_the_next_accounts_are_not_counted_twice(
+async def test_ended_applications_stored_by_the_next_accounts_are_not_counted_twice(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -91,10 +91,10 @@ async def test_ends_stored_by_the_next_accounts_are_not_counted_twice(
     assert ["c", "d"] == claims
 
 
-async def test_exchange_interrupted_by_the_accounts_death_counts_once(
+async def test_message_interrupted_by_the_accounts_death_counts_once(
     services: Services, accounts: Accounts
 ) -> None:
-    """Whether or not the accounts had stored the exchange, no answer arrived."""
+    """Whether or not the accounts had stored the message, no answer arrived."""
     service = await _leader_with_quota(services, accounts, "applications", 4)
     await _serve_applications(service, accounts, "a")
     accounts.redis.away = True
@@ -111,7 +111,7 @@ async def test_exchange_interrupted_by_the_accounts_death_counts_once(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_unstored_ends_are_sent_again_after_the_accounts_die(
+async def test_unstored_ended_applications_are_sent_again_after_the_accounts_die(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -128,7 +128,7 @@ async def test_unstored_ends_are_sent_again_after_the_accounts_die(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_claim_name_that_is_reused_is_counted_each_time(
+async def test_reservation_name_that_is_reused_is_counted_each_time(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 6)
@@ -141,10 +141,10 @@ async def test_claim_name_that_is_reused_is_counted_each_time(
     assert ["c", "d"] == await _admitted_names(service, "c", "d", "e")
 
 
-async def test_claims_end_is_recorded_with_the_exchange_that_sends_it(
+async def test_end_of_a_reservation_is_recorded_with_the_message_that_reports_it(
     services: Services, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the end could count as stored or lost with the wrong exchange."""
+    """With the number of another message, the end could count as stored or as lost wrongly."""
     service = await _leader_with_quota(services, accounts, "applications", 5)
     gate = service.term.gate
     await _serve_applications(service, accounts, "a")
@@ -175,7 +175,7 @@ async def test_claims_end_is_recorded_with_the_exchange_that_sends_it(
     assert gate.exchange._told is not None
     assert ["b"] == [
         use.name for use in gate.exchange._told.uses
-    ]  # the accounts learn that it is open
+    ]  # the accounts learn that the application is open
     await service.close_application("b")
     await _restart_accounts(accounts)
     died.set()

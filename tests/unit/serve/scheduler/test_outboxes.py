@@ -15,7 +15,7 @@ def _end_actions(*names: str) -> list[Action]:
     return [replace(ENDED, application_id=name) for name in names]
 
 
-def test_withdrawal_removes_only_unread_ends_of_the_application() -> None:
+def test_withdrawal_removes_only_unread_end_messages_of_the_application() -> None:
     outbox = Outbox(10)
     for end in _end_actions("a", "b", "a"):
         outbox.put(end)
@@ -28,8 +28,8 @@ def test_withdrawal_removes_only_unread_ends_of_the_application() -> None:
     assert 1 == len(outbox)
 
 
-def test_delivered_ends_are_forgotten() -> None:
-    """A scheduler runs for months, so delivered ends must not accumulate."""
+def test_delivered_end_messages_are_forgotten() -> None:
+    """A scheduler runs for months, so delivered messages must not accumulate."""
     outbox = Outbox(0)
     for end in _end_actions("a", "a", "b"):
         outbox.put(end)

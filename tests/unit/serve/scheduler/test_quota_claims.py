@@ -1,4 +1,4 @@
-"""Quota claims over refusals, repetitions and outages: each counts once, if the inference ran."""
+"""Quota reservations count once if the inference ran, over refusals, repeats and outages."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class _Steps(asyncio.Event):
-    """Gate that lets a given number of quota exchanges be answered."""
+    """Gate that lets a given number of messages to the accounts be answered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def _open_names(service: SchedulerService) -> list[str]:
 async def test_inference_that_the_core_refuses_is_not_counted(
     services: Services, accounts: Accounts
 ) -> None:
-    """The claim is granted before the core refuses the inference, which never runs."""
+    """The quota is reserved before the core refuses the inference, which never runs."""
     service = await _leader_with_quotas(services, accounts, inferences=5)
     items = (arrival_of("a"), submission_of("q0"), ev.ApplicationClosed("a"))
     await _submit_items(service, *items)
@@ -71,10 +71,10 @@ async def test_inference_that_the_core_refuses_is_not_counted(
     await eventually(lambda: accounts.remaining_of() == 4, "it is given back")
 
 
-async def test_second_end_leaves_a_later_claim_of_the_same_name(
+async def test_repeated_end_leaves_a_later_reservation_of_the_same_name(
     services: Services, accounts: Accounts
 ) -> None:
-    """Each opening of a reused id is answered with its own claim."""
+    """Each opening of a reused id has a reservation of its own."""
     service = await _leader_with_quotas(services, accounts, 60.0, applications=1, inferences=100)
     await service.open_application(arrival_of("a"))
     steps = accounts.answering = _Steps()
@@ -98,7 +98,7 @@ async def test_second_end_leaves_a_later_claim_of_the_same_name(
         steps.let_one_through()  # the reports at the end
 
 
-async def test_reopened_application_makes_a_new_claim(
+async def test_reopened_application_makes_a_new_reservation(
     services: Services, accounts: Accounts
 ) -> None:
     """Two openings of one id that both wait for the accounts count as two applications."""
@@ -111,7 +111,7 @@ async def test_reopened_application_makes_a_new_claim(
     assert [] == _open_names(service)
 
 
-async def test_claim_ends_after_its_applications_end_is_stored(
+async def test_reservation_ends_once_the_end_of_its_application_is_stored(
     services: Services, accounts: Accounts
 ) -> None:
     """The next scheduler would otherwise count the application again."""

@@ -1,4 +1,4 @@
-"""Exchanges with the accounts: which claims they cover, and what survives an outage."""
+"""Messages to the quota accounts: the reservations in them, and what survives an outage."""
 
 import asyncio
 from dataclasses import replace
@@ -21,10 +21,10 @@ __all__ = ["accounts", "services"]  # fixtures
 pytestmark = pytest.mark.asyncio
 
 
-async def test_exchanges_examine_only_changed_claims(
+async def test_messages_to_the_accounts_examine_only_changed_reservations(
     services: Services, accounts: Accounts
 ) -> None:
-    """Every inference causes an exchange, but running claims are read once a second."""
+    """Every inference causes a message; running reservations are read once a second."""
     fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
     with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
         await fleet.submit_items(
@@ -32,7 +32,8 @@ async def test_exchanges_examine_only_changed_claims(
         )
         await fleet.wait_until_decided(100)
         await fleet.submit_items(_call_of("first", "a", 5, 15))
-        await fleet.wait_until_decided(101)  # the previous exchange reported these hundred claims
+        # the previous message reported these hundred reservations
+        await fleet.wait_until_decided(101)
         looks = _read_claims(fleet.service.term.gate)
         for k in range(10):
             await fleet.submit_items(_call_of(f"p{k}", "a", 5, 15))
@@ -46,7 +47,7 @@ async def test_exchanges_examine_only_changed_claims(
     assert 102 + 1 == len(fleet.service.term.gate.book.claims)
 
 
-async def test_waiting_claims_are_repeated_without_reading_running_ones(
+async def test_waiting_reservations_are_repeated_without_reading_running_ones(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts)
@@ -78,7 +79,7 @@ async def test_usage_of_running_inferences_is_reported_within_a_second(
         await eventually(lambda: told.count("a#q") >= 3, "it is looked at again and again")
 
 
-async def test_resubmitted_inference_claims_its_expected_usage(
+async def test_resubmitted_inference_reserves_its_expected_usage(
     services: Services, accounts: Accounts
 ) -> None:
     """The first run has ended: both runs are charged, and the call counts once."""
@@ -127,10 +128,10 @@ async def test_inferences_that_end_just_before_a_settings_change_are_charged(
     await fleet.wait_for_remaining(accounts, 1_980)
 
 
-async def test_ends_without_claims_are_forgotten_while_the_accounts_are_unreachable(
+async def test_ended_inferences_without_reservations_are_forgotten_without_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """Ends with claims are charged once the accounts are back."""
+    """Ended inferences with reservations are charged once the accounts are back."""
     fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
     await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
     await fleet.wait_until_decided(1)
@@ -165,7 +166,7 @@ async def test_opening_of_an_application_that_is_cancelled_early_is_answered(
 
 
 def _read_claims(gate: QuotaGate) -> list[str]:
-    """Return a list that collects the names of the claims read from now on."""
+    """Return a list that collects the names of the reservations read from now on."""
     looks: list[str] = []
     used_of = gate.exchange.used_of
 

@@ -1,4 +1,4 @@
-"""Quotas in a scheduler: waiting, refusals, and exchanges with the accounts over restarts."""
+"""Quotas in a scheduler: waiting, refusals, and messages to the accounts over restarts."""
 
 import asyncio
 from collections import deque
@@ -33,10 +33,10 @@ class Accounts:
         self.away = False
         self.calls = 0
         self.answering = asyncio.Event()
-        """While unset, claims are recorded and their answers held back."""
+        """Event that, while unset, holds back the answers to recorded reservations."""
         self.answering.set()
         self.configuring = asyncio.Event()
-        """While unset, a new tenant tree is applied and the answer held back."""
+        """Event that, while unset, holds back the answer to an applied tenant tree."""
         self.configuring.set()
         self.redis = FakeSchedulerStore()
         self.service: AccountsService | None = None
@@ -116,7 +116,7 @@ def _open_names(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
-async def test_scheduler_without_quotas_makes_no_exchanges(services: Services) -> None:
+async def test_scheduler_without_quotas_sends_nothing_to_the_accounts(services: Services) -> None:
     accounts = Accounts()
     service = await services.start_leader()
     service.term.gate.exchange._connect = lambda: accounts
@@ -153,7 +153,7 @@ async def test_refusals_of_application_and_inference_name_the_same_limit(
     assert 0 == service.term.gate.held_back
 
 
-async def test_unused_claim_is_released_on_cancellation(
+async def test_unused_reservation_is_released_on_cancellation(
     services: Services, accounts: Accounts
 ) -> None:
     """Other callers may use the cancelled remainder at once."""
@@ -167,10 +167,10 @@ async def test_unused_claim_is_released_on_cancellation(
     await eventually(lambda: accounts.remaining_of() == 1_000, "it comes back")
 
 
-async def test_grant_belongs_to_the_claim_that_requested_it(
+async def test_granted_quota_belongs_to_the_reservation_that_requested_it(
     services: Services, accounts: Accounts
 ) -> None:
-    """After a cancel and a new opening, the grant for the first claim is returned."""
+    """After a cancel and a new opening, quota granted to the first reservation is returned."""
     service = await _leader_with_quota(services, accounts, "applications", 1)
     accounts.answering.clear()
     first = asyncio.create_task(service.open_application(arrival_of("a")))
@@ -227,10 +227,10 @@ async def test_duplicate_call_cancelled_while_it_waits_leaves_no_entry(
     await eventually(lambda: accounts.remaining_of() == 5, "its claim comes back")
 
 
-async def test_claims_survive_restarts_of_scheduler_and_accounts(
+async def test_reservations_survive_restarts_of_scheduler_and_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """Scheduler and accounts die in turn, and each claim is granted exactly once."""
+    """Scheduler and accounts die in turn, and each reservation is granted exactly once."""
     service = await _leader_with_quota(services, accounts, "applications", 2)
     for name in ("a", "b", "c"):
         await service.open_application(arrival_of(name))
@@ -286,7 +286,7 @@ async def test_quota_refuses_after_a_bounded_wait_for_unreachable_accounts(
 async def test_exceeded_quota_that_deprioritises_sets_the_weight_to_zero(
     services: Services, accounts: Accounts
 ) -> None:
-    """The weight returns when another application releases its claim."""
+    """The weight returns when another application releases its reservation."""
     service = await _leader_with_quota(
         services, accounts, "tokens", 100, on_exhausted="deprioritise"
     )
@@ -413,7 +413,7 @@ async def test_quotas_changed_during_a_configure_call_are_sent_next(
     assert ["a"] == _open_names(service)
 
 
-async def test_exchanges_and_waiting_claims_are_counted(
+async def test_messages_to_the_accounts_and_waiting_reservations_are_counted(
     services: Services, accounts: Accounts
 ) -> None:
     """The metrics show an operator that all calls wait for the accounts."""

@@ -257,7 +257,7 @@ async def test_call_predicted_above_the_limit_runs_alone(
     assert [] == [one for one in fleet.refused if one.retry_after_s is not None]
 
 
-async def test_inference_longer_than_its_claim_extends_the_reservation(
+async def test_inference_longer_than_its_reservation_extends_it(
     services: Services, accounts: Accounts
 ) -> None:
     """The quota reserves predictions, so a longer run reserves its new expected length."""
@@ -302,7 +302,7 @@ async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end
 async def test_quota_that_deprioritises_does_not_make_calls_wait(
     services: Services, accounts: Accounts
 ) -> None:
-    """A quota that refuses nothing reserves the expected usage."""
+    """A quota that only deprioritises refuses nothing, so it reserves the expected usage."""
     fleet = await _Fleet.start_serving(services, accounts, on_exhausted="deprioritise")
     await fleet.submit_items(
         arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(10))
@@ -316,7 +316,7 @@ async def test_quota_that_deprioritises_does_not_make_calls_wait(
     assert [False, True] == told
 
 
-async def test_short_calls_between_two_exchanges_are_metered(
+async def test_short_calls_between_two_messages_to_the_accounts_are_metered(
     services: Services, accounts: Accounts
 ) -> None:
     """The calls begin and end before any usage is reported to the accounts."""

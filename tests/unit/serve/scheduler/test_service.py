@@ -150,7 +150,7 @@ async def test_immediate_grant_is_in_the_answer_to_its_submission(
 
 
 async def test_abandoned_long_poll_keeps_its_messages(service: SchedulerService) -> None:
-    """Ray completes the call of a process that has died, and its messages must not be lost."""
+    """Ray completes the poll of a process that has died; its messages go to the next poll."""
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     abandoned = asyncio.create_task(service.poll_grants("i", 1, 0))
     await asyncio.sleep(0)  # the ingress polls
@@ -234,8 +234,8 @@ async def test_first_pull_of_an_unknown_replica_must_list_its_leases(
     assert ["1-1"] == [m.lease_id for _, m in back.messages if isinstance(m, Abort)]
 
 
-async def test_repeated_end_does_not_count_as_a_late_report(service: SchedulerService) -> None:
-    """Replicas repeat an end until it is confirmed.
+async def test_repeated_end_of_a_lease_is_no_late_report(service: SchedulerService) -> None:
+    """Replicas repeat the end of a lease until it is confirmed.
 
     Only leases that were revoked too early count.
     """
@@ -292,7 +292,7 @@ async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
     assert 1 == service.inspector.status().waiting
 
 
-async def test_end_is_reported_once_stored_and_forgotten_once_read(
+async def test_ended_inference_is_confirmed_once_stored_and_forgotten_once_read(
     services: Services,
 ) -> None:
     """A scheduler that restores the end has already counted it."""
@@ -435,10 +435,10 @@ async def test_lease_that_finished_during_the_restart_is_not_run_again(services:
     assert (0, 0, 1) == (status.waiting, status.in_flight, status.grants)
 
 
-async def test_repeated_end_is_counted_once_by_the_next_scheduler(
+async def test_repeated_end_of_a_lease_is_counted_once_by_the_next_scheduler(
     services: Services,
 ) -> None:
-    """The answers to the replica's pulls were lost, so it repeats the end to the new scheduler."""
+    """The replica got no answers to its pulls, so it repeats the end to the new scheduler."""
     first = await services.start_leader()
     grant = await lease_q(first)
     end = (LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED),)

@@ -198,7 +198,7 @@ def test_unknown_field_is_ignored_and_a_missing_one_has_its_default(
     ]
 
 
-def test_end_reported_by_an_older_scheduler_names_no_rule() -> None:
+def test_ended_application_of_an_older_scheduler_names_no_recognition_rule() -> None:
     """An ingress may be of a later release than its scheduler."""
     fields = dataclasses.asdict(ENDED)
     del fields["recognized_by"]
@@ -222,16 +222,16 @@ def test_stream_parts_are_encoded_in_few_bytes() -> None:
     assert len(as_received(REPLICA_METHODS["stream"].pack_answer(part))) < 25
 
 
-def test_messages_of_an_older_scheduler_report_no_stored_ends() -> None:
-    """An ingress remembers ends only for a scheduler that reports which are stored."""
+def test_messages_of_an_older_scheduler_confirm_no_stored_inferences() -> None:
+    """An ingress remembers ended inferences only for a scheduler that confirms stored ones."""
     method = METHODS["poll_grants"]
     sent_then = msgspec.msgpack.encode((1, [], False, {}, {}, {}))
 
     assert IngressMail(1) == method.read_answer(msgspec.Raw(sent_then))
 
 
-def test_submission_of_an_older_ingress_keeps_no_ends() -> None:
-    """For an ingress that sends no ends, the replica's reports are counted."""
+def test_older_ingress_does_not_remember_ended_inferences() -> None:
+    """For an ingress that never resends ended inferences, the replica's reports are counted."""
     fields = dataclasses.asdict(
         InferenceSubmitted("q", "a", "0", "i", 20, 10, 10, is_counted=False)
     )

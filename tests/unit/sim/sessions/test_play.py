@@ -94,7 +94,7 @@ def test_pinned_sessions_find_their_contexts(tmp_path: Path) -> None:
 
 
 def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
-    """All long sessions start on one replica; a turn leaves it if recomputing is sooner."""
+    """All long sessions start on one replica; lmetric moves turns that are sooner elsewhere."""
     lines = [growing_session(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
     lines += [session_line(f"short{k}", turn_line(400, 1)) for k in range(2)]
     sessions = read_written(tmp_path, *lines)

@@ -108,7 +108,7 @@ def test_simulated_subtasks_wait_as_live_ones(hundred_applications: Load) -> Non
         assert tools == pytest.approx(sum(i.delay_s for i in file.inferences), abs=1e-4)
 
 
-def test_live_suite_is_the_load_of_the_live_benchmark(
+def test_suite_nine_class_live_is_the_load_of_bench_live(
     hundred_applications: Load, data_dir: Path
 ) -> None:
     """`justitia workload --suite nine-class-live` writes the load of `scripts/bench_live`."""

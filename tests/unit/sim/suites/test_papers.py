@@ -73,7 +73,7 @@ def test_recorded_run_keeps_its_own_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["CC", "SC"])
 def test_seed_selects_the_first_recorded_run(tmp_path: Path, name: str) -> None:
-    """A few applications with five seeds must not be the same run five times."""
+    """A few applications with five seeds would otherwise be one run five times."""
     write_runs(tmp_path)
 
     first = [

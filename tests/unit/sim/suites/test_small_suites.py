@@ -18,7 +18,7 @@ def suite_of(suite: str, **options: Any) -> list[WorkloadApplication]:
 
 
 def test_mice_arrive_each_second_after_the_elephant() -> None:
-    """Justitia v1, Sec. V-C: a map-reduce summary, then KBQAV, CC or ALFWI once per second."""
+    """Justitia v1, Sec. V-C: a large MRS, then a small KBQAV, CC or ALFWI once per second."""
     applications = suite_of("elephant-mice", count=91)
 
     assert [float(number) for number in range(91)] == [a.arrived_at_s for a in applications]
