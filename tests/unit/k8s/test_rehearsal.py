@@ -193,7 +193,7 @@ def test_values_in_place_of_the_file_change_only_the_text(empty_cluster: Cluster
     empty_cluster.run_successfully(APPLY)
     empty_cluster.run_successfully(f"{INSTALL} {OF_KUSTOMIZE} --take-ownership")
     before = empty_cluster.specs_by_name()
-    # an upgrade without values takes those of the revision before
+    # an upgrade without values keeps those of the previous revision
     empty_cluster.run_successfully(
         "helm upgrade justitia k8s/chart --namespace justitia --reset-values"
     )
