@@ -58,5 +58,6 @@ def describe(error: ValidationError, allowed: Iterable[str] = ()) -> str:
             lines.append(f"{key} is unknown: {names} are allowed")
             continue
         value = "" if isinstance(item["input"], dict) else f" (got {shown_short(item['input'])})"
-        lines.append(f"{key}: {item['msg']}{value}")
+        reason = str(item["msg"]).removeprefix("Value error, ")
+        lines.append(f"{key}: {reason}{value}")
     return "; ".join(lines)

@@ -44,7 +44,7 @@ from justitia_ray.errors import (
     UnsupportedEncoding,
     UnsupportedOperation,
 )
-from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES
+from justitia_ray.protocol.generation_bodies import MESSAGES
 from justitia_ray.protocol.refusals import (
     DROPPED,
     DROPPED_REASON_HEADER,
@@ -239,6 +239,7 @@ _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
     413: "request_too_large",
     415: "invalid_request_error",
     429: "rate_limit_error",
@@ -297,7 +298,7 @@ def _parse_engine_error(path: str, status: int, body: bytes) -> dict[str, Any] |
 
 def has_anthropic_form(path: str) -> bool:
     """Return whether errors on a path have Anthropic's form; other paths use OpenAI's."""
-    return path in (MESSAGES, COUNT_TOKENS)
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
 
 
 def anthropic_error(status: int, message: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from justitia_ray.application_key import PLAIN_ID
+from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, FINAL_HEADER
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
@@ -69,11 +70,14 @@ class Recognizer:
         Args:
             headers: Non-empty values by name in lower case.
             fields: The call's body.
+
+        Raises:
+            RequestError: If the header that closes the application is neither true nor false.
         """
+        is_final = _read_final(headers)
         for read in self._readers:
             found = read(headers, fields)
             if found is not None:
-                is_final = headers.get(FINAL_HEADER, "").lower() == "true"
                 return replace(found, is_final=True) if is_final else found
         return None
 
@@ -107,6 +111,15 @@ class Recognizer:
 
 
 _Reader = Callable[[Mapping[str, str], Mapping[str, Any]], Recognized | None]
+
+
+def _read_final(headers: Mapping[str, str]) -> bool:
+    said = headers.get(FINAL_HEADER, "false").strip().lower()
+    if said in ("true", "false"):
+        return said == "true"
+    raise RequestError(
+        f"{FINAL_HEADER} is {shown_short(said)}: true or false is allowed", FINAL_HEADER
+    )
 
 
 def _by_header(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:

@@ -121,7 +121,7 @@ RULES: dict[str, Rule] = {
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
     # settings name rules and headers, and are read where no extra is installed
-    "recognition.rules": Rule(("application_key", "protocol", "recognition.harnesses")),
+    "recognition.rules": Rule(("application_key", "errors", "protocol", "recognition.harnesses")),
     "recognition.harnesses": Rule(),
     "config": Rule(
         (

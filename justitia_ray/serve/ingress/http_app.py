@@ -24,7 +24,7 @@ from justitia_ray.serve.ingress.http_applications import add_applications
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_console import SNAPSHOTS, SnapshotStream, add_console
 from justitia_ray.serve.ingress.http_deadline import within_time
-from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response
+from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response, route_path
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
 from justitia_ray.serve.ingress.http_query import how_many
 from justitia_ray.serve.ingress.http_usage import add_usage
@@ -82,7 +82,7 @@ class HttpApp(FastAPI):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        path = _route_path(scope)
+        path = route_path(scope)
         if scope["method"] == "HEAD" and path in ("", "/"):
             # Agent harnesses send HEAD / to probe whether the service runs.
             await Response()(scope, receive, send)
@@ -102,13 +102,6 @@ class HttpApp(FastAPI):
                 await super().__call__(scope, receive, send)
         except DeadlineMissed as error:  # FastAPI's routes do not stream, so no byte was sent yet
             await error_response(path, error)(scope, receive, send)
-
-
-def _route_path(scope: Message) -> str:
-    """Return the path by which routes are matched; access control must check the same path."""
-    path: str = scope["path"]
-    prefix: str = scope.get("root_path", "")
-    return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
 
 
 def _check_query(query: bytes) -> None:

@@ -13,6 +13,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import AdmissionError, JustitiaError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.errors import (
+    anthropic_error,
     error_headers,
     error_in_form,
     has_anthropic_form,
@@ -20,11 +21,19 @@ from justitia_ray.protocol.errors import (
     status_of,
 )
 from justitia_ray.protocol.rate_limits import limit_headers
+from justitia_ray.serve.asgi import Message
 
 logger = logging.getLogger("ray.serve")
 
 UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
 """Error that a caller gets for an exception without a handler."""
+
+
+def route_path(scope: Message) -> str:
+    """Return the path that routes are matched with; the door must check the same path."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
 
 
 def error_response(
@@ -77,9 +86,15 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def answer_http_error(request: Request, error: HTTPException) -> JSONResponse:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        content = openai_error(message, "NotFoundError")
+        if allowed := (error.headers or {}).get("Allow"):
+            message = f"{message}; {allowed} is allowed"
+        if has_anthropic_form(route_path(request.scope)):
+            content = anthropic_error(error.status_code, message)
+        else:
+            kind = "NotFoundError" if error.status_code == 404 else "BadRequestError"
+            content = openai_error(message, kind)
         return JSONResponse(content, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def answer_unforeseen_error(request: Request, error: Exception) -> JSONResponse:
-        return unforeseen_response(request.url.path, error)
+        return unforeseen_response(route_path(request.scope), error)

@@ -14,7 +14,7 @@ def how_many(text: str, name: str) -> int:
     Raises:
         RequestError: If the text is not an integer, or the number is too large.
     """
-    if text.isdecimal() and len(text) <= 9:
+    if text.isascii() and text.isdecimal() and len(text) <= 9:
         most = int(text)
         if most <= MAX_LISTED_APPLICATIONS:
             return most

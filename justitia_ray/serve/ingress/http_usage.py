@@ -163,7 +163,7 @@ def _parse_day(text: str | None, name: str, otherwise: date) -> date:
         day = date.fromisoformat(text)
     except ValueError:
         day = date.min
-    if len(text) != 10 or day < date(1970, 1, 1):
+    if text != day.isoformat() or day < date(1970, 1, 1):  # not 2026-W48-6
         raise RequestError(f"{name} is {shown_short(text)}: a day as 2026-01-31 is allowed", name)
     return day
 

@@ -68,7 +68,10 @@ class WhatIfBody(BaseModel):
                 "policy",
             )
         for tenant in self.weights:
-            check_tenant(tenant)
+            try:
+                check_tenant(tenant)
+            except RequestError as error:
+                raise RequestError(f"weights: {error}", "weights") from None
 
 
 def _import_path() -> list[str]:

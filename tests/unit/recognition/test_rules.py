@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from justitia_ray.errors import RequestError
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
 from justitia_ray.recognition.rules import DEFAULT_RULES, PERSONAL, Recognized, Recognizer
 from justitia_ray.serve.ingress.submission import ApplicationSpec
@@ -146,7 +147,7 @@ def test_codex_call_names_its_root_or_a_parent(
         ({"x-run": "a", "x-justitia-final": "TRUE"}, True),
         ({"x-dynamo-session-id": "s", "x-dynamo-session-final": "true"}, True),
         ({"x-dynamo-session-id": "s", "x-dynamo-session-final": "false"}, False),
-        ({"x-justitia-application": "a", "x-justitia-final": "1"}, False),
+        ({"x-justitia-application": "a", "x-justitia-final": "False"}, False),
     ],
 )
 def test_final_marker_closes_the_application(headers: dict[str, str], final: bool) -> None:
@@ -155,6 +156,13 @@ def test_final_marker_closes_the_application(headers: dict[str, str], final: boo
 
     assert found is not None
     assert final == found.is_final
+
+
+@pytest.mark.parametrize("value", ["1", "yes", "true, false"])
+def test_final_marker_that_cannot_be_read_is_refused(value: str) -> None:
+    """Its application would stay open until it has been idle for long."""
+    with pytest.raises(RequestError, match=r"x-justitia-final is .*: true or false is allowed"):
+        recognize_call({"x-justitia-application": "a", "x-justitia-final": value})
 
 
 @given(

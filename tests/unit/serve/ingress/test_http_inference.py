@@ -306,7 +306,23 @@ async def test_other_http_methods_are_refused(http: httpx.AsyncClient, method: s
     elsewhere = await http.request("PATCH", "/v1/models")
 
     assert 405 == answer.status_code == elsewhere.status_code
-    assert method == "HEAD" or answer.json()["error"]["type"] == "NotFoundError"
+    assert method == "HEAD" or answer.json()["error"]["type"] == "BadRequestError"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/v1/messages", 405, "invalid_request_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+    ],
+)
+async def test_error_about_a_path_of_anthropics_api_has_its_form(
+    http: httpx.AsyncClient, method: str, path: str, status: int, kind: str
+) -> None:
+    answer = await http.request(method, path, json={})
+
+    assert (status, "error") == (answer.status_code, answer.json()["type"])
+    assert kind == answer.json()["error"]["type"]
 
 
 async def test_application_prefix_is_removed_from_the_path(gateway: StandInGateway) -> None:

@@ -36,6 +36,7 @@ def test_range_of_days_is_inclusive_and_defaults_to_today() -> None:
     [
         ("yesterday", None, "from"),
         (None, "2026-13-01", "to"),
+        ("2026-W48-2", None, "from"),
         ("2026-11-26", "2026-11-25", "from"),
         ("2020-01-01", None, "from"),
         ("20261101", None, "from"),

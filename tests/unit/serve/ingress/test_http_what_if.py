@@ -65,7 +65,7 @@ async def test_estimator_gets_the_recorded_history_and_the_changes(
         ({"policy": "package:Class"}, "policy"),
         ({"weights": {"acme": 0}}, "weights"),
         ({"weights": {"acme": 1e-300}}, "weights"),
-        ({"weights": {"a b": 1}}, "tenant"),
+        ({"weights": {"a b": 1}}, "weights"),
         ({"replicas": 0}, "replicas"),
         ({"minutes": 60}, "minutes"),
         ({"other": 1}, "other"),
