@@ -48,63 +48,69 @@ OPERATION = Attribute(
 )
 PROVIDER = Attribute("gen_ai.provider.name", (*_ALL, ENGINE_SPAN), "`justitia_ray`.")
 MODEL = Attribute("gen_ai.request.model", (*_ALL, ENGINE_SPAN), "The model's name.")
-CONVERSATION = Attribute(
-    "gen_ai.conversation.id", _ALL, "The application's id, as its tenant has it."
-)
+CONVERSATION = Attribute("gen_ai.conversation.id", _ALL, "The application's id within its tenant.")
 AGENT = Attribute("gen_ai.agent.name", _ALL, "The application's class.")
 INPUT_TOKENS = Attribute(
-    "gen_ai.usage.input_tokens", (_APPLICATION, ENGINE_SPAN), "Prompt tokens, as the engine counts."
+    "gen_ai.usage.input_tokens",
+    (_APPLICATION, ENGINE_SPAN),
+    "Prompt tokens, as the engine counts them.",
 )
 CACHED_TOKENS = Attribute(
     "gen_ai.usage.cache_read.input_tokens",
     (_APPLICATION, ENGINE_SPAN),
-    "Those of them that were in the engine's prefix cache.",
+    "Prompt tokens found in the engine's prefix cache.",
 )
 OUTPUT_TOKENS = Attribute(
-    "gen_ai.usage.output_tokens", (_APPLICATION, ENGINE_SPAN), "Tokens generated."
+    "gen_ai.usage.output_tokens", (_APPLICATION, ENGINE_SPAN), "Generated tokens."
 )
 STATUS = Attribute("http.response.status_code", (_CALL, ENGINE_SPAN), "The answer's status.")
 ERROR = Attribute(
     "error.type",
     (_CALL, QUEUE_SPAN, LEASE_SPAN, ENGINE_SPAN),
-    "The error's class, `cancelled`, or the status of an engine's error; not there without one.",
+    "The error's class, `cancelled`, or the status of an engine's error; absent without error.",
 )
 TENANT = Attribute("justitia.tenant", _ALL, "The application's tenant.")
-TIER = Attribute("justitia.tier", (_CALL,), "The service tier that the call asked for.")
+TIER = Attribute("justitia.tier", (_CALL,), "The service tier that the call requests.")
 OUTCOME = Attribute("justitia.outcome", (_APPLICATION,), "How the application ended.")
-INFERENCES = Attribute("justitia.inferences", (_APPLICATION,), "Its inferences.")
+INFERENCES = Attribute("justitia.inferences", (_APPLICATION,), "Number of its inferences.")
 PREDICTED = Attribute(
-    "justitia.predicted_kv_token_time", (_APPLICATION,), "Its predicted cost, in token·iterations."
+    "justitia.predicted_kv_token_time", (_APPLICATION,), "Predicted cost, in token·iterations."
 )
-SERVED = Attribute("justitia.kv_token_time", (_APPLICATION,), "Its true cost.")
+SERVED = Attribute("justitia.kv_token_time", (_APPLICATION,), "True cost, in token·iterations.")
 LAG = Attribute("justitia.gps_lag_s", (_APPLICATION,), "Seconds behind ideal fair sharing.")
 TAG = Attribute(
     "justitia.virtual_finish_time",
     (_APPLICATION, QUEUE_SPAN),
-    "Its tag F; of a call that waits for longer than 50 ms.",
+    "Tag F; on a wait only if it lasts longer than 50 ms.",
 )
 POSITION = Attribute(
-    "justitia.position", (QUEUE_SPAN,), "Applications before its own, where it waits so long."
+    "justitia.position", (QUEUE_SPAN,), "Applications ahead, for waits above 50 ms."
 )
 REASON = Attribute(
     "justitia.reason",
     (QUEUE_SPAN,),
-    "Why it waits, where it waits so long: see [why and when](why-and-when.md#reasons).",
+    "Why it waits, for waits above 50 ms: see [why and when](why-and-when.md#reasons).",
 )
 CONTEXT_FULL = Attribute(
     "justitia.context_full_s",
     (QUEUE_SPAN,),
-    "Seconds for which the replica that holds its context is full, where that is the reason.",
+    "Seconds for which the replica that holds its context is full, if that is the reason.",
 )
 MISSING_KV = Attribute(
     "justitia.missing_kv_tokens",
     (QUEUE_SPAN,),
-    "KV tokens that must become free before it starts, where contexts are the reason.",
+    "KV tokens that must become free before it starts, if contexts are the reason.",
 )
-WAITED = Attribute("justitia.waited_s", (QUEUE_SPAN,), "Its wait, by the scheduler's clock.")
-ATTEMPT = Attribute("justitia.attempt", (QUEUE_SPAN, LEASE_SPAN), "1, and more after a lost lease.")
+WAITED = Attribute(
+    "justitia.waited_s", (QUEUE_SPAN,), "Seconds of the wait, by the scheduler's clock."
+)
+ATTEMPT = Attribute(
+    "justitia.attempt",
+    (QUEUE_SPAN, LEASE_SPAN),
+    "Number of the attempt, from 1; rises after a lost lease.",
+)
 LEASE = Attribute("justitia.lease_id", (LEASE_SPAN, ENGINE_SPAN), "The lease.")
-PRIORITY = Attribute("justitia.priority", (LEASE_SPAN,), "Its place in the engine: lower is first.")
+PRIORITY = Attribute("justitia.priority", (LEASE_SPAN,), "Priority in the engine: lower is first.")
 REPLICA = Attribute("justitia.replica", (LEASE_SPAN, ENGINE_SPAN), "The leased replica.")
 
 PROVIDER_NAME = "justitia_ray"
