@@ -103,7 +103,7 @@ class Applications:
         )
         self._set_idle_deadline(application)
 
-    def expire_return(self, application_id: ApplicationId) -> None:
+    def expire_restored(self, application_id: ApplicationId) -> None:
         """Settle or end a restored application if nothing was submitted again by its deadline."""
         application = self._state.applications.get(application_id)
         if application is None or not application.is_idle or application.state.is_settled:

@@ -92,7 +92,7 @@ class Quantiles:
 
 
 @dataclass(slots=True)
-class Said:
+class Expectation:
     """A predicted time whose outcome is not known yet."""
 
     at: Seconds
@@ -168,7 +168,7 @@ class Calibration:
         """Fractions of outcomes below p10 and above p90 at which tables are read, by the range of
         p50.
         """
-        self._due: list[tuple[Seconds, int, Said]] = []
+        self._due: list[tuple[Seconds, int, Expectation]] = []
         """Expectations by the time at which they reach the next bin, or are late."""
         self._pushes = count()
         self._over = 0
@@ -188,74 +188,76 @@ class Calibration:
         p90 = expected_s * min(most, _ratio_at(_shares_of_all(lasted, ended), high))
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
-    def say(self, expected_s: Seconds, now: Seconds) -> Said:
+    def expect(self, expected_s: Seconds, now: Seconds) -> Expectation:
         """Return a new expectation with its quantiles.
 
         The caller ends it with `settle` or `forget`.
         """
         expected_s = max(expected_s, LEAST_S)
         number = self._table_for(expected_s).add_expectation()
-        said = Said(now, expected_s, self.quantiles(expected_s), number)
-        self._watch_until_due(said)
-        return said
+        expectation = Expectation(now, expected_s, self.quantiles(expected_s), number)
+        self._watch_until_due(expectation)
+        return expectation
 
-    def settle(self, said: Said, now: Seconds) -> None:
+    def settle(self, expectation: Expectation, now: Seconds) -> None:
         """Record that an expected event has happened now."""
         self.note_time(now)
-        self._count_outcome_above_p90(said)
-        table = self._table_for(said.expected_s)
-        table.ended[said.bin] += table.weight(said.number)
-        is_early = now - said.at < said.quantiles.p10
-        self._move_levels(self._low, said, is_miss=is_early)
-        if not said.is_late:
-            self._move_levels(self._high, said, is_miss=False)
-        fell = Fell.LATE if said.is_late else Fell.EARLY if is_early else Fell.WITHIN
-        self.fell[_band_of(said.quantiles.p50), fell] += 1
+        self._count_outcome_above_p90(expectation)
+        table = self._table_for(expectation.expected_s)
+        table.ended[expectation.bin] += table.weight(expectation.number)
+        is_early = now - expectation.at < expectation.quantiles.p10
+        self._move_levels(self._low, expectation, is_miss=is_early)
+        if not expectation.is_late:
+            self._move_levels(self._high, expectation, is_miss=False)
+        fell = Fell.LATE if expectation.is_late else Fell.EARLY if is_early else Fell.WITHIN
+        self.fell[_band_of(expectation.quantiles.p50), fell] += 1
 
-    def forget(self, said: Said) -> None:
+    def forget(self, expectation: Expectation) -> None:
         """Drop an expectation whose event will not occur, for a reason unrelated to its time."""
-        self._count_outcome_above_p90(said)
-        table = self._table_for(said.expected_s)
-        for column in range(said.bin + 1):
-            table.lasted[column] -= table.weight(said.number)
+        self._count_outcome_above_p90(expectation)
+        table = self._table_for(expectation.expected_s)
+        for column in range(expectation.bin + 1):
+            table.lasted[column] -= table.weight(expectation.number)
 
     def note_time(self, now: Seconds) -> None:
         """Update how long all waits have lasted. O(log n) for each wait that reaches a new bin."""
         while self._due and self._due[0][0] < now:
-            said = heapq.heappop(self._due)[2]
-            if said.is_over:
+            expectation = heapq.heappop(self._due)[2]
+            if expectation.is_over:
                 self._over -= 1
                 continue
-            if not said.is_late and said.late_at <= said.next_bin_at:
-                said.is_late = True
-                self._move_levels(self._high, said, is_miss=True)
+            if not expectation.is_late and expectation.late_at <= expectation.next_bin_at:
+                expectation.is_late = True
+                self._move_levels(self._high, expectation, is_miss=True)
             else:
-                said.bin += 1
-                table = self._table_for(said.expected_s)
-                table.lasted[said.bin] += table.weight(said.number)
-            self._watch_until_due(said)
+                expectation.bin += 1
+                table = self._table_for(expectation.expected_s)
+                table.lasted[expectation.bin] += table.weight(expectation.number)
+            self._watch_until_due(expectation)
 
-    def _count_outcome_above_p90(self, said: Said) -> None:
-        said.is_over = True
-        self._over += said.is_watched
+    def _count_outcome_above_p90(self, expectation: Expectation) -> None:
+        expectation.is_over = True
+        self._over += expectation.is_watched
         if self._over > max(_COMPACT_ABOVE, len(self._due) // 2):
             self._due = [entry for entry in self._due if not entry[2].is_over]
             heapq.heapify(self._due)
             self._over = 0
 
-    def _watch_until_due(self, said: Said) -> None:
-        at = said.next_bin_at if said.is_late else min(said.next_bin_at, said.late_at)
-        said.is_watched = at < math.inf
-        if said.is_watched:
-            heapq.heappush(self._due, (at, next(self._pushes), said))
+    def _watch_until_due(self, expectation: Expectation) -> None:
+        at = expectation.next_bin_at
+        if not expectation.is_late:
+            at = min(at, expectation.late_at)
+        expectation.is_watched = at < math.inf
+        if expectation.is_watched:
+            heapq.heappush(self._due, (at, next(self._pushes), expectation))
 
     def _table_for(self, expected_s: Seconds) -> _LifeTable:
         return self._tables[round(_doublings_of_time(expected_s))]
 
-    def _move_levels(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
+    def _move_levels(self, levels: list[float], expectation: Expectation, *, is_miss: bool) -> None:
         """Move the levels of p10 and p90 after an outcome, for the range of its expected time."""
         change = -_LEVEL_GAIN * (1 - _MISS_FRACTION) if is_miss else _LEVEL_GAIN * _MISS_FRACTION
-        for row, share in _neighbouring_rows(_doublings_of_time(said.quantiles.p50)):
+        for row, share in _neighbouring_rows(_doublings_of_time(expectation.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ first output token, although it may have been computed in part before the period
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _BusyPeriod:
     began_at: Seconds
     iterations: int = 0
     output_tokens: Tokens = 0
@@ -29,7 +29,7 @@ class EngineTimes:
     """Fits the times of a prompt token and of an iteration to replicas' reports. O(1) a report."""
 
     def __init__(self) -> None:
-        self._stretches: dict[ReplicaId, _Stretch] = {}
+        self._periods: dict[ReplicaId, _BusyPeriod] = {}
         self._fit = DecayingFit(3)
         self._lasted_s: Seconds = 0.0
         self._iterations = 0.0
@@ -64,23 +64,23 @@ class EngineTimes:
             now: Time of the report.
             is_busy: Whether anything still runs on the replica.
         """
-        stretch = self._stretches.get(replica_id)
-        if stretch is not None:
-            stretch.iterations += iterations
-            stretch.output_tokens += output_tokens
-            stretch.computed_tokens += computed_tokens
-            if stretch.iterations >= _ITERATIONS:
-                self._add_stretch(stretch, now - stretch.began_at)
-                stretch = None
+        period = self._periods.get(replica_id)
+        if period is not None:
+            period.iterations += iterations
+            period.output_tokens += output_tokens
+            period.computed_tokens += computed_tokens
+            if period.iterations >= _ITERATIONS:
+                self._add_period(period, now - period.began_at)
+                period = None
         if not is_busy:
-            self._stretches.pop(replica_id, None)
-        elif stretch is None:
-            self._stretches[replica_id] = _Stretch(now)
+            self._periods.pop(replica_id, None)
+        elif period is None:
+            self._periods[replica_id] = _BusyPeriod(now)
 
-    def _add_stretch(self, stretch: _Stretch, lasted_s: Seconds) -> None:
+    def _add_period(self, period: _BusyPeriod, lasted_s: Seconds) -> None:
         self._lasted_s = KEEP * self._lasted_s + lasted_s
-        self._iterations = KEEP * self._iterations + stretch.iterations
-        row = stretch.iterations, stretch.output_tokens, stretch.computed_tokens
+        self._iterations = KEEP * self._iterations + period.iterations
+        row = period.iterations, period.output_tokens, period.computed_tokens
         self._fit.add(row, lasted_s)
         token_s = self._fit.last()
         if token_s is not None and token_s > 0:

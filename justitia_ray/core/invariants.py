@@ -291,7 +291,9 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
     odd = tuple(fair_share.accounts.keys() ^ core.state.applications.keys())
     yield not odd, odd, "either live or with an account, not both"
     sessions = fair_share.sessions()
-    owed = {n for tenant in _tenant_leaves(core).values() for n in tenant.members if tenant.owes(n)}
+    owed = {
+        n for tenant in _tenant_leaves(core).values() for n in tenant.members if tenant.has_debt(n)
+    }
     for application_id, account in fair_share.accounts.items():
         session = sessions.get(application_id)
         ids = (application_id,)

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from justitia_ray.core.actions import Action, EndApplication, Grant
-from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
+from justitia_ray.core.calibration import LEAST_S, Calibration, Expectation, Quantiles
 from justitia_ray.core.entities import Application, HolderWait, Inference, Outcome
 from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
 from justitia_ray.core.served_rate import SAMPLE_S, ServedRate
@@ -158,9 +158,9 @@ class Outlooks:
         """Profile of the queue at the last request, with a forecast of its starts if the first
         application waits for contexts.
         """
-        self._said: dict[ApplicationId, list[Said]] = {}
+        self._expected: dict[ApplicationId, list[Expectation]] = {}
         """Expected starts of applications whose outcomes are not known yet."""
-        self._said_of_ends: dict[ApplicationId, list[Said]] = {}
+        self._expected_ends: dict[ApplicationId, list[Expectation]] = {}
         self._sampled = 0
         self._calibrates = True
         """Whether the present expectations are stored for calibration."""
@@ -184,18 +184,18 @@ class Outlooks:
                 history.served, history.busy_s, held, sequences, counters.made_tokens, ended
             )
         for action in actions:
-            if isinstance(action, Grant) and self._said:
+            if isinstance(action, Grant) and self._expected:
                 inference = core.state.inferences.get(action.request_id)
                 if inference is not None:
-                    self._settle_expectations(self._said, self.starts, inference.application_id)
+                    self._settle_expectations(self._expected, self.starts, inference.application_id)
             elif isinstance(action, EndApplication):
-                self._forget_expectations(self._said, self.starts, action.application_id)
+                self._forget_expectations(self._expected, self.starts, action.application_id)
                 verb = (
                     self._settle_expectations
                     if action.outcome is Outcome.FINISHED
                     else self._forget_expectations
                 )
-                verb(self._said_of_ends, self.ends, action.application_id)
+                verb(self._expected_ends, self.ends, action.application_id)
 
     # --- queries
 
@@ -355,8 +355,8 @@ class Outlooks:
         if self._has_replica() and not is_least:
             start_s = self._start_s(application, application.waiting.first, place, profile)
             own_s = self._served_within_s(demand_of(application))
-            start = self._store_expectation(self._said, self.starts, name, start_s)
-            finish = self._store_expectation(self._said_of_ends, self.ends, name, start_s + own_s)
+            start = self._store_expectation(self._expected, self.starts, name, start_s)
+            finish = self._store_expectation(self._expected_ends, self.ends, name, start_s + own_s)
             # Start and end are calibrated separately; an application never ends before its start.
             finish = finish.not_before(start)
         if missing is not None and start is not None:
@@ -495,7 +495,7 @@ class Outlooks:
         left_s = self.seconds_for(expected_of(application))
         expected_s = max(longest * self._rate.iteration_s, left_s)
         return self._store_expectation(
-            self._said_of_ends, self.ends, application.application_id, expected_s
+            self._expected_ends, self.ends, application.application_id, expected_s
         )
 
     def _guaranteed_by_s(self, application: Application) -> Seconds | None:
@@ -505,7 +505,7 @@ class Outlooks:
 
     def _store_expectation(
         self,
-        of: dict[ApplicationId, list[Said]],
+        of: dict[ApplicationId, list[Expectation]],
         calibration: Calibration,
         name: ApplicationId,
         expected_s: Seconds,
@@ -517,21 +517,27 @@ class Outlooks:
         )
         if is_full or not self._calibrates:
             return calibration.quantiles(expected_s)
-        said = calibration.say(expected_s, self._current_time)
-        of.setdefault(name, []).append(said)
-        return said.quantiles
+        expectation = calibration.expect(expected_s, self._current_time)
+        of.setdefault(name, []).append(expectation)
+        return expectation.quantiles
 
     def _settle_expectations(
-        self, of: dict[ApplicationId, list[Said]], calibration: Calibration, name: ApplicationId
+        self,
+        of: dict[ApplicationId, list[Expectation]],
+        calibration: Calibration,
+        name: ApplicationId,
     ) -> None:
-        for said in of.pop(name, ()):
-            calibration.settle(said, self._core.state.now)
+        for expectation in of.pop(name, ()):
+            calibration.settle(expectation, self._core.state.now)
 
     def _forget_expectations(
-        self, of: dict[ApplicationId, list[Said]], calibration: Calibration, name: ApplicationId
+        self,
+        of: dict[ApplicationId, list[Expectation]],
+        calibration: Calibration,
+        name: ApplicationId,
     ) -> None:
-        for said in of.pop(name, ()):
-            calibration.forget(said)
+        for expectation in of.pop(name, ()):
+            calibration.forget(expectation)
 
 
 def _reason_of_working_set(missing: Tokens, expected_s: Seconds) -> str:

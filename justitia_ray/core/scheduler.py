@@ -170,7 +170,7 @@ class SchedulerCore:
             DeadlineKind.RECOVERY: lambda name: None,  # checked before every grant
             DeadlineKind.CLAIM: self._replicas.expire_claim,
             DeadlineKind.RECONNECT: self._leases.retry_connections,
-            DeadlineKind.RETURN: self.applications.expire_return,
+            DeadlineKind.RETURN: self.applications.expire_restored,
             DeadlineKind.WAIT: self._inferences.expire_wait,
             DeadlineKind.CAP: self._inferences.expire_cap,
             DeadlineKind.DEPARTURE: self._inferences.count_departure,

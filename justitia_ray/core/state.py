@@ -23,8 +23,8 @@ from justitia_ray.core.entities import (
 from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.core.prefill_ratios import PrefillRatios
+from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
-from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
 from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import (
@@ -131,7 +131,7 @@ class Counters:
     """Number of returns of applications that missed a context for which memory was kept."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
-    _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
+    _rows: TenantRows = field(default_factory=lambda: TenantRows(_MAXIMUM_TENANTS, OTHER))
     prompt_tokens: dict[str, Tokens] = field(default_factory=dict)
     """Prompt tokens of inferences that had begun and ended, by tenant."""
     cached_tokens: dict[str, Tokens] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Counters:
 
     def _add_by_tenant(self, counts: dict[str, _Amount], tenant: str, amount: _Amount) -> None:
         if tenant not in counts:
-            tenant = self._told_apart.name_of(tenant)
+            tenant = self._rows.name_of(tenant)
         counts[tenant] = counts.get(tenant, 0) + amount
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
-from justitia_ray.core.told_apart import ToldApart
+from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.units import ClientId, KvTokenTime, Seconds, Tokens
 
 DAY_S = 86_400
@@ -77,7 +77,7 @@ class UsageBook:
     def __init__(self) -> None:
         self.totals: dict[Day, dict[ClientId, UsageTotals]] = {}
         self._changed: dict[tuple[Day, ClientId], None] = {}
-        self._told_apart: dict[Day, ToldApart] = {}
+        self._rows: dict[Day, TenantRows] = {}
         self._taken: dict[tuple[Day, ClientId], None] = {}
         """Totals that were taken for a save that is not confirmed yet."""
 
@@ -86,9 +86,9 @@ class UsageBook:
         day = int(now // DAY_S)
         of_day = self.totals.setdefault(day, {})
         if tenant not in of_day:
-            if day not in self._told_apart:
-                self._told_apart[day] = ToldApart(_MOST_TENANTS, OTHER, of_day)
-            tenant = self._told_apart[day].name_of(tenant)
+            if day not in self._rows:
+                self._rows[day] = TenantRows(_MOST_TENANTS, OTHER, of_day)
+            tenant = self._rows[day].name_of(tenant)
         self._changed[day, tenant] = None
         found = of_day.get(tenant)
         if found is None:
@@ -117,7 +117,7 @@ class UsageBook:
         for day in earlier:
             if day not in unsaved:
                 del self.totals[day]
-                self._told_apart.pop(day, None)
+                self._rows.pop(day, None)
 
     def unsaved_days(self) -> set[Day]:
         """Return the days with totals that are not known to be saved: they are not final."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Protocol, TypeVar
 
-from justitia_ray.core.told_apart import ToldApart
+from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
@@ -134,7 +134,7 @@ class Measures:
     ) -> None:
         self._common = dict(common)
         bounds = zip(BOUNDED_LABELS, (max_classes, max_tenants, max_tenants), strict=True)
-        self._told_apart = {label: ToldApart(most, OTHER) for label, most in bounds}
+        self._rows = {label: TenantRows(most, OTHER) for label, most in bounds}
         self._series: dict[tuple[str, ...], CounterSeries | GaugeSeries | HistogramSeries] = {}
         for metric in TABLE:
             if metric.set_by == set_by and metric.kind == "counter":
@@ -161,7 +161,7 @@ class Measures:
 
     def label(self, name: str, value: str) -> str:
         """Return the label value of a class, tenant or node: its name, or `other`."""
-        return self._told_apart[name].name_of(value)
+        return self._rows[name].name_of(value)
 
     def export(self, backend: MetricsBackend) -> None:
         """Export every series; an error of one series does not stop the others.

@@ -1,6 +1,6 @@
 """Predictions of costs and lengths for a simulated scheduler: true, noisy, or learned.
 
-`LearnedCosts` uses the service's own predictor, `TabledCosts` a table (for studies of other
+`LearnedCosts` uses the service's own predictor, `TableCosts` a table (for studies of other
 predictors), `NoisyCosts` true values times random factors. Lengths and later stages are predicted
 from the stages of applications that finished earlier in the same run.
 """
@@ -259,7 +259,7 @@ class LearnedCosts(CostSource):
                 self._predictor.serve(name, models.index(name), model, number)
 
 
-class TabledCosts(CostSource):
+class TableCosts(CostSource):
     """Cost source: a table of costs.
 
     Args:
@@ -398,7 +398,7 @@ def predictions_of(settings: RunSettings) -> ExactPredictions:
     if settings.prediction == LEARNED:
         costs = LearnedCosts(settings.models_dir, settings.seed)
     elif settings.prediction == TABLE:
-        costs = TabledCosts(
+        costs = TableCosts(
             settings.predicted_costs,
             settings.history,
             lengths_are_known=settings.lengths_are_known,

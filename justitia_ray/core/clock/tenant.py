@@ -83,7 +83,7 @@ class Tenant:
         """Return the applications of this tenant that have a durable record."""
         return list(self._members)
 
-    def owes(self, application_id: ApplicationId) -> bool:
+    def has_debt(self, application_id: ApplicationId) -> bool:
         """Return whether GPS or the reference server owed an application work when last updated."""
         return self.gps.session(application_id).active or self.server.remaining(application_id) > 0
 

@@ -25,7 +25,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime
 
 
 @dataclass(slots=True)
-class Claim:
+class ApplicationBound:
     """Bound on the lag of one application, as of the application's last start."""
 
     proven: bool = True
@@ -93,16 +93,16 @@ class DelayBound:
         term = self.in_flight + lack
         self._starts.append(_RecordedStart(key, self._count, term, self.exceptions))
 
-    def promise(self, claim: Claim, key: Key) -> None:
+    def update(self, own_bound: ApplicationBound, key: Key) -> None:
         """Update the bound of an application that starts an inference now."""
         last = next((start for start in reversed(self._starts) if start.key > key), None)
         if last is None:
-            claim.proven = False
+            own_bound.proven = False
             return
-        if last.number != claim.reference:
-            claim.closed += claim.open
-            claim.reference = last.number
-        claim.open = last.term + self.exceptions - last.exceptions
+        if last.number != own_bound.reference:
+            own_bound.closed += own_bound.open
+            own_bound.reference = last.number
+        own_bound.open = last.term + self.exceptions - last.exceptions
 
 
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:

@@ -16,7 +16,7 @@ from justitia_ray.core.actions import Lag
 from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.lag.bound import Claim, DelayBound, uncovered
+from justitia_ray.core.lag.bound import ApplicationBound, DelayBound, uncovered
 from justitia_ray.core.lags import most_left
 from justitia_ray.core.policies import Delivery, Order, PolicyOptions
 from justitia_ray.core.queue import Key
@@ -169,7 +169,7 @@ class _MeasuredLag:
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
-    claim: Claim = field(default_factory=Claim)
+    own_bound: ApplicationBound = field(default_factory=ApplicationBound)
 
 
 class LagMeter:
@@ -214,13 +214,13 @@ class LagMeter:
         standing = self._standings.get(name)
         if standing is None:
             return None
-        start, claim = standing.last_start, standing.claim
+        start, own_bound = standing.last_start, standing.own_bound
         if application.waiting:
-            start, claim = (self.history.served, self._state.now), replace(claim)
-            self._bound.promise(claim, self._tag_key(application))
+            start, own_bound = (self.history.served, self._state.now), replace(own_bound)
+            self._bound.update(own_bound, self._tag_key(application))
         if start is None:
             return None
-        return self._lag_at(standing, start, claim, self._accounts.tag(name))
+        return self._lag_at(standing, start, own_bound, self._accounts.tag(name))
 
     # --- the events of the ledger
 
@@ -233,7 +233,7 @@ class LagMeter:
             self._wants_slack = getattr(policy, "wanted_slack", None)
         self._bound.forget(nothing_known=bool(self._state.applications))
         for standing in self._standings.values():
-            standing.claim = Claim(proven=False)
+            standing.own_bound = ApplicationBound(proven=False)
 
     def arriving(self, application: Application) -> None:
         """Create the entry of an application that is about to be charged (rule 6).
@@ -288,7 +288,7 @@ class LagMeter:
         self._note_service(0, final_tag)
         if standing is None or standing.last_start is None:
             return None
-        return self._lag_at(standing, standing.last_start, standing.claim, final_tag)
+        return self._lag_at(standing, standing.last_start, standing.own_bound, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
         """Extend the path of an application before an inference joins its empty waiting line."""
@@ -300,7 +300,7 @@ class LagMeter:
             return
         if standing.last_start is not None:
             since = max(standing.last_start[0], standing.due_from)
-            standing.claim.path += self.history.served - since
+            standing.own_bound.path += self.history.served - since
         if not inference.attempts:
             self.losing_credit(name)
 
@@ -311,7 +311,7 @@ class LagMeter:
         not due to the order.
         """
         self.losing_credit(application_id)
-        self._measured_lag_of(application_id).claim = Claim(proven=False)
+        self._measured_lag_of(application_id).own_bound = ApplicationBound(proven=False)
 
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
@@ -329,7 +329,7 @@ class LagMeter:
             self._enter_flight(standing, inference)
         else:
             key = self._tag_key(application)
-            self._bound.promise(standing.claim, key)
+            self._bound.update(standing.own_bound, key)
             work = self._enter_flight(standing, inference)
             if passing:
                 self._bound.exceptions += work
@@ -386,7 +386,7 @@ class LagMeter:
 
     def _note_new_charge(self, application_id: ApplicationId) -> None:
         standing = self._measured_lag_of(application_id)
-        standing.claim, standing.due_from = Claim(), self.history.served
+        standing.own_bound, standing.due_from = ApplicationBound(), self.history.served
 
     def _tag_key(self, application: Application) -> Key:
         return (self._accounts.tag(application.application_id), application.sequence)
@@ -420,7 +420,7 @@ class LagMeter:
         self,
         standing: _MeasuredLag,
         start: Start,
-        claim: Claim,
+        own_bound: ApplicationBound,
         tag: VirtualTime,
     ) -> Lag | None:
         history = self.history
@@ -428,7 +428,7 @@ class LagMeter:
         if late is None:
             return None
         work, seconds, report = late
-        bound = None if self._order_with_bound is None else claim.bound
+        bound = None if self._order_with_bound is None else own_bound.bound
         if bound is None:
             return Lag(work, seconds, None, None)
         bound += report

@@ -92,13 +92,13 @@ class Transcript:
         self._instruction = instruction
         self._material = material
         self._examples = examples
-        self._said: list[str] = []
+        self._turns: list[str] = []
         self._sent = ""
         self._sent_count = 0
 
     def add(self, text: str) -> None:
         """Append an answer or observation."""
-        self._said.append(text.strip())
+        self._turns.append(text.strip())
 
     def prompt(self, words: int, *, fill: bool) -> str:
         """Return the transcript as a prompt of at most `words` words.
@@ -110,7 +110,7 @@ class Transcript:
                 oldest turns are dropped in favour of the newest.
         """
         self._sent = self._filled_prompt(words) if fill else self._clipped_prompt(words)
-        self._sent_count = len(self._said)
+        self._sent_count = len(self._turns)
         return self._sent
 
     def _filled_prompt(self, words: int) -> str:
@@ -118,20 +118,20 @@ class Transcript:
             return prompt(
                 self._instruction, self._material, words, fill=True, examples=self._examples
             )
-        new = _join_parts(*self._said[self._sent_count :])
+        new = _join_parts(*self._turns[self._sent_count :])
         left = words - len(self._sent.split()) - len(new.split())
         padding = clip(repeated(self._material, left), left) if left > 0 else ""
         return clip(_join_parts(self._sent, new, padding), words)
 
     def _clipped_prompt(self, words: int) -> str:
-        turns = _join_parts(*self._said)
+        turns = _join_parts(*self._turns)
         for count in range(len(self._examples), -1, -1):
             whole = _join_parts(self._instruction, *self._examples[:count], self._material, turns)
             if fits(whole, words):
                 return whole
         head = _join_parts(self._instruction, self._material, _LEFT_OUT)
-        kept = self._said[-1:]
-        for turn in reversed(self._said[:-1]):
+        kept = self._turns[-1:]
+        for turn in reversed(self._turns[:-1]):
             if not fits(_join_parts(head, turn, *kept), words):
                 break
             kept = [turn, *kept]

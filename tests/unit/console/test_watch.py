@@ -132,12 +132,12 @@ def test_every_waiting_reason_has_a_text() -> None:
 def test_frames_leave_later_expectations_unchanged(watched_core: WatchedCore) -> None:
     """The scheduler refuses deadlines by calibrated expectations, which viewers must not change."""
     outlooks = watched_core.core.outlooks
-    before = dict(outlooks._said), dict(outlooks._said_of_ends)
+    before = dict(outlooks._expected), dict(outlooks._expected_ends)
     for _ in range(5):
         watched_core.look()
         assert watched_core.frame().queue.rows[0].expected_start_s is not None
 
-    assert (dict(outlooks._said), dict(outlooks._said_of_ends)) == before
+    assert (dict(outlooks._expected), dict(outlooks._expected_ends)) == before
 
 
 def test_shares_are_recorded_every_few_seconds(watched_core: WatchedCore) -> None:

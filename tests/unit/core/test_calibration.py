@@ -14,7 +14,7 @@ def learn_outcomes(ratios: list[float], expected_s: float = 10.0) -> Calibration
     """Return a calibration that has observed outcomes, given as multiples of the expectation."""
     calibration, now = Calibration(), 0.0
     for ratio in ratios:
-        said = calibration.say(expected_s, now)
+        said = calibration.expect(expected_s, now)
         now += ratio * expected_s
         calibration.settle(said, now)
     return calibration
@@ -51,7 +51,7 @@ def test_eight_of_ten_waits_end_between_p10_and_p90(deviation: float) -> None:
     rounds, known = 1500, 300
     for number in range(rounds):
         expected_s = rng.choice((1.0, 20.0, 300.0))
-        said = calibration.say(expected_s, now)
+        said = calibration.expect(expected_s, now)
         took_s = expected_s * rng.lognormvariate(0.3, deviation)
         within += number >= known and said.quantiles.p10 <= took_s <= said.quantiles.p90
         now += took_s
@@ -65,7 +65,7 @@ def test_delay_is_learned_before_a_wait_has_ended() -> None:
     calibration = learn_outcomes([1.0] * 200)
     before = calibration.quantiles(10.0).p90
     for number in range(5):
-        calibration.say(10.0, 10_000.0 + number)
+        calibration.expect(10.0, 10_000.0 + number)
     calibration.note_time(20_000.0)
 
     assert calibration.quantiles(10.0).p90 > before
@@ -75,7 +75,7 @@ def test_forgotten_wait_is_not_learned() -> None:
     """A cancelled application has started neither early nor late."""
     calibration = Calibration()
     before = calibration.quantiles(10.0)
-    said = calibration.say(10.0, 0.0)
+    said = calibration.expect(10.0, 0.0)
     calibration.forget(said)
     calibration.note_time(1e6)
 
@@ -86,7 +86,7 @@ def test_finished_wait_is_removed_before_its_expected_end() -> None:
     """Expected waits of days that end in seconds must not use memory for days."""
     calibration = Calibration()
     for number in range(20_000):
-        calibration.settle(calibration.say(1e6, float(number)), float(number))
+        calibration.settle(calibration.expect(1e6, float(number)), float(number))
 
     assert len(calibration._due) < 16_400
 
@@ -108,7 +108,7 @@ def test_quantiles_are_learned_for_each_expected_wait() -> None:
     for number in range(rounds):
         for expected_s, times, drift in ((0.5, 20, 0.0), (400.0, 1, 0.1)):
             for _ in range(times):
-                said = calibration.say(expected_s, now)
+                said = calibration.expect(expected_s, now)
                 took_s = expected_s * rng.lognormvariate(-1.5 + drift * (number % 30), 0.3)
                 hit = said.quantiles.p10 <= took_s <= said.quantiles.p90
                 within[expected_s] += number >= known and hit
@@ -125,7 +125,7 @@ def test_unfinished_waits_raise_p90_and_keep_p50() -> None:
     before = calibration.quantiles(10.0)
     now = 1_000.0
     for _ in range(100):
-        calibration.say(10.0, now)
+        calibration.expect(10.0, now)
     calibration.note_time(now + 29.0)
     after = calibration.quantiles(10.0)
 
@@ -138,7 +138,7 @@ def test_p90_is_limited_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a load ends all waiting applications may start at once."""
     outlasted = learn_outcomes([1.0] * 100)
     for _ in range(100):
-        outlasted.say(10.0, 1_000.0)
+        outlasted.expect(10.0, 1_000.0)
     outlasted.note_time(1e6)
     bounded = outlasted.quantiles(10.0).p90
     monkeypatch.setattr(calibration_module, "_MOST_BEYOND", 1.0)
@@ -152,7 +152,7 @@ def test_p90_is_limited_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_long_wait_that_is_forgotten_does_not_affect_the_quantiles() -> None:
     """A forgotten wait is removed from the histogram; only its delay is counted."""
     calibration = learn_outcomes([1.0] * 50)
-    said = calibration.say(10.0, 1_000.0)
+    said = calibration.expect(10.0, 1_000.0)
     calibration.note_time(1_015.0)
     lasted = list(calibration._table_for(10.0).lasted)
     calibration.forget(said)

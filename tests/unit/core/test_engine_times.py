@@ -83,4 +83,4 @@ def test_times_of_replicas_are_separate() -> None:
             times.report(name, 16, 16 * sequences, computed, now, is_busy=True)
         now += 1.0
 
-    assert {"r0", "r1"} == set(times._stretches)
+    assert {"r0", "r1"} == set(times._periods)

@@ -119,7 +119,7 @@ def test_starts_are_counted_by_predicted_range_and_lead_time(new_driver: CoreDri
     """Callers received p10 to p90 of the start; a start after p90 was predicted too early."""
     starts = new_driver.core.outlooks.starts
     for expected_s, after_s in ((5.0, 5.0), (5.0, 100.0), (100.0, 0.5), (1e5, 1e5)):
-        starts.settle(starts.say(expected_s, 0.0), after_s)
+        starts.settle(starts.expect(expected_s, 0.0), after_s)
     told = metrics_of(new_driver).counts
 
     assert {("10s", "within"), ("10s", "late"), ("600s", "early"), ("longer", "within")} == {

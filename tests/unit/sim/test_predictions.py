@@ -17,7 +17,7 @@ from justitia_ray.sim.predictions import (
     ExactPredictions,
     NoisyCosts,
     StagedPredictions,
-    TabledCosts,
+    TableCosts,
     parse_noise,
     predictions_of,
     true_stages,
@@ -164,7 +164,7 @@ def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
 def test_predicted_lengths_are_those_of_the_stage() -> None:
     """Stages of 2 and 60 tokens were observed; the class mean counts as one more application."""
     application = application_of("a", (10, 2), (10, 60, ("0",), 0.0))
-    costs = TabledCosts({"a": 1.0})
+    costs = TableCosts({"a": 1.0})
     costs.stages.observe_stages(
         "c", [StageServed(1, 1, 10, 2, 23), StageServed(1, 1, 10, 60, 2430)]
     )
@@ -186,7 +186,7 @@ def test_later_stages_are_predicted_at_the_opening_and_at_each_stage() -> None:
     """
     after: list[Inference] = [(10, 2, ("0",), 0.0)] * 2
     application = application_of("a", (10, 2), *after)
-    costs = TabledCosts({"a": 1.0, "b": 1.0})
+    costs = TableCosts({"a": 1.0, "b": 1.0})
     one = StageServed(1, 1, 10, 2, 23, 2, 0.5)
     for stages in ([one], [one] * 2, [one] * 2, [one] * 4):
         costs.stages.observe_stages("c", stages)

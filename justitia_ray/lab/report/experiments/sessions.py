@@ -36,7 +36,7 @@ _QUICK_CELLS = ((0.9, 0.0), (3.0, 0.0))
 _PINNED = "pinned"
 
 
-class BestPlay(NamedTuple):
+class BestRun(NamedTuple):
     """The run of an arm with the settings that gave the lowest mean completion time."""
 
     setting: int
@@ -53,7 +53,7 @@ class SessionPlay:
     sessions: int | None = None
     """Number of sessions, counted from the start of the file; None: all."""
 
-    def run(self) -> BestPlay:
+    def run(self) -> BestRun:
         """Simulate the sessions with each setting and return the run with the lowest mean.
 
         Raises:
@@ -61,7 +61,7 @@ class SessionPlay:
         """
         sessions = _recorded(self.data_dir)[: self.sessions]
         plays = [
-            BestPlay(place, play_sessions(sessions, replace(self.settings, options=options)))
+            BestRun(place, play_sessions(sessions, replace(self.settings, options=options)))
             for place, options in enumerate(ARMS[self.settings.arm].grid)
         ]
         return min(plays, key=lambda play: _mean_s(play.result))
@@ -108,7 +108,7 @@ def _mean_s(result: SessionResult) -> Seconds:
     return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 
-def _figures(best: BestPlay) -> Mapping[str, float | None]:
+def _figures(best: BestRun) -> Mapping[str, float | None]:
     result = best.result
     served = sorted(row.served_s for row in result.sessions)
     minutes = result.under_load_s / 60

@@ -9,7 +9,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Lag
 from justitia_ray.core.invariants import check
-from justitia_ray.core.lag.bound import Claim, DelayBound
+from justitia_ray.core.lag.bound import ApplicationBound, DelayBound
 from justitia_ray.core.lag.meter import LagMeter
 from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.core_driver import PATIENT, CoreDriver
@@ -307,42 +307,42 @@ def test_each_turn_of_an_agent_has_a_separate_lag_bound(patient_core: CoreDriver
     assert (0, 155 + 155) == (lag.kv_token_time, lag.bound_kv_token_time)
 
 
-def _record_start(bound: DelayBound, claim: Claim, key: int, work: int) -> None:
-    bound.promise(claim, (key, 0))
+def _record_start(bound: DelayBound, own_bound: ApplicationBound, key: int, work: int) -> None:
+    bound.update(own_bound, (key, 0))
     bound.in_flight += work
     bound.record_start((key, 0), nothing_waits=False)
 
 
 def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> None:
     """Starts of the application itself or of smaller tags do not count."""
-    bound, claim = DelayBound(), Claim()
-    _record_start(bound, Claim(), 9, work=10)
-    _record_start(bound, Claim(), 3, work=20)
-    _record_start(bound, claim, 5, work=40)
-    _record_start(bound, claim, 5, work=80)
+    bound, own_bound = DelayBound(), ApplicationBound()
+    _record_start(bound, ApplicationBound(), 9, work=10)
+    _record_start(bound, ApplicationBound(), 3, work=20)
+    _record_start(bound, own_bound, 5, work=40)
+    _record_start(bound, own_bound, 5, work=80)
 
-    assert claim.bound == 10
+    assert own_bound.bound == 10
 
 
 def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
     """Later submissions of the application wait behind each of these starts."""
-    bound, claim = DelayBound(), Claim()
-    _record_start(bound, Claim(), 9, work=10)
-    _record_start(bound, claim, 5, work=20)
-    _record_start(bound, Claim(), 8, work=40)
-    _record_start(bound, claim, 5, work=80)
+    bound, own_bound = DelayBound(), ApplicationBound()
+    _record_start(bound, ApplicationBound(), 9, work=10)
+    _record_start(bound, own_bound, 5, work=20)
+    _record_start(bound, ApplicationBound(), 8, work=40)
+    _record_start(bound, own_bound, 5, work=80)
 
-    assert claim.bound == 10 + 70
+    assert own_bound.bound == 10 + 70
 
 
 def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
-    bound, claim = DelayBound(), Claim()
+    bound, own_bound = DelayBound(), ApplicationBound()
     bound.exceptions += 1000
-    _record_start(bound, Claim(), 9, work=10)
+    _record_start(bound, ApplicationBound(), 9, work=10)
     bound.exceptions += 5
-    _record_start(bound, claim, 5, work=20)
+    _record_start(bound, own_bound, 5, work=20)
 
-    assert claim.bound == 10 + 5
+    assert own_bound.bound == 10 + 5
 
 
 @pytest.mark.parametrize(

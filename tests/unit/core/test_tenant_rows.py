@@ -1,13 +1,13 @@
 """Bounded tables of tenants: a caller with many names takes no place of others."""
 
 from justitia_ray.core.state import Counters
-from justitia_ray.core.told_apart import ToldApart
+from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.core.usage import UsageBook
 
 
 def test_half_of_the_places_may_be_used_below_one_node() -> None:
     """Further names count for the node, and others still have places."""
-    told = ToldApart(6, "other")
+    told = TenantRows(6, "other")
     names = [told.name_of(f"acme/{k}") for k in range(10)]
 
     assert [f"acme/{k}" for k in range(3)] + ["acme"] * 7 == names

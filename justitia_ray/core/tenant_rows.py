@@ -6,7 +6,7 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId
 
 
-class ToldApart:
+class TenantRows:
     """Tenants with a row in a table of limited size; a tenant with many sub-tenants uses one row.
 
     At most half of the rows are given to tenants below one top node; further tenants are counted
