@@ -50,8 +50,8 @@ class Refusal(StrEnum):
     DEADLINE = "deadline"
     """The inference cannot start before its deadline, or has missed the deadline."""
     ENGINE_KILLER = "engine_killer"
-    """Several engines died while they ran the inference, each time without another suspect; the
-    inference is not run again.
+    """Several engines died while they ran the inference, each time without another inference that
+    may be the cause; it is not run again.
     """
 
 

@@ -185,13 +185,16 @@ class Applications:
         self._ledger.resume(application.application_id)
 
     def inference_ended(self, application: Application) -> None:
-        """Settle an application, or end it if it is closed, once it has no inferences."""
+        """Settle or end an application that has no inferences left. It ends if it is closed."""
         self._state.changed[application.application_id] = None
         if application.is_idle and not self.end_if_over(application):
             self._settle_idle_application(application)
 
     def withdraw_idle(self) -> None:
-        """Withdraw idle applications from GPS (rule 4), after the service of a report is booked."""
+        """Withdraw idle applications from GPS (rule 4).
+
+        Called after the service of a report was booked.
+        """
         for application_id in self.settled_since_report:
             self._ledger.withdraw(application_id)
         self.settled_since_report.clear()

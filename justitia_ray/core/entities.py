@@ -323,7 +323,7 @@ class Application:
     unfinished_kv_token_time: KvTokenTime = 0
     """Part of `kv_token_time` that unfinished inferences received."""
     booked_before: KvTokenTime = 0
-    """Part of `unfinished_kv_token_time` that an earlier scheduler booked, and that is not booked
+    """Part of `unfinished_kv_token_time` that an earlier scheduler counted, and that is not counted
     again.
     """
     predicted_cost: float | None = None
@@ -395,12 +395,14 @@ class Application:
     unfinished_prefill: KvTokenTime = 0
     """Prefill of unfinished inferences that the tag has paid for."""
     paid_before: KvTokenTime = 0
-    """Part of `unfinished_prefill` that an earlier scheduler booked, and that is not booked again.
+    """Part of `unfinished_prefill` that an earlier scheduler counted, and that is not counted
+    again.
     """
     unfinished_forgiven: KvTokenTime = 0
     """Prefill of unfinished inferences that the tag does not pay for."""
     forgiven_before: KvTokenTime = 0
-    """Part of `unfinished_forgiven` that an earlier scheduler booked, and that is not booked again.
+    """Part of `unfinished_forgiven` that an earlier scheduler counted, and that is not counted
+    again.
     """
 
     def move(self, finish: ApplicationState, now: Seconds) -> None:

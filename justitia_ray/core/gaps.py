@@ -1,11 +1,12 @@
-"""Gaps of application classes between two inferences, and how long a context is kept through one.
+"""Tool gaps of application classes, and the time for which contexts are kept through a gap.
 
-A class is that of one tenant: another's applications under the same name change nothing.
+Classes are separate for each tenant: applications of another tenant under the same name have no
+effect.
 
-Memory kept through a gap of g seconds is idle for g; a context that was evicted is computed again,
-which takes the whole replica. For a context of c tokens the first costs c·g, the second M·c·b
-token·seconds (M: KV tokens of the replica, b: seconds to compute a prompt token). So both are equal
-at g = M·b, whatever the length of the context: the *break-even* gap.
+Memory that is kept through a gap of g seconds is idle for this time; an evicted context is computed
+again, which takes the whole replica. For a context of c tokens keeping costs c·g token·seconds,
+computing again M·c·b (M: KV tokens of the replica, b: seconds to compute a prompt token). Both are
+equal at the *break-even* gap g = M·b, whatever the length of the context.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ _LEAST_SAMPLES = 8
 _MOST_CLASSES = 1_024
 
 GapClass: TypeAlias = tuple[ClientId, str]
-"""Tenant and class of an application, by which tool gaps are learned."""
+"""Tenant and application class; tool gaps are learned for each pair."""
 
 
 class _ToolGap(NamedTuple):
@@ -54,12 +55,12 @@ class Gaps:
         self._kept.pop(application_class, None)
 
     def kept_s(self, application_class: GapClass, break_even_s: Seconds) -> Seconds:
-        """Return the seconds for which a class's contexts are kept from the begin of a gap.
+        """Return the seconds for which a class's contexts are kept, from the beginning of a gap.
 
-        The time with the least mean cost over the recorded gaps: the memory is idle until the
-        application returns or ends, or until that time; in this last case a return costs the
-        break-even gap. With few gaps it is the break-even gap itself, whose cost is at most twice
-        that of the best decision for each gap.
+        This is the time with the least mean cost over the recorded gaps. The memory is idle until
+        the application returns or ends, or until that time; in the last case a return costs the
+        break-even gap. With few recorded gaps the break-even gap itself is returned, with at most
+        twice the cost of the best decision for each gap.
         """
         gaps = self._of.get(application_class)
         if gaps is None or len(gaps) < _LEAST_SAMPLES:

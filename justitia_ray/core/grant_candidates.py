@@ -1,7 +1,7 @@
-"""The applications that one dispatch may grant, in order.
+"""Applications that one dispatch may grant, in order.
 
-The order of the queue, until the first application, tier or tenant node is left out; then the
-remaining applications by their keys.
+They are in the order of the queue until an application, a tier or a tenant node is left out, and in
+the order of their keys afterwards.
 """
 
 import heapq
@@ -24,7 +24,9 @@ class GrantCandidates:
         self._nodes: dict[ClientId, None] = {}
         """Tenant nodes that are left out, with everything below them."""
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
-        """Applications that may be granted, by place; filled when the first is left out."""
+        """Applications that may be granted, by position in the order; filled when a tier or a node
+        is left out for the first time.
+        """
         self.is_kept_to_some = False
         """Whether only some applications may be granted, because the first in order waits for
         contexts.
@@ -77,7 +79,7 @@ class GrantCandidates:
             heapq.heappop(self._others)
 
     def _applications_but_of(self, tiers: Collection[str]) -> list[Application]:
-        """Return the applications that are not left out and have none of these tiers."""
+        """Return the applications that are not left out and are in none of these tiers."""
         queue = self._ledger.queue
         if not self.leaves_out:
             return queue.of_other_tiers(tiers)

@@ -428,7 +428,7 @@ class Ledger:
     # --- lateness against GPS
 
     def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
-        """Return how late an application started by these accounts; None: unknown.
+        """Return how late an application started, by these accounts; None: unknown.
 
         Known only if V moves by delivered service in KV token-time. With shares by tenant, known
         only for applications within quota: the others have another clock.

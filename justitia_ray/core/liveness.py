@@ -34,7 +34,7 @@ class Ingresses:
         self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
         """Unfinished inferences of each ingress, in the order of their submission."""
         self.suspect: set[IngressId] = set()
-        """Ingresses whose waiting inferences are suspended."""
+        """Ingresses that may be lost, and whose waiting inferences are suspended."""
         self.suspended = 0
         """The number of suspended inferences."""
 

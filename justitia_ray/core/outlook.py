@@ -207,7 +207,7 @@ class Outlooks:
         *,
         calibrates: bool = True,
     ) -> dict[ApplicationId, Outlook]:
-        """Return the outlooks of those of these applications that are live.
+        """Return the outlooks of the live ones among these applications.
 
         Args:
             application_ids: The applications.

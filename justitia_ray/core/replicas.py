@@ -289,7 +289,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _separate_suspect(self, inference: Inference) -> None:
-        """Remove a running suspect from a replica on which another suspect runs."""
+        """Remove a suspected engine killer from a replica on which another one runs."""
         state = self._state
         lease = state.leases.get(inference.lease_id or "")
         if lease is None:

@@ -119,7 +119,7 @@ class ServiceHistory:
         return Late(work, start[1] - level.since if work else 0.0, level.amount)
 
     def is_long(self, applications: int) -> bool:
-        """Return whether the history has many more levels than so many applications can need."""
+        """Return whether the history has many more levels than these applications need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
     def keep_only(self, tags: Iterable[VirtualTime]) -> None:

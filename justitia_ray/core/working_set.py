@@ -1,21 +1,22 @@
-"""The working set: applications whose contexts fit into the KV memory together.
+"""The working set: the applications whose contexts fit into the KV memory together.
 
 A prefix cache evicts the context used least recently. If the contexts of all agents exceed the
 memory, each is evicted before its next turn and computed again. Here the context of an application
 between two inferences counts as used memory for every application behind it in the order. The first
-application whose inference does not fit in addition to the counted memory waits, and all behind it
-wait with it: applications start, and continue between two turns, as their contexts fit. Running
-inferences are never stopped.
+application whose inference does not fit beside the counted memory waits, and all applications
+behind it wait with it: applications start, and continue between two turns, in order, as their
+contexts fit. Running inferences are never stopped.
 
 A context counts for as long as it pays to keep it, learned from the gaps of its class (`gaps`) and
-from the time that replicas need for prompts (`engine_times`). Where prompts are computed fast,
-or gaps are long, no context counts, and nothing waits.
+from the time that replicas need for prompts (`engine_times`). If prompts are computed fast, or gaps
+are long, no context counts, and no application waits.
 
-A started application keeps the place that it had at its start, until its context is evicted or it
-has received several times its charge. Otherwise each doubled charge, and each tool gap while others
-are served, would put it behind applications that have no context yet.
+A started application keeps the position in the order that it had at its start, its *place*, until
+its context is evicted or it has received several times its charge. Otherwise each doubled charge,
+and each tool gap while others are served, would put it behind applications that have no context
+yet.
 
-Whenever nothing runs, the first in order starts.
+Whenever no inference runs, the first application in order starts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,26 +34,32 @@ from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 _FILLED_FRACTION = 0.9
-"""Fraction of the KV memory for the working set after one more turn of each context. On the
-recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % higher.
+"""Fraction of the KV memory that contexts may fill after one more turn of each. On the recorded
+sessions at 1.5 times the memory, the mean completion time is 11 % higher with 0.8, and 30 % higher
+with 1.0.
 """
 _REFUSAL_S: Seconds = 0.25
-"""Seconds for which a refusal stands while no lease ends; contexts expire meanwhile."""
+"""Seconds for which a refused application is not examined again while no lease ends; contexts
+expire meanwhile.
+"""
 _FEW_CONTEXTS = 256
-"""Number of idle contexts up to which a refusal is examined again whenever a lease ends."""
+"""Number of idle contexts up to which a refused application is examined again whenever a lease
+ends.
+"""
 _REFUSAL_S_PER_CONTEXT: Seconds = 2e-5
-"""Seconds for which a refusal stands for each further idle context: examining a context takes 1 to
-2 µs, so that this is at most a tenth of the time, however many leases end.
+"""Seconds per idle context for which a refused application is not examined again when leases end,
+if there are more contexts. Examining a context takes 1 to 2 µs, so that this takes at most a tenth
+of the time.
 """
 _DEFAULT_BREAK_EVEN_S: Seconds = 3.0
-"""Break-even gap in seconds until the time of a prompt token is known."""
+"""Break-even gap in seconds, used until the time of a prompt token is known."""
 _KEEPS_PLACE_FOR = 4
-"""Service for which an application keeps the place of its start, in multiples of its charge at the
-start.
+"""Service for which an application keeps the place of its start, in multiples of its unserved
+charge at that time.
 """
 
 Place = tuple[Rank, int]
-"""Rank of an application, and its arrival sequence."""
+"""Position of an application in the order: its rank, and its arrival sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +89,16 @@ class WorkingSet:
         start.
         """
         self.has_place = False
-        """Whether the application that was admitted last has a place in the order already."""
+        """Whether the application that was admitted last already has the place of an earlier
+        start.
+        """
         self._refused: tuple[Inference, int] | None = None
-        """The inference that was refused last, and the value of `State.memory_releases` then."""
+        """Inference that was refused last, with the value of `State.memory_releases` at that
+        time.
+        """
         self._refused_at: Seconds = 0.0
         self._stands_s: Seconds = 0.0
-        """Seconds for which the last refusal stands although leases end."""
+        """Seconds for which the last refusal is valid although leases end."""
 
     def admits(self, application: Application, inference: Inference) -> bool:
         """Return whether the first application may start now, if a replica has the memory.
@@ -122,7 +133,7 @@ class WorkingSet:
             self._waiting[application.application_id] = None
 
     def start(self, application: Application) -> None:
-        """Give a granted application, unless it `has_place` already, its place in the order."""
+        """Give a granted application its place in the order, unless it already has one."""
         name = application.application_id
         if application.waiting:
             self._waiting[name] = None
@@ -133,7 +144,7 @@ class WorkingSet:
         self._starts[name] = _KeptPlace(place, until)
 
     def returned(self, application: Application, idle_s: Seconds) -> None:
-        """Record the tool gap of an application that submits; its first submission ends no gap."""
+        """Record the tool gap of an application that submits. Its first submission ends no gap."""
         if not application.replicas:
             return
         gap_class = application.tenant, application.application_class
@@ -157,7 +168,7 @@ class WorkingSet:
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
-        """Return the waiting applications that started at an earlier place than this application.
+        """Return the waiting applications whose places are before this application's.
 
         O(started applications that wait).
         """
@@ -198,7 +209,7 @@ class WorkingSet:
                     yield other, context.own_tokens
 
     def context_tokens(self) -> Tokens:
-        """Return the KV tokens of the idle contexts that count, whatever their places.
+        """Return the KV tokens of all idle contexts that count, for any position in the order.
 
         O(idle contexts).
         """
@@ -211,7 +222,7 @@ class WorkingSet:
         return tokens
 
     def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
-        """Return the number of applications with a place, and of those that wait for one.
+        """Return the number of applications with a place, and of those that wait without one.
 
         O(started applications).
         """
@@ -260,8 +271,8 @@ class WorkingSet:
     def _lacks(self, application: Application, inference: Inference) -> Tokens:
         """Return the KV tokens that an inference lacks beside leases and the contexts that count.
 
-        0 if no context counts, and if a replica has no prefix cache: contexts take no memory
-        there. Memory that leases alone leave too small is refused elsewhere.
+        0 if no context counts, and if a replica has no prefix cache: contexts take no memory there.
+        If leases alone leave too little memory, the inference is refused by `placement`.
         """
         replicas = self._serving_replicas()
         most = 0
@@ -295,7 +306,7 @@ class WorkingSet:
     def _counts_for_place(
         self, replica: KnownReplica, name: ApplicationId, context: Context, own: Place
     ) -> bool:
-        """Return whether the idle context of another application counts for one of this place."""
+        """Return whether another application's idle context counts for a position in the order."""
         other = self._state.applications.get(name)
         if other is None or not self._is_kept(other, replica, context):
             return False
@@ -304,7 +315,7 @@ class WorkingSet:
         return self._keeps_place(other) and self._starts[name].place < own
 
     def _is_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
-        """Return whether the time for which an idle context counts has not passed."""
+        """Return whether an idle context still counts: its time has not passed."""
         return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
@@ -317,7 +328,7 @@ class WorkingSet:
 
 
 def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:
-    """Return whether contexts may delay a start: something runs, and all replicas cache."""
+    """Return whether contexts may delay a start: inferences run, and all replicas cache."""
     return any(one.leases for one in replicas) and all(
         one.capacity.caches_prefixes for one in replicas
     )

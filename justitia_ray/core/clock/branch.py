@@ -197,7 +197,7 @@ class Branch:
         self.weight = weight
 
     def place(self, child: Node) -> None:
-        """Record the finish of a child's next application; mark the child's key as changed."""
+        """Record when a child's next application is finished; mark the child's key as changed."""
         finish = child.next_finish
         if finish is None:
             self._upcoming.drop(child.name)

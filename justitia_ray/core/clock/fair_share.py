@@ -74,7 +74,7 @@ class ServedShare:
         self.clock = clock if clock is not None else VirtualClock()
         self.accounts: dict[ApplicationId, Account] = {}
         self.served: KvTokenTime = 0
-        """Service booked by these accounts so far."""
+        """Service that these accounts have recorded so far."""
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:

@@ -168,7 +168,7 @@ class Tenant:
         self._note_served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
-        """Transfer what is owed to an ended application to another id with the same sort key."""
+        """Transfer the debt to an ended application to another id with the same sort key."""
         session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))

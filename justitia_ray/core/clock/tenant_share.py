@@ -57,8 +57,8 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, 
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
-"""Relative difference between the debt to a branch and the sum of the debts to its children, above
-which `end_restore` replaces the branch's debt by the sum.
+"""Relative difference between the service owed to a branch and the sum owed to its children, above
+which `end_restore` replaces the first by the second.
 """
 
 

@@ -260,21 +260,21 @@ class LagMeter:
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Start a new bound for a resumed application, because GPS owes its service later now."""
+        """Start a new bound for a resumed application: GPS now finishes it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Start a new bound for a reweighed application, because GPS owes its service later now."""
+        """Start a new bound for a reweighed application: GPS may now finish it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
         self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Count an application's work in flight as an exception: GPS owes the work later now."""
+        """Count an application's work in flight as an exception: GPS now serves that work later."""
         if self._accounts.are_own:
             self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
