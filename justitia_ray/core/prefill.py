@@ -45,7 +45,7 @@ class Prefill:
     the prompt continues.
     """
     lost_tokens: Tokens = 0
-    """Tokens of the continued context that the replica of the lease has lost, by the table of
+    """Tokens of the continued context that the replica of the lease does not have, by the table of
     contexts, and that the application itself cannot have evicted.
     """
     computed_tokens: Tokens = 0

@@ -1,8 +1,8 @@
 """The guard of justitia with true completion times under VTC: the gain of perfect prediction.
 
 The times are from a run of the same load under `vtc`, which no real scheduler knows. The difference
-between this guard and the real guard is due to prediction. Applications that still end later than
-under VTC show the limits of overtaking within the slack.
+between this guard and the real guard is due to prediction. Targets that are still missed with this
+guard cannot be reached by better predictions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
