@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, islice
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.config import AppConfig
@@ -35,16 +35,6 @@ from justitia_ray.serve.stores import store_kind
 from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens
 
 
-class _Reading(NamedTuple):
-    """KV usage in a replica's report."""
-
-    at: Seconds
-    used: Tokens
-    capacity: Tokens
-    preemptions: int
-    kept: KeptKv | None
-
-
 class KvMeter:
     """KV usage by the replicas' reports: the last ones, and integrals over time.
 
@@ -52,7 +42,8 @@ class KvMeter:
     """
 
     def __init__(self) -> None:
-        self._last: dict[ReplicaId, _Reading] = {}
+        self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int, KeptKv | None]] = {}
+        """Last reading of each replica: time, used KV, KV capacity, preemptions, and kept KV."""
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0
@@ -61,21 +52,21 @@ class KvMeter:
         """Record the KV usage in a replica's pull, the usage reported before counts until `now`."""
         self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
-            last = self._last[pull.replica_id]
-            self._used_token_s += last.used * (now - last.at)
-            self._capacity_token_s += last.capacity * (now - last.at)
-            self._preemptions -= last.preemptions
+            at, used, capacity, preemptions, _ = self._last[pull.replica_id]
+            self._used_token_s += used * (now - at)
+            self._capacity_token_s += capacity * (now - at)
+            self._preemptions -= preemptions
         capacity = pull.capacity.kv_tokens
         used = capacity - pull.free_kv_tokens
-        self._last[pull.replica_id] = _Reading(now, used, capacity, pull.preemptions, pull.kept)
+        self._last[pull.replica_id] = (now, used, capacity, pull.preemptions, pull.kept)
 
     def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
         """Return the KV tokens used at a replica's last report; None without a report."""
-        return self._last[replica_id].used if replica_id in self._last else None
+        return self._last[replica_id][1] if replica_id in self._last else None
 
     def kept_kv(self, replica_id: ReplicaId) -> KeptKv | None:
         """Return the KV that a replica keeps between inferences; None if it reports none."""
-        return self._last[replica_id].kept if replica_id in self._last else None
+        return self._last[replica_id][4] if replica_id in self._last else None
 
     def totals(self) -> KvTotals:
         """Return used KV and KV capacity in token·seconds, and preemptions, since the start."""
