@@ -1,21 +1,25 @@
 """Parts of the service with one mistake each, which the simulation must find."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import FailureCause
 from justitia_ray.core.events import LeaseFinished
 from justitia_ray.errors import AttemptsExhausted
-from justitia_ray.protocol.engine import ResponseHead
+from justitia_ray.protocol.engine import Hold, ResponseHead
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
 from justitia_ray.protocol.stream_parts import Part, Resume
 from justitia_ray.serve.ingress.scheduler_session import Answer, SchedulerSession
+from justitia_ray.serve.replica.call_holds import CallHolds
 from justitia_ray.serve.replica.puller import Puller
-from justitia_ray.serve.scheduler.outboxes import Outbox
+from justitia_ray.serve.scheduler.context_holds import ContextHolds
+from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
 from justitia_ray.serve.transport.handshake import Key, Keyring
 from justitia_ray.serve.transport.methods import Method
-from justitia_ray.units import Epoch, Seconds
+from justitia_ray.units import Epoch, LeaseId, Seconds
 from tests.harness.simulation import broken_quotas
 from tests.harness.simulation.parts import Parts, WatchedLeaseTable, WatchedOutboxes, WatchedService
 from tests.harness.simulation.plan import (
@@ -24,6 +28,7 @@ from tests.harness.simulation.plan import (
     FaultKind,
     Plan,
     draw_plan,
+    with_holds,
     with_killer_call,
 )
 from tests.harness.simulation.run import SimulationRun, run_plan
@@ -142,6 +147,27 @@ class _PullerForAnyEpoch(Puller):
             super()._take_epoch(epoch)
 
 
+class _HoldsWithoutEnd(CallHolds):
+    """Broken holds of a replica that outlast their time and their application."""
+
+    def take(self, lease_id: LeaseId) -> Hold | None:
+        hold = super().take(lease_id)
+        return hold and Hold(hold.application_id, hold.for_s and 1e6)
+
+
+class _ServiceThatForgetsWhoHolds(WatchedService):
+    """Broken service that releases no context of an ended application."""
+
+    def note_lead(self) -> None:
+        self.term.driver.holds = _HoldsOfNoEnd()
+        super().note_lead()
+
+
+class _HoldsOfNoEnd(ContextHolds):
+    def post(self, actions: Sequence[Action], core: SchedulerCore, outboxes: Outboxes) -> None:
+        super().post([one for one in actions if isinstance(one, Grant)], core, outboxes)
+
+
 class _SessionThatSendsOnce(SchedulerSession):
     """Broken session that resubmits nothing to a new scheduler."""
 
@@ -257,6 +283,12 @@ class Broken:
 BROKEN: dict[str, Broken] = {
     "mail that was handed over is dropped": Broken(
         Parts(service=_HastyService), 13, "nothing_is_left_over"
+    ),
+    "holds have no end": Broken(
+        Parts(holds=_HoldsWithoutEnd), 0, "nothing_is_left_over", with_holds
+    ),
+    "holds of ended applications are kept in mind": Broken(
+        Parts(service=_ServiceThatForgetsWhoHolds), 0, "nothing_is_left_over", with_holds
     ),
     "epochs are ignored": Broken(
         Parts(service=_ServiceForAnyEpoch), 15, "every_call_has_its_answer"

@@ -202,6 +202,9 @@ def leftovers(world: World) -> list[str]:
         used = world.plan.kv_tokens - replica.engine.free_kv_tokens()
         if used:
             left.append(f"{replica.replica_id} has {used} KV tokens in use")
+        held = replica.engine.kept_kv().held_contexts
+        if held:
+            left.append(f"{replica.replica_id} holds {held} contexts")
         if leases.parked:
             left.append(f"{replica.replica_id} has {len(leases.parked)} parked payloads")
     for ingress in world.ingresses:
@@ -209,6 +212,9 @@ def leftovers(world: World) -> list[str]:
         left += [f"{ingress.process.name} has {one} pending" for one in pending.inferences]
         if pending.applications:
             left.append(f"{ingress.process.name} has {len(pending.applications)} open")
+    holds = scheduler.answers.term.driver.holds
+    if holds is not None:
+        left += [f"holds of application {name}" for name in holds._replicas]
     mail = scheduler.answers.mail
     for lines in (mail.ingresses, mail.replicas):
         left += [f"{len(line)} messages to {name}" for name, line in lines.items() if line]

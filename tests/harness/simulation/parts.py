@@ -9,7 +9,7 @@ import random
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ray.exceptions import RayError
@@ -19,7 +19,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.state import State
-from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.protocol.engine import EngineCall, EngineCapacity, KeptKv, Progress, ResponseHead
 from justitia_ray.protocol.messages import IngressMail, ReplicaMessage
 from justitia_ray.serve.engines.factory import load_prompt_counter
 from justitia_ray.serve.engines.fake_engine import FakeEngine
@@ -27,6 +27,7 @@ from justitia_ray.serve.ingress.deployment import ModelQueue
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.replica.call_holds import CallHolds
 from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.replica.lease_table import HeldLease, LeaseTable
 from justitia_ray.serve.replica.puller import Puller
@@ -42,7 +43,7 @@ from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method
 from justitia_ray.store.scheduler_store import SchedulerStore, StoredState
-from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds
+from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds, Tokens
 from tests.harness.planned import KILLER
 from tests.harness.simulation.accounts import WatchedAccounts, WatchedAccountsLink
 from tests.harness.simulation.connections import Connections, SimulatedDialer
@@ -218,6 +219,34 @@ class WatchedEngine(FakeEngine):
     replica_id: str
     crash: Callable[[], None]
     """Function that ends the process as SIGSEGV would."""
+    holds_contexts = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.holds: dict[LeaseId, tuple[ApplicationId, Seconds, Tokens]] = {}
+        """Application, end and tokens of each held context, by the lease that left it."""
+
+    async def start(self) -> EngineCapacity:
+        capacity = await super().start()
+        return replace(capacity, holds_contexts=self.holds_contexts)
+
+    def kept_kv(self) -> KeptKv:
+        now = asyncio.get_running_loop().time()
+        tokens = [tokens for _, ends_at, tokens in self.holds.values() if ends_at > now]
+        return KeptKv(held_contexts=len(tokens), held_kv_tokens=sum(tokens))
+
+    def _hold_context(self, call: EngineCall) -> None:
+        """Hold the context of a call that has ended, and end the holds of ended applications."""
+        if call.hold is None:
+            return
+        application_id, for_s, ended = call.hold
+        self.holds = {name: hold for name, hold in self.holds.items() if hold[0] not in ended}
+        if for_s > 0:
+            ends_at = asyncio.get_running_loop().time() + for_s
+            used = self.progress(call.lease_id)
+            tokens = used.prompt_tokens + used.output_tokens
+            self.holds[call.lease_id] = (application_id, ends_at, tokens)
+            self.recorder.held += 1
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         """Run a call; a killer prompt kills the engine or the process before the first token."""
@@ -232,6 +261,7 @@ class WatchedEngine(FakeEngine):
             finally:
                 if prompt.endswith(KILLER):
                     timer.cancel()
+                self._hold_context(call)
 
     def _killed_by(self, name: str) -> None:
         self.recorder.killed[name] += 1
@@ -280,6 +310,7 @@ class Parts:
     service: type[WatchedService] = WatchedService
     leases: type[WatchedLeaseTable] = WatchedLeaseTable
     puller: type[Puller] = Puller
+    holds: type[CallHolds] = CallHolds
     stalls: type[StallWatch] = StallWatch
     client: type[WatchedQueueClient] = WatchedQueueClient
     keyring: type[Keyring] = Keyring
@@ -486,6 +517,8 @@ class ReplicaWithoutServe(EngineReplica):
         self._capacity: EngineCapacity = await self._engine.start()
         grace_s = self._config.replica.lease_grace_s
         self.leases = self._leases = parts.leases(self._replica_id, self._engine, grace_s)
+        if self._capacity.holds_contexts:
+            self._holds = parts.holds()
         self._scheduler = links.scheduler
         await self._scheduler.connected()
         serve: dict[str, Serve] = {
@@ -513,6 +546,7 @@ class ReplicaWithoutServe(EngineReplica):
             self._engine_died,
             address,
             self._stalls,
+            holds=self._holds,
         )
         self.leases.recorder, self.leases.puller = recorder, self.puller
         self._pulling = asyncio.get_running_loop().create_task(self._puller.run())

@@ -132,6 +132,8 @@ class Plan:
     """Whether simultaneous callbacks run in random order."""
     applications: tuple[PlannedApplication, ...]
     faults: tuple[Fault, ...]
+    holds_contexts: bool = False
+    """Whether the engines hold contexts between two inferences of an application."""
     tenants: dict[str, Any] = field(default_factory=dict)
     """Tenant tree as in the settings; empty without quotas."""
     midnight_s: Seconds | None = None
@@ -222,6 +224,12 @@ def _draw_model_plan(seed: int) -> Plan:
     )
     has_killer = random.Random(f"killer {seed}").random() < _WITH_KILLER
     return with_killer_call(plan) if has_killer else plan
+
+
+def with_holds(plan: Plan) -> Plan:
+    """Return a plan whose engines hold contexts, under the policy that orders holds."""
+    other = None if plan.other is None else with_holds(plan.other)
+    return replace(plan, policy="justitia", options={}, holds_contexts=True, other=other)
 
 
 def with_killer_call(plan: Plan) -> Plan:

@@ -169,6 +169,8 @@ class Recorder:
         self.holders: dict[LeaseId, object] = {}
         """Engine under which each lease runs."""
         self.grants = 0
+        self.held = 0
+        """Number of contexts that engines have held."""
         self.killed = Counter[str]()
         """Number of engines that died of each call."""
         self.ended: dict[ApplicationId, int] = {}

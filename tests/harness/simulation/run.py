@@ -47,6 +47,8 @@ class SimulationRun:
     steps: int
     """Number of callbacks of the event loop."""
     grants: int
+    held: int = 0
+    """Number of contexts that engines have held."""
     struck: Counter[str] = field(default_factory=Counter)
     """Number of faults that had a target, by kind."""
 
@@ -87,6 +89,7 @@ def run_plan(plan: Plan, parts: Parts | None = None, *, traced: bool = False) ->
         loop.time() - VirtualLoop.STARTS_AT,
         loop.taken,
         sum(recorder.grants for recorder in recorders),
+        sum(recorder.held for recorder in recorders),
         struck,
     )
 

@@ -226,6 +226,7 @@ class World:
     def _make_replica(self, slot: int) -> ReplicaHost:
         replica_id = f"r{slot}.{len(self.replicas)}"
         host = ReplicaHost(slot, replica_id, self.config, self.recorder)
+        host.engine.holds_contexts = self.plan.holds_contexts
         self.replicas[replica_id] = host
         host.begin(
             self._parts,

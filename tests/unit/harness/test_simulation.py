@@ -13,7 +13,7 @@ from scripts import simulate_protocol
 from tests.harness.planned import PlannedInference
 from tests.harness.simulation.broken_parts import BROKEN
 from tests.harness.simulation.connections import Connections
-from tests.harness.simulation.plan import Fault, FaultKind, draw_plan
+from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_plan, with_holds
 from tests.harness.simulation.run import run_plan, run_seeds, shrink
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
 
@@ -28,6 +28,26 @@ def test_simulated_service_keeps_every_rule_under_faults() -> None:
     assert [] == result.findings
     assert 25 == result.simulations
     assert 10 <= len([kind for kind in result.struck if "in vain" not in kind])
+
+
+def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() -> None:
+    """At the end no engine holds a context, and no scheduler has one to release."""
+    for seed in (0, 4, 6):
+        simulated = run_plan(_with_deaths(with_holds(draw_plan(seed))))
+
+        assert () == simulated.failures, f"seed {seed}"
+        assert 20 < simulated.held, f"seed {seed}"
+
+
+def _with_deaths(plan: Plan) -> Plan:
+    """Return a plan in which a scheduler, an engine and a replica also die while others work."""
+    deaths = (
+        Fault(FaultKind.SCHEDULER_CRASH, 3.0, 1.0),
+        Fault(FaultKind.ENGINE_DEATH, 5.0, 1.0),
+        Fault(FaultKind.REPLICA_CRASH, 7.0, 1.0, party=plan.replicas - 1),
+    )
+    faults = sorted((*plan.faults, *deaths), key=lambda fault: fault.at_s)
+    return replace(plan, faults=tuple(faults))
 
 
 @pytest.mark.slow
