@@ -93,7 +93,7 @@ class SchedulerInspector:
         driver, checkpointer = self._term.driver, self._term.checkpointer
         core, now = driver.core, driver.now()
         return replace(
-            core_view(core, now, self.kv_meter.used_tokens, self.kv_meter.kept_kv),
+            core_view(core, now, self.kv_meter.used_tokens, self.kv_meter.kept),
             **self._term.standing(),
             saves=checkpointer.saves,
             settings=driver.settings.model_dump(),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, islice
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from justitia_ray.accounts.messages import NodeStanding
@@ -42,8 +43,10 @@ class KvMeter:
     """
 
     def __init__(self) -> None:
-        self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int, KeptKv | None]] = {}
-        """Last reading of each replica: time, used KV, KV capacity, preemptions, and kept KV."""
+        self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
+        """Last reading of each replica: time, used KV, KV capacity and preemptions."""
+        self.kept: dict[ReplicaId, KeptKv] = {}
+        """Held contexts and use of host memory at the last report of each replica with either."""
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0
@@ -52,21 +55,19 @@ class KvMeter:
         """Record the KV usage in a replica's pull, the usage reported before counts until `now`."""
         self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
-            at, used, capacity, preemptions, _ = self._last[pull.replica_id]
+            at, used, capacity, preemptions = self._last[pull.replica_id]
             self._used_token_s += used * (now - at)
             self._capacity_token_s += capacity * (now - at)
             self._preemptions -= preemptions
         capacity = pull.capacity.kv_tokens
         used = capacity - pull.free_kv_tokens
-        self._last[pull.replica_id] = (now, used, capacity, pull.preemptions, pull.kept)
+        self._last[pull.replica_id] = (now, used, capacity, pull.preemptions)
+        if pull.kept is not None:
+            self.kept[pull.replica_id] = pull.kept
 
     def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
         """Return the KV tokens used at a replica's last report; None without a report."""
         return self._last[replica_id][1] if replica_id in self._last else None
-
-    def kept_kv(self, replica_id: ReplicaId) -> KeptKv | None:
-        """Return the KV that a replica keeps between inferences; None if it reports none."""
-        return self._last[replica_id][4] if replica_id in self._last else None
 
     def totals(self) -> KvTotals:
         """Return used KV and KV capacity in token·seconds, and preemptions, since the start."""
@@ -103,7 +104,7 @@ def core_view(
     core: SchedulerCore,
     now: Seconds,
     used_kv_tokens: Callable[[ReplicaId], Tokens | None] = lambda replica_id: None,
-    kept_kv: Callable[[ReplicaId], KeptKv | None] = lambda replica_id: None,
+    kept: Mapping[ReplicaId, KeptKv] = MappingProxyType({}),
 ) -> SchedulerStatus:
     """Return the part of the status that describes the scheduler core.
 
@@ -111,7 +112,7 @@ def core_view(
         core: The core.
         now: The core's current time, used for the silence of replicas.
         used_kv_tokens: Returns the KV that a replica uses by its own gauge; None if unknown.
-        kept_kv: Returns the KV that a replica keeps between inferences; None if it reports none.
+        kept: Held contexts and use of host memory by replica.
     """
     state = core.state
     eligible_at = core.ledger.queue.next_eligible()
@@ -150,7 +151,9 @@ def core_view(
                 state=replica.shown_state,
                 silent_s=round(now - replica.last_seen_at, 3),
                 used_kv_tokens=used_kv_tokens(replica_id),
-                kept=kept_kv_view(kept_kv(replica_id), replica.capacity),
+                kept=(
+                    kept_kv_view(kept[replica_id], replica.capacity) if replica_id in kept else None
+                ),
             )
             for replica_id, replica in state.replicas.items()
         },
@@ -158,10 +161,8 @@ def core_view(
     )
 
 
-def kept_kv_view(kept: KeptKv | None, capacity: ReplicaCapacity) -> KeptKvView | None:
-    """Return the held contexts and the host memory of a replica; None without a report."""
-    if kept is None:
-        return None
+def kept_kv_view(kept: KeptKv, capacity: ReplicaCapacity) -> KeptKvView:
+    """Return the held contexts and the use of host memory of a replica."""
     return KeptKvView(
         held_contexts=kept.held_contexts,
         held_kv_tokens=kept.held_kv_tokens,
