@@ -223,6 +223,12 @@ class Applications:
         end_contexts(state.replicas.values(), application_id)
         state.memory_releases += 1
         ledger.application_ended(application)
+        if application.prefill_cost is not None and outcome is Outcome.FINISHED:
+            state.prefill_ratios.observe_application(
+                application.application_class,
+                application.kv_token_time,
+                application.prefill_token_time,
+            )
         settlements = ledger.fair_share.accounts[application_id].settlements
         final_tag, lag = ledger.settle(application_id)
         state.actions.append(

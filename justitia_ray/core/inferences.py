@@ -309,7 +309,7 @@ class Inferences:
         if inference.prefill is not None:
             self._leave_prefill(application, inference, inference.prefill)
             if outcome is Outcome.FINISHED:
-                state.prefill_ratios.observe(
+                state.prefill_ratios.observe_inference(
                     application.application_class, inference.attained, inference.prefill.paid
                 )
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)

@@ -1,9 +1,10 @@
-"""Prefill of inferences relative to their KV token-time, by class, learned as inferences end.
+"""Prefill relative to KV token-time, by class, learned as applications end.
 
 An application's predicted KV token-time times the ratio of its class is its predicted prefill. The
-ratio depends on the lengths of outputs and on reuse, not on the size of an application. It is
-learned from inferences, because under overload many applications of a class arrive before the first
-of them ends.
+ratio depends on the lengths of outputs and on reuse, not on the size of an application. Until the
+first application of a class ends, the ratio is that of the class's ended inferences: under overload
+many applications arrive before. They are not used for longer, because the first inferences of
+sessions compute their whole prompts, and later ones reuse them.
 """
 
 from collections.abc import Mapping
@@ -14,40 +15,49 @@ from justitia_ray.units import KvTokenTime
 
 _MOST_CLASSES = 256
 _OTHER = "other"
-_HALVED_AT = 2_000
-"""Number of ended inferences of a class after which the class's sums are halved, so that the
+_HALVED_AT = 200
+"""Number of ended applications of a class after which the class's sums are halved, so that the
 ratio follows changes of the load.
 """
 
 
 @dataclass(slots=True)
 class _Sums:
-    inferences: int = 0
+    applications: int = 0
+    """Number of ended applications in the sums; 0: the sums are over ended inferences."""
     kv_token_time: KvTokenTime = 0
     prefill: KvTokenTime = 0
 
 
 class PrefillRatios:
-    """Ratios of prefill to KV token-time by class, from sums over ended inferences."""
+    """Ratios of prefill to KV token-time by class, from sums over what has ended."""
 
     def __init__(self) -> None:
         self._sums: dict[str, _Sums] = {}
 
-    def observe(
+    def observe_application(
         self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
     ) -> None:
-        """Learn the ratio of prefill to KV token-time from an ended inference."""
-        name = application_class
-        if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
-            name = _OTHER
-        sums = self._sums.setdefault(name, _Sums())
-        if sums.inferences == _HALVED_AT:
-            sums.inferences //= 2
+        """Learn the ratio of a class from an ended application."""
+        sums = self._sums_of(application_class)
+        if not sums.applications:
+            sums.kv_token_time = sums.prefill = 0
+        elif sums.applications == _HALVED_AT:
+            sums.applications //= 2
             sums.kv_token_time /= 2
             sums.prefill /= 2
-        sums.inferences += 1
+        sums.applications += 1
         sums.kv_token_time += kv_token_time
         sums.prefill += prefill
+
+    def observe_inference(
+        self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
+    ) -> None:
+        """Learn the ratio of a class from an ended inference, until an application ends."""
+        sums = self._sums_of(application_class)
+        if not sums.applications:
+            sums.kv_token_time += kv_token_time
+            sums.prefill += prefill
 
     def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
         """Return the prefill expected in addition to a KV token-time; 0 for an unknown class."""
@@ -64,7 +74,7 @@ class PrefillRatios:
     def record(self) -> Record:
         """Return the sums by class as JSON."""
         return {
-            name: [sums.inferences, sums.kv_token_time, sums.prefill]
+            name: [sums.applications, sums.kv_token_time, sums.prefill]
             for name, sums in self._sums.items()
         }
 
@@ -86,3 +96,9 @@ class PrefillRatios:
                     f"prefill_ratios: {str(name)[:80]!r} is {values!r}: three sums >= 0"
                 )
             self._sums[str(name)] = _Sums(int(values[0]), *values[1:])
+
+    def _sums_of(self, application_class: str) -> _Sums:
+        name = application_class
+        if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
+            name = _OTHER
+        return self._sums.setdefault(name, _Sums())

@@ -494,6 +494,18 @@ def test_ratio_of_a_class_is_learned_before_its_first_application_ends() -> None
     assert driver.account("b").charged == cost_without_prefill(1000) + PRICE * 1000
 
 
+def test_ended_application_replaces_what_its_first_inferences_taught() -> None:
+    """The first prompt of a session is computed whole; later ones reuse it."""
+    ratios = PrefillRatios()
+    ratios.observe_inference("class", 10, 40)
+    ratios.observe_inference("class", 30, 40)
+    assert ratios.expected("class", 100) == 200
+    ratios.observe_application("class", 100, 50)
+    ratios.observe_inference("class", 10, 40)
+
+    assert ratios.expected("class", 100) == 50
+
+
 def test_cancelled_inference_teaches_no_ratio_of_prefill() -> None:
     """A prompt that was computed for an output cut short is no sign of its class."""
     driver = core_with_replicas()
@@ -530,10 +542,10 @@ def test_damaged_prefill_ratios_are_refused(record: object) -> None:
 def test_prefill_ratios_of_surplus_classes_share_an_entry_and_fade_slowly() -> None:
     ratios = PrefillRatios()
     for number in range(400):
-        ratios.observe(f"class {number}", 10, 20)
+        ratios.observe_application(f"class {number}", 10, 20)
     assert ratios.expected("new", 100) == 200
     assert PrefillRatios().expected("new", 100) == 0
-    for _ in range(10_000):
-        ratios.observe("class 1", 10, 40)
+    for _ in range(1000):
+        ratios.observe_application("class 1", 10, 40)
 
     assert ratios.expected("class 1", 100) == pytest.approx(400, abs=3)
