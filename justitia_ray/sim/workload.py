@@ -26,7 +26,12 @@ from justitia_ray.json_lines import read_records
 from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
 
 TokensField: TypeAlias = Annotated[Tokens, Field(ge=1, strict=True)]
-DurationField: TypeAlias = Annotated[Seconds, Field(ge=0, allow_inf_nan=False, strict=True)]
+_LONGEST_S: Seconds = 1e10
+"""Largest instant or delay, enough for times since 1970. Later an iteration is shorter than the
+resolution of a float, and simulated time would stand still."""
+DurationField: TypeAlias = Annotated[
+    Seconds, Field(ge=0, le=_LONGEST_S, allow_inf_nan=False, strict=True)
+]
 _NOT_BLANK_PATTERN = r"\S"
 _NOT_BLANK = Field(pattern=_NOT_BLANK_PATTERN)
 # Objects created in the program are not validated until they are checked.

@@ -134,6 +134,10 @@ def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
             "arrived_at_s: Input should be greater than or equal to 0, got -1",
         ),
         (
+            changed_application(arrived_at_s=1e308),
+            "arrived_at_s: Input should be less than or equal to 10000000000, got 1e+308",
+        ),
+        (
             changed_application(arrived_at_s="1"),
             "arrived_at_s: Input should be a valid number, got '1'",
         ),
