@@ -131,8 +131,8 @@ class Metric:
 
 WAITING_INFERENCES = Metric(
     "justitia_waiting_inferences",
-    "Inferences that hold no lease: in the queue, kept out of it while their ingress is silent, or"
-    " said to hold a lease of the scheduler before, until it is found.",
+    "Inferences without a lease: in the queue; suspended while their ingress is silent; or"
+    " reported to hold an earlier scheduler's lease that no replica has reported yet.",
 )
 LEASED_INFERENCES = Metric(
     "justitia_leased_inferences",
@@ -140,8 +140,8 @@ LEASED_INFERENCES = Metric(
 )
 BACKLOG_KV_TOKEN_TIME = Metric(
     "justitia_backlog_kv_token_time",
-    "Predicted cost of the inferences in the queue, less what they have received already,"
-    " in token·iterations.",
+    "Predicted cost of the inferences in the queue, less the service that they have received"
+    " already, in token·iterations.",
 )
 BACKLOG_KV_TOKENS = Metric(
     "justitia_backlog_kv_tokens",
@@ -149,59 +149,60 @@ BACKLOG_KV_TOKENS = Metric(
 )
 LIVE_APPLICATIONS = Metric(
     "justitia_live_applications",
-    "Applications that are open, or closed with inferences left.",
+    "Applications that are open, or closed and still have inferences.",
 )
 PULLING_REPLICAS = Metric(
     "justitia_pulling_replicas",
-    "Replicas that pull and are given leases.",
+    "Replicas that pull and accept leases.",
 )
 WANTED_REPLICAS = Metric(
     "justitia_wanted_replicas",
-    "Replicas that the queue asks for, from `autoscaling.min_replicas` to `max_replicas`; without"
+    "Replicas that the queue needs, from `autoscaling.min_replicas` to `max_replicas`; without"
     " `autoscaling` at least 1, for 60 s of work.",
 )
 DRAIN_SECONDS = Metric(
     "justitia_drain_seconds",
-    "Seconds in which the replicas that take work would serve all that waits, runs, and is expected"
-    " of open applications; with none, after the time that one takes to load.",
+    "Seconds in which the replicas that accept leases would serve all waiting, running and"
+    " expected work of open applications; without replicas, including the time to load one.",
 )
 TARGET_DRAIN_SECONDS = Metric(
     "justitia_target_drain_seconds",
-    "Seconds within which all of that is to be served, `autoscaling.target_drain_s`; absent without"
+    "Target for the drain time in seconds, `autoscaling.target_drain_s`; absent without"
     " `autoscaling`.",
 )
 QUEUE_WAIT_SECONDS = Metric(
     "justitia_queue_wait_seconds",
-    "Seconds from the submission of an inference to its first lease; those that an earlier"
-    " scheduler had, which may have leased them, are left out.",
+    "Seconds from the submission of an inference to its first lease; inferences of an earlier"
+    " scheduler, which may have leased them, are left out.",
     ("application_class", "tenant"),
     _QUEUE_S,
 )
 COMPLETION_SECONDS = Metric(
     "justitia_completion_seconds",
-    "Seconds from the arrival of an application to its end, of those that finished.",
+    "Seconds from the arrival of an application to its end, for finished applications.",
     ("application_class", "tenant"),
     _COMPLETION_S,
 )
 CLASS_PROMPT_TOKENS_TOTAL = Metric(
     "justitia_class_prompt_tokens_total",
-    "Prompt tokens of applications that have ended: `cached` ones were in an engine's prefix cache,"
+    "Prompt tokens of ended applications: `cached` ones were in an engine's prefix cache,"
     " `computed` ones were not.",
     ("prompt_part", "application_class", "tenant"),
 )
 REFUSALS_TOTAL = Metric(
     "justitia_refusals_total",
-    "What the scheduler refused to take: inferences (`unknown_application`, `application_closed`,"
-    " `application_ending`, `queue_full`, `cap_reached`), applications, each once"
-    " (`too_many_applications`, `not_stored`), and both, each by itself (`quota_exhausted`).",
+    "Refusals by the scheduler: of inferences (`unknown_application`, `application_closed`,"
+    " `application_ending`, `queue_full`, `cap_reached`), of applications, each once"
+    " (`too_many_applications`, `not_stored`), and of both, counted separately"
+    " (`quota_exhausted`).",
     ("reason",),
 )
 
 EXPECTED_STARTS_TOTAL = Metric(
     "justitia_expected_starts_total",
-    "Starts that the scheduler had foretold and that have come, by how far ahead they were expected"
-    " (`horizon`: at most so far), and where they fell: `early`, before p10; `within` p10 to p90;"
-    " `late`. What it asks itself is among them.",
+    "Starts that the scheduler had predicted, by how far ahead (`horizon`: at most this long)"
+    " and by the outcome: `early`, before p10; `within` p10 to p90; `late`. Predictions that the"
+    " scheduler makes to learn are included.",
     ("horizon", "fell"),
 )
 APPLICATIONS_BY_OUTLOOK = Metric(
@@ -213,18 +214,19 @@ APPLICATIONS_BY_OUTLOOK = Metric(
 )
 APPLICATIONS_BY_TIER = Metric(
     "justitia_applications_by_tier",
-    "Live applications by service tier; counted with those by outlook.",
+    "Live applications by service tier; counted together with those by outlook.",
     ("tier",),
 )
 WORKING_SET_APPLICATIONS = Metric(
     "justitia_working_set_applications",
-    "Applications that have `started` and keep their place, and applications `waiting` for one;"
-    " counted with those by outlook. 0 without a working set.",
+    "Applications that have `started` and keep their memory, and applications `waiting` to"
+    " start; counted together with those by outlook. 0 without a working set.",
     ("working_set",),
 )
 WORKING_SET_CONTEXT_TOKENS = Metric(
     "justitia_working_set_context_tokens",
-    "KV tokens of idle contexts that count as used memory; counted with those by outlook.",
+    "KV tokens of idle contexts that count as used memory; counted together with applications by"
+    " outlook.",
 )
 CONTEXT_RETURNS_TOTAL = Metric(
     "justitia_context_returns_total",
@@ -234,8 +236,8 @@ CONTEXT_RETURNS_TOTAL = Metric(
 )
 DEADLINES_TOTAL = Metric(
     "justitia_deadlines_total",
-    "Inferences with a deadline: `made` it, with their first lease; `missed` it in the queue;"
-    " `refused` when they were submitted, for they could not make it.",
+    "Inferences with a deadline: `made`, the first lease came in time; `missed` in the queue;"
+    " `refused` at submission, because the deadline could not be met.",
     ("deadline",),
 )
 
@@ -243,17 +245,17 @@ DEADLINES_TOTAL = Metric(
 
 VIRTUAL_TIME = Metric(
     "justitia_virtual_time",
-    "V: the service that one unit of weight has received, in token·iterations. Goes on from where"
-    " it was after a restart.",
+    "Virtual time V: the service that one unit of weight has received, in token·iterations. It"
+    " continues after a restart.",
 )
 VIRTUAL_TIME_PER_SECOND = Metric(
     "justitia_virtual_time_per_second",
-    "By how much V rose each second, since the last time it was exported.",
+    "Increase of V per second since the last export.",
 )
 GPS_LAG_SECONDS = Metric(
     "justitia_gps_lag_seconds",
-    "How many seconds an application was started later, at its last start, than ideal fair sharing"
-    " would have finished it; the first bucket holds those that were not behind.",
+    "Seconds by which an application's last start was later than its end under ideal fair"
+    " sharing; applications that were not behind are in the first bucket.",
     ("application_class", "tenant"),
     _LAG_S,
 )
@@ -265,12 +267,12 @@ GREATEST_GPS_LAG_SECONDS = Metric(
 )
 BOUNDED_APPLICATIONS_TOTAL = Metric(
     "justitia_bounded_applications_total",
-    "Applications that ended, and for which the order promised a greatest lag; 0 without"
+    "Ended applications for which the order promised a largest lag; 0 without"
     " `scheduler.lag_meter`.",
 )
 BOUND_VIOLATIONS_TOTAL = Metric(
     "justitia_bound_violations_total",
-    "Those of them that lagged farther behind GPS than was promised: a defect. 0 without"
+    "Ended applications that lagged farther behind GPS than promised: a defect. 0 without"
     " `scheduler.lag_meter`.",
 )
 SERVED_KV_TOKEN_TIME_TOTAL = Metric(
@@ -280,61 +282,61 @@ SERVED_KV_TOKEN_TIME_TOTAL = Metric(
 )
 SETTLEMENTS_TOTAL = Metric(
     "justitia_settlements_total",
-    "Charges that were raised: `outran`, an application received more than it was charged (rule 1);"
-    " `expected`, it came to a stage at which more is expected (rule 7).",
+    "Charges that were raised: `outran`, an application received more than its charge (rule 1);"
+    " `expected`, it reached a stage at which more is expected (rule 7).",
     ("rule",),
 )
 
 QUOTA_LEFT_RATIO = Metric(
     "justitia_quota_left_ratio",
-    "What is left of a tenant's quota, over its limit; 0 is exhausted. Of all models, as the"
-    " accounts said last; of tenants without series of their own the least.",
+    "Remaining share of a tenant's quota over all models, as the accounts last reported; 0 is"
+    " exhausted. For tenants without their own series, the smallest share.",
     ("tenant", "unit", "per"),
 )
 
 QUOTA_LIMIT = Metric(
     "justitia_quota_limit",
-    "Limit of a described node's quota, in its unit; of a pattern, `acme/*`, the sum over its nodes"
-    " that something was used or claimed of.",
+    "Limit of a configured node's quota, in the quota's unit; for a pattern (`acme/*`), the sum"
+    " over its nodes with usage or claims.",
     ("node", "unit", "per"),
 )
 QUOTA_USED = Metric(
     "justitia_quota_used",
-    "Use in the window of a described node's quota, without what is reserved; summed as the limit.",
+    "Usage of a configured node's quota in the current period, without reservations; summed like"
+    " the limit.",
     ("node", "unit", "per"),
 )
 QUOTA_RESERVED = Metric(
     "justitia_quota_reserved",
-    "Claims of live applications on a described node's quota that they have not used; summed as the"
-    " limit.",
+    "Unused claims of live applications on a configured node's quota; summed like the limit.",
     ("node", "unit", "per"),
 )
 QUOTA_EXCEEDED = Metric(
     "justitia_quota_exceeded",
-    "How often a quota refused or deprioritised, or would have (`shadow`), since the accounts were"
-    " started.",
+    "Number of times that a quota refused or deprioritised, or would have (`shadow`), since the"
+    " accounts started.",
     ("node", "unit", "per"),
 )
 NODE_TOKENS_TOTAL = Metric(
     "justitia_node_tokens_total",
-    "Tokens of inferences that have ended, by the lowest described node of their tenant; `other`"
-    " has none. `cached` are those of `prompt` that were in an engine's prefix cache.",
+    "Tokens of ended inferences, by the lowest configured node above the tenant, or `other`"
+    " without one. `cached` is the part of `prompt` that was in an engine's prefix cache.",
     ("node", "direction"),
 )
 NODE_KV_TOKEN_TIME_TOTAL = Metric(
     "justitia_node_kv_token_time_total",
-    "Service that replicas reported, in token·iterations, by the lowest described node of the"
-    " tenant; `other` has none.",
+    "Service that replicas reported, in token·iterations, by the lowest configured node above"
+    " the tenant, or `other` without one.",
     ("node",),
 )
 ACCOUNTS_EXCHANGES_TOTAL = Metric(
     "justitia_accounts_exchanges_total",
-    "Exchanges of the scheduler with the accounts of quotas: `answered`, or `failed` and repeated.",
+    "Messages of the scheduler to the accounts of quotas: `answered`, or `failed` and repeated.",
     ("exchange",),
 )
 ACCOUNTS_EXCHANGE_SECONDS = Metric(
     "justitia_accounts_exchange_seconds",
-    "Seconds of an exchange with the accounts that was answered, their save included.",
+    "Seconds from a message to the accounts to its answer, including the accounts' save.",
     (),
     _EXCHANGE_S,
 )
@@ -347,14 +349,14 @@ WAITING_CLAIMS = Metric(
 
 LEASES_TOTAL = Metric(
     "justitia_leases_total",
-    "Leases: `granted`; `expired`, whose payload did not come in time; `nacked`, that an ingress"
-    " gave back.",
+    "Leases: `granted`; `expired`, because no payload came in time; `nacked`, returned by an"
+    " ingress.",
     ("event",),
 )
 ENGINE_FAILURES_TOTAL = Metric(
     "justitia_engine_failures_total",
-    "Engines that died: by themselves, or as their replicas crashed (`crash`), so that what ran is"
-    " suspect, or killed from outside while their replicas lived (`kill`).",
+    "Engines that died: by themselves or because their replica crashed (`crash`), so that their"
+    " calls are suspects; or killed from outside while the replica lived (`kill`).",
     ("cause",),
 )
 INFERENCE_OUTCOMES_TOTAL = Metric(
@@ -364,15 +366,14 @@ INFERENCE_OUTCOMES_TOTAL = Metric(
 )
 APPLICATION_OUTCOMES_TOTAL = Metric(
     "justitia_application_outcomes_total",
-    "Applications that ended; one that is never closed expires. Those that were refused are not"
-    " among them.",
+    "Applications that ended, without refused ones; an application that is never closed expires.",
     ("outcome", "application_class", "tenant"),
 )
 DECISIONS_TOTAL = Metric(
     "justitia_decisions_total",
-    "Decisions of the core that took at most `le` seconds: an event is one, and if it grants"
-    " several inferences as many, each with its share. Cumulative, as the buckets of a histogram"
-    " are, so that `histogram_quantile` takes them.",
+    "Decisions of the core that took at most `le` seconds: each event is one decision, or as"
+    " many as it grants inferences, with equal shares of its time. Cumulative like the buckets of"
+    " a histogram, for `histogram_quantile`.",
     ("le",),
 )
 DECISION_SECONDS_TOTAL = Metric(
@@ -381,19 +382,19 @@ DECISION_SECONDS_TOTAL = Metric(
 )
 EPOCH = Metric(
     "justitia_epoch",
-    "The instant at which the scheduler took office, in ms since 1970: each has a higher one than"
-    " those before it.",
+    "Epoch of the leader: the time at which it became leader in ms since 1970, or more; each"
+    " leader's is higher than the one before.",
 )
 STORE_REACHABLE = Metric(
     "justitia_store_reachable",
-    "1 if what the scheduler saves arrives in its store, 0 if not; 1 without a store.",
+    "1 if the scheduler's saves reach its store, 0 if not; 1 without a store.",
 )
 
 # --- ingresses
 
 EPOCH_CHANGES_TOTAL = Metric(
     "justitia_epoch_changes_total",
-    "How often an ingress found another scheduler in office than the one it knew.",
+    "Number of times that an ingress found a new leader.",
     ("replica",),
     set_by="ingress",
 )
@@ -412,38 +413,40 @@ DROPPED_CALLS_TOTAL = Metric(
 )
 FAILED_STREAMS_TOTAL = Metric(
     "justitia_failed_streams_total",
-    "Streams that failed after their head, whose status was 200, and ended with an error event: by"
-    " the class of the status that the error has before a head, `4xx` or `5xx`.",
+    "Streams that failed after their head with status 200 and ended with an error event, by the"
+    " class of the status that the error would have had: `4xx` or `5xx`.",
     ("replica", "failed_with"),
     set_by="ingress",
 )
 PREDICTIONS_TOTAL = Metric(
     "justitia_predictions_total",
-    "Applications that were opened at an ingress, each once, by what their estimate rests on: a"
-    " `model` of their class that looked at the input, the mean of the `class`, like classes"
-    " (`neighbours`), or the request alone (`prior`). One that an inference opens is counted at its"
-    " first lease.",
+    "Applications opened at an ingress, each once, by the source of their estimate: a `model` of"
+    " the class that read the input, the mean of the `class`, similar classes (`neighbours`), or"
+    " the request alone (`prior`). An application that an inference opens is counted at its first"
+    " lease.",
     ("replica", "source"),
     set_by="ingress",
 )
 RECOGNIZED_TOTAL = Metric(
     "justitia_recognized_total",
-    "Inferences by the rule that recognised their application: `header`, `metadata`, the name of a"
-    " harness or of your own headers, `baggage`, a field of the body, `conversation`;"
-    " `new_conversation` began one, and `none` is an application of its own.",
+    "Inferences by the rule that recognised their application: `header`, `metadata`, the name of"
+    " a harness or of your own headers, `baggage`, a field of the body, `conversation`;"
+    " `new_conversation` if the inference began a conversation, `none` if it is an application of"
+    " its own.",
     ("replica", "recognized_by"),
     set_by="ingress",
 )
 PREDICTOR_MISSED_TOTAL = Metric(
     "justitia_predictor_missed_total",
-    "Estimates that the predictor was asked for and did not give in time: the ingress took its own"
-    " copy of the class means.",
+    "Estimates that the predictor did not return in time, so that the ingress used its copy of"
+    " the class means.",
     ("replica",),
     set_by="ingress",
 )
 PREDICTION_RELATIVE_ERROR = Metric(
     "justitia_prediction_relative_error",
-    "|predicted − true| / true of the KV token-time of applications that finished; 1 is 100 %.",
+    "Relative error |predicted − true| / true of the KV token-time of finished applications; 1"
+    " is 100 %.",
     ("replica", "application_class", "source"),
     _RELATIVE_ERROR,
     set_by="ingress",
@@ -497,8 +500,8 @@ HELD_LEASES = Metric(
 )
 STALLED_SECONDS = Metric(
     "justitia_stalled_seconds",
-    "Time for which a replica has been stalled: its engine has work and makes no steps; 0 where it"
-    " makes some.",
+    "Seconds since a replica's engine stalled: it has work and makes no steps; 0 if it makes"
+    " steps.",
     ("replica",),
     set_by="replica",
 )
@@ -522,7 +525,8 @@ OUTPUT_TOKENS_TOTAL = Metric(
 )
 CACHED_TOKENS_TOTAL = Metric(
     "justitia_cached_tokens_total",
-    "Prompt tokens of those calls that were in the engine's prefix cache; the rest was computed.",
+    "Prompt tokens of ended calls that were in the engine's prefix cache; the engine computed"
+    " the others.",
     ("replica",),
     set_by="replica",
 )
@@ -531,19 +535,19 @@ CACHED_TOKENS_TOTAL = Metric(
 
 LEARNED_APPLICATIONS_TOTAL = Metric(
     "justitia_learned_applications_total",
-    "Finished applications that the predictor has learned from.",
+    "Finished applications from which the predictor has learned.",
     set_by="predictor",
 )
 TRAININGS_TOTAL = Metric(
     "justitia_trainings_total",
-    "Trainings that ended: the model `took_over`, was `rejected` for the one in service is better,"
-    " or the training `failed`.",
+    "Trainings that ended: the new model `took_over`; it was `rejected`, because the one in"
+    " service is better; or the training `failed`.",
     ("result",),
     set_by="predictor",
 )
 MODEL_VERSION = Metric(
     "justitia_model_version",
-    "Version of the model that answers for a class; 0 where the mean of the class answers.",
+    "Version of the model that predicts for a class; 0 if the class mean is used.",
     ("application_class",),
     set_by="predictor",
 )
