@@ -58,7 +58,7 @@ class _Both:
     def _submit(self, number: int, prompt: Tokens) -> None:
         name = f"a{number}/{len(self.prompts)}"
         self.places.setdefault(self._client_of(name), number + 1)
-        self.literal.see(self.places[self._client_of(name)])
+        self.literal.add_client(self.places[self._client_of(name)])
         self.prompts[name] = prompt
         self.waiting.append(name)
         self.driver.submit(name, f"a{number}", prompt=prompt)
