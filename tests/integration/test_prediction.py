@@ -155,7 +155,7 @@ async def test_impossible_rollback_is_refused_as_a_callers_mistake(http: httpx.A
     messages = [answer.json()["error"]["message"] for answer in (unknown, wrong, mixed)]
     assert messages[0] == "class 'none' has no model"
     assert messages[1].startswith("version is 99: one of 0, 1")
-    assert messages[2].startswith("versions: Extra inputs are not permitted")
+    assert messages[2].startswith("versions is unknown: version, release are allowed")
 
 
 async def test_uploaded_history_is_learned(
