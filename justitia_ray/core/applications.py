@@ -224,7 +224,7 @@ class Applications:
         state.memory_releases += 1
         ledger.application_ended(application)
         if application.prefill_cost is not None and outcome is Outcome.FINISHED:
-            state.prefill_ratios.observe_application(
+            state.prefill_ratios.observe(
                 application.application_class,
                 application.kv_token_time,
                 application.prefill_token_time,

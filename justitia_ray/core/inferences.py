@@ -308,10 +308,6 @@ class Inferences:
         application.unfinished_kv_token_time -= inference.attained
         if inference.prefill is not None:
             self._leave_prefill(application, inference, inference.prefill)
-            if outcome is Outcome.FINISHED:
-                state.prefill_ratios.observe_inference(
-                    application.application_class, inference.attained, inference.prefill.paid
-                )
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         if self._ledger.notifies:
             self._ledger.inference_ended(application, inference)

@@ -1,10 +1,7 @@
-"""Prefill relative to KV token-time, by class, learned as applications end.
+"""Prefill of applications relative to their KV token-time, by class, learned as they end.
 
 An application's predicted KV token-time times the ratio of its class is its predicted prefill. The
-ratio depends on the lengths of outputs and on reuse, not on the size of an application. Until the
-first application of a class ends, the ratio is that of the class's ended inferences: under overload
-many applications arrive before. They are not used for longer, because the first inferences of
-sessions compute their whole prompts, and later ones reuse them.
+ratio depends on the lengths of outputs and on reuse, not on the size of an application.
 """
 
 from collections.abc import Mapping
@@ -24,40 +21,31 @@ ratio follows changes of the load.
 @dataclass(slots=True)
 class _Sums:
     applications: int = 0
-    """Number of ended applications in the sums; 0: the sums are over ended inferences."""
     kv_token_time: KvTokenTime = 0
     prefill: KvTokenTime = 0
 
 
 class PrefillRatios:
-    """Ratios of prefill to KV token-time by class, from sums over what has ended."""
+    """Ratios of prefill to KV token-time by class, from sums over ended applications."""
 
     def __init__(self) -> None:
         self._sums: dict[str, _Sums] = {}
 
-    def observe_application(
+    def observe(
         self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
     ) -> None:
-        """Learn the ratio of a class from an ended application."""
-        sums = self._sums_of(application_class)
-        if not sums.applications:
-            sums.kv_token_time = sums.prefill = 0
-        elif sums.applications == _HALVED_AT:
+        """Learn the ratio of prefill to KV token-time from an ended application."""
+        name = application_class
+        if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
+            name = _OTHER
+        sums = self._sums.setdefault(name, _Sums())
+        if sums.applications == _HALVED_AT:
             sums.applications //= 2
             sums.kv_token_time /= 2
             sums.prefill /= 2
         sums.applications += 1
         sums.kv_token_time += kv_token_time
         sums.prefill += prefill
-
-    def observe_inference(
-        self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
-    ) -> None:
-        """Learn the ratio of a class from an ended inference, until an application ends."""
-        sums = self._sums_of(application_class)
-        if not sums.applications:
-            sums.kv_token_time += kv_token_time
-            sums.prefill += prefill
 
     def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
         """Return the prefill expected in addition to a KV token-time; 0 for an unknown class."""
@@ -96,9 +84,3 @@ class PrefillRatios:
                     f"prefill_ratios: {str(name)[:80]!r} is {values!r}: three sums >= 0"
                 )
             self._sums[str(name)] = _Sums(int(values[0]), *values[1:])
-
-    def _sums_of(self, application_class: str) -> _Sums:
-        name = application_class
-        if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
-            name = _OTHER
-        return self._sums.setdefault(name, _Sums())

@@ -482,45 +482,6 @@ def test_arriving_application_is_charged_the_prefill_ratio_of_its_class() -> Non
     assert turns.driver.account("b").charged == 2 * cost_without_prefill(1000, 10) + PRICE * 2500
 
 
-def test_ratio_of_a_class_is_learned_before_its_first_application_ends() -> None:
-    """Otherwise the applications that arrive in the meantime are charged without prefill."""
-    driver = core_with_replicas()
-    turns = TurnRunner(driver)
-    turns.open_application("a", cost=cost_without_prefill(1000))
-    turns.run_turn(1000)
-    driver.open("b", cost_without_prefill(1000))
-
-    assert "a" in driver.core.state.applications
-    assert driver.account("b").charged == cost_without_prefill(1000) + PRICE * 1000
-
-
-def test_ended_application_replaces_what_its_first_inferences_taught() -> None:
-    """The first prompt of a session is computed whole; later ones reuse it."""
-    ratios = PrefillRatios()
-    ratios.observe_inference("class", 10, 40)
-    ratios.observe_inference("class", 30, 40)
-    assert ratios.expected("class", 100) == 200
-    ratios.observe_application("class", 100, 50)
-    ratios.observe_inference("class", 10, 40)
-
-    assert ratios.expected("class", 100) == 50
-
-
-def test_cancelled_inference_teaches_no_ratio_of_prefill() -> None:
-    """A prompt that was computed for an output cut short is no sign of its class."""
-    driver = core_with_replicas()
-    turns = TurnRunner(driver)
-    turns.open_application("a", cost=cost_without_prefill(1000))
-    turns.start_turn(1000, 0)
-    driver.handle(ev.ApplicationCancelled("a"))
-    last_word = ev.LeaseFinished(turns.lease, 1000, 1, None, cached_tokens=0)
-    driver.handle(ev.ReplicaReported(turns.replica, (), (last_word,)))
-    driver.open("b", cost_without_prefill(1000))
-
-    assert "a" not in driver.core.state.applications
-    assert driver.account("b").charged == cost_without_prefill(1000)
-
-
 def test_prefill_ratios_survive_a_scheduler_restart() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
@@ -542,10 +503,10 @@ def test_damaged_prefill_ratios_are_refused(record: object) -> None:
 def test_prefill_ratios_of_surplus_classes_share_an_entry_and_fade_slowly() -> None:
     ratios = PrefillRatios()
     for number in range(400):
-        ratios.observe_application(f"class {number}", 10, 20)
+        ratios.observe(f"class {number}", 10, 20)
     assert ratios.expected("new", 100) == 200
     assert PrefillRatios().expected("new", 100) == 0
     for _ in range(1000):
-        ratios.observe_application("class 1", 10, 40)
+        ratios.observe("class 1", 10, 40)
 
     assert ratios.expected("class 1", 100) == pytest.approx(400, abs=3)

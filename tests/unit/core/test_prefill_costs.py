@@ -104,7 +104,7 @@ def test_prefill_ratios_of_classes_are_scaled_with_the_cost_of_a_new_release() -
     """Ratios are prefill per token·iteration, so a dearer token raises them."""
     driver = driver_with_replica()
     report_measured_cost(driver, _FIRST)
-    driver.core.state.prefill_ratios.observe_application("class", 1000, 400)
+    driver.core.state.prefill_ratios.observe("class", 1000, 400)
     report_measured_cost(driver, _SECOND, "2.0")
     driver.open("a", 500)
 
