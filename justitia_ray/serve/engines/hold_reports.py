@@ -41,7 +41,8 @@ class HoldReports:
     def next_report(self, *, is_idle: bool) -> dict[str, Any] | None:
         """Return a report if one is due after an iteration; None: none is due.
 
-        Changes are reported at once if the engine is idle, because no iteration may follow.
+        An engine that becomes idle reports at once, because no iteration may follow, and its last
+        calls may have taken the memory of held contexts.
 
         Args:
             is_idle: Whether no sequence has any KV block.
@@ -50,7 +51,7 @@ class HoldReports:
         if not (has_changed or self._held):
             return None
         began_at = self._clock()
-        if began_at < self._due_at and not (is_idle and has_changed):
+        if began_at < self._due_at and not is_idle:
             return None
         counted = self._held.cached_blocks(began_at)
         self._reported = self._held.changes

@@ -85,8 +85,21 @@ def test_change_is_reported_at_once_before_an_idle_time(engine: ReportingEngine)
     engine.now = _SOON_S
 
     assert engine.step(is_idle=True)
-    assert not engine.step(is_idle=True), "nothing has changed"
     assert KeptKv(held_contexts=1, held_kv_tokens=_BLOCK) == engine.kept.read(engine.now)
+
+
+def test_memory_that_other_calls_took_is_not_reported_as_held_by_an_idle_engine(
+    engine: ReportingEngine,
+) -> None:
+    """The engine makes no iteration in which the next report would be due."""
+    engine.run_call("x", "y", application="a", for_s=100.0)
+    engine.step()
+    engine.run_call(*"abcdefghijklmnopqrst")  # the whole pool
+    engine.now = _SOON_S
+
+    assert not engine.step()
+    assert engine.step(is_idle=True)
+    assert KeptKv(held_contexts=0, held_kv_tokens=0) == engine.kept.read(engine.now)
 
 
 def test_engine_that_holds_nothing_sends_one_report(engine: ReportingEngine) -> None:
