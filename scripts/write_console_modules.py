@@ -108,7 +108,7 @@ def as_module(text: str, appended: str) -> str:
 
 
 def fetch_files(package: Package) -> dict[str, str]:
-    """Return the files of a package as they are written, by their names.
+    """Download a package, and return the texts of its files for the console, by file name.
 
     Raises:
         ValueError: If the archive has another hash than the pinned one.

@@ -31,11 +31,11 @@ _FILLED_IN = {
     "ResponseReasoningItemParam": ("id",),
 }
 """Fields that a model requires but a request may omit, by definition."""
-_UNREAD = (
+_OMITTED_KEYWORDS = (
     *("default", "deprecated", "description", "discriminator", "examples", "format", "title"),
     "maxItems",  # an environment variable of the engine sets this field
 )
-"""Keywords of JSON Schema that forbid nothing, or nothing with certainty."""
+"""Omitted keywords of JSON Schema: they refuse no request, or only under some settings."""
 
 
 class LenientSchema(GenerateJsonSchema):
@@ -112,7 +112,7 @@ def _without_descriptions(schema: Any) -> Any:
             kept[keyword] = {name: _without_descriptions(part) for name, part in value.items()}
         elif keyword == "oneOf":
             kept["anyOf"] = _without_descriptions(value)
-        elif keyword not in _UNREAD:
+        elif keyword not in _OMITTED_KEYWORDS:
             kept[keyword] = _without_descriptions(value)
     return kept
 

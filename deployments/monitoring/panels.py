@@ -548,7 +548,8 @@ _PREDICTOR = (
         505,
         "Estimates that the predictor missed",
         "Estimates each second that the predictor was asked for and did not give in time: the"
-        " ingress took its own copy of the class means. All of them: the predictor is gone.",
+        " ingress took its own copy of the mean costs of classes."
+        " All of them: the predictor is gone.",
         (Query(per_second(m.PREDICTOR_MISSED_TOTAL, "model"), "{{model}}"),),
         unit="ops",
         thresholds={1: "yellow"},

@@ -147,7 +147,7 @@ class PredictionSection(Section):
 
     deadline_s: Positive = 0.02
     """Longest wait of an application for its estimate; after that the ingress uses its own copy of
-    the class means."""
+    the mean costs of classes."""
     prior_output_tokens: Count = 256
     """Expected output of a call without `max_tokens` in an unknown class; the default is the mean
     of the LMSYS sample in the VTC paper's data."""

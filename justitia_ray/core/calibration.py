@@ -45,8 +45,8 @@ _RESCALED_AFTER = 40 * _HALF_LIFE
 _PRIOR_WEIGHT = 8.0
 """Number of observed outcomes to which the prior is equivalent."""
 _PRIOR_DEVIATION = 1.1
-"""Standard deviation of the prior's logarithm to base 2: eight of ten ratios are within a factor of
-2.7.
+"""Standard deviation of log2(wait / expected wait) before any wait is observed: eight of ten waits
+are within a factor of 2.7 of the expectation.
 """
 _MOST_BEYOND = 4.0
 """Maximum ratio of p90 to its estimate from ended waits. All waiting inferences may start at once

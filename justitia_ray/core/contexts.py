@@ -73,7 +73,7 @@ class Context:
 
     @property
     def own_tokens(self) -> Tokens:
-        """Return the KV tokens that are counted for this context."""
+        """Return the KV tokens of this context, less those of the context that it branched from."""
         return max(0, self.tokens - self.shared)
 
 

@@ -33,7 +33,7 @@ _MAXIMUM_UNSCHEDULED = 16
 
 
 class _GrantCandidates:
-    """The applications that one dispatch may grant, in order.
+    """Applications to which one dispatch may grant leases, in order.
 
     The order is the queue's until an application, a tier or a tenant node is left out; the
     remaining applications then follow by their keys.

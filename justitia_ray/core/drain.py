@@ -12,11 +12,11 @@ new callers would take the places of callers that waited as instructed. A caller
 call is a retry. A false statement takes a place of the caller's own tenant, and a caller that
 states nothing may have any free place.
 
-Slots without reserved places estimate the time equally well: the median caller waits 0.06 to 0.14
-of the needed wait too long or too short, with reserved places 0.07 to 0.10. But while new callers
-arrive, 48 to 65 % of the callers are admitted at their first retry, with reserved places 93 to 100
-% (the bursts of `tests/unit/core/test_drain.py`, two seeds each). The shortfall divided by the
-rate, the same for all, admits 0 to 32 %.
+Slots without reservations estimate the time equally well: the median caller waits 0.06 to 0.14 of
+the needed wait too long or too short, with reservations 0.07 to 0.10. But while new callers arrive,
+48 to 65 % of the callers are admitted at their first retry, with reservations 93 to 100 % (the
+bursts of `tests/unit/core/test_drain.py`, two seeds each). The shortfall divided by the rate, the
+same for all, admits 0 to 32 %.
 
 No retry time or rate is stored: a new scheduler starts with the default rate, until it has seen
 departures.
@@ -143,8 +143,8 @@ class _TenantDepartures:
         self.departures = Departures()
         self.slots: list[_ReturnSlot] = []
         self.kept: list[tuple[Seconds, bool]] = []
-        """For each reserved place: time at which the reservation expires, and whether the whole
-        limit was used up when the slot was assigned.
+        """For each place that is reserved for a returning caller: time at which the reservation
+        expires, and whether the whole limit was used up when the slot was assigned.
         """
         self.kept_of_whole = 0
 
@@ -161,7 +161,7 @@ class _TenantDepartures:
             self.give_up_one()
 
     def give_up_one(self) -> None:
-        """Release the reserved place whose reservation expires first."""
+        """Cancel the reservation for a returning caller that would expire first."""
         self.kept_of_whole -= heapq.heappop(self.kept)[1]
 
 
@@ -176,7 +176,7 @@ class Drain:
         self._changes: list[tuple[Seconds, ClientId]] = []
         """Times at which a slot of a tenant becomes due or one of its reservations expires."""
         self._kept_of_whole = 0
-        """Number of reserved places whose callers wait for departures of all tenants."""
+        """Number of reservations for callers that wait for departures of any tenant."""
 
     def depart(
         self, now: Seconds, left: int, tenant: ClientId | None = None, left_of_tenant: int = 0
@@ -332,9 +332,9 @@ class TenantQuota:
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
         """Return whether there is a free place for a call of a tenant.
 
-        A retry after a refusal may take a reserved place, and so may a call that does not state
-        whether it is a retry. A first call may not, and has to leave free places for callers of its
-        tenant whose slots are still to come.
+        A retry after a refusal may take a place that is reserved for a returning caller, and so may
+        a call that does not state whether it is a retry. A first call may not, and has to leave
+        free places for callers of its tenant whose slots are still to come.
         """
         if self.limit is None:
             return True
@@ -359,14 +359,14 @@ class TenantQuota:
         )
 
     def has_room(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether a tenant may use another place, beside the reserved places."""
+        """Return whether the limit has room for another call of a tenant beside reservations."""
         if self.limit is None:
             return True
         free = self.limit - self.total - kept[1]
         return free > 0 and self.count_of(tenant) + kept[0] < _MAXIMUM_PLACES_PER_FREE * free
 
     def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether no tenant may use another place, beside the reserved places."""
+        """Return whether the limit has no room for any call beside reservations."""
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:

@@ -82,6 +82,6 @@ class EngineTimes:
         self._iterations = KEEP * self._iterations + period.iterations
         row = period.iterations, period.output_tokens, period.computed_tokens
         self._fit.add(row, lasted_s)
-        token_s = self._fit.last()
+        token_s = self._fit.last_coefficient()
         if token_s is not None and token_s > 0:
             self.token_s = token_s

@@ -630,7 +630,7 @@ class KnownReplica:
             self.leases.note_found(lease_id, found)
 
     def extension_by(self, inference: Inference) -> Extension:
-        """Return the shared beginnings that an inference would keep when other leases end."""
+        """Return the shared KV that an inference would use longer than present leases."""
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return ()
         iterations = inference.expected_footprint().iterations

@@ -158,9 +158,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self._former: Forecast | None = None
-        """Forecast of some of the leases, which are unchanged; the other leases were added
-        since.
-        """
+        """Forecast from before the latest leases were added; its leases have not changed since."""
         self.context_tokens: Tokens = 0
         """KV tokens held now, without unused parts of last blocks."""
         self.full_tokens: Tokens = 0
@@ -255,7 +253,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return 0 if longest is None else longest.prefix.tokens
 
     def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
-        """Return the shared beginnings that would be freed before a lease of this length ends."""
+        """Return the shared KV that a lease of this length would use longer than present leases."""
         found: list[tuple[Tokens, Tokens]] = []
         node = None if self.beginnings is None else self.beginnings.longest(prefixes)
         while node is not None and (end := self._end_of_beginning(node)) < iterations:

@@ -71,11 +71,11 @@ class KeptEnds:
         openers: Iterable[IngressId],
         unfinished: KvTokenTime = 0,
     ) -> None:
-        """Keep the record of an ended application for each ingress with the application open.
+        """Keep a record of an ended application for each ingress that has the application open.
 
         Args:
             application_id: The application.
-            openers: The ingresses with the application open.
+            openers: The ingresses that have the application open.
             unfinished: Service booked for its inferences that have not ended in this scheduler.
         """
         for ingress_id in openers:

@@ -57,7 +57,7 @@ class Lags(Protocol):
 
 
 class Meter(LedgerObserver, Lags, Protocol):
-    """Measures lags from the events of a ledger."""
+    """Measures how far applications lag behind GPS, from the events of a ledger."""
 
 
 class CurrentLags:

@@ -27,8 +27,8 @@ class DecayingFit:
                 sums[place] = KEEP * sums[place] + value * other
         self._weight = KEEP * self._weight + 1
 
-    def last(self) -> float | None:
-        """Return the last coefficient; None if the samples do not determine it.
+    def last_coefficient(self) -> float | None:
+        """Return the coefficient fitted to each sample's last value; None if it is undetermined.
 
         Other coefficients may be undetermined: if their values are proportional in all samples, one
         of them accounts for all.
@@ -37,9 +37,9 @@ class DecayingFit:
         return None if rows is None else rows[-1][-1] / rows[-1][-2]
 
     def _eliminated_rows(self) -> list[list[float]] | None:
-        """Return equations, the last of which has only the last coefficient.
+        """Return eliminated normal equations, of which the last has one unknown coefficient.
 
-        None if the samples do not determine it.
+        None if the samples do not determine this coefficient.
         """
         if self._weight < _LEAST_WEIGHT:
             return None

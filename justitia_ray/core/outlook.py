@@ -211,7 +211,7 @@ class Outlooks:
 
         Args:
             application_ids: The applications.
-            max_age_s: Maximum age of the cached walk over the queue; 0: a new walk.
+            max_age_s: Maximum age of the cached profile of the queue; 0: a new profile.
             now: The driver's clock, from which times are computed; the time of the last event if
                 that is later.
             calibrates: Whether later expectations are calibrated by the outcomes of these. False
@@ -254,9 +254,9 @@ class Outlooks:
     def earliest_start_s(self, inference: Inference) -> Seconds:
         """Return p10 of the seconds until a waiting inference starts; 0 if unknown.
 
-        The cached walk over the queue may be `WALK_KEPT_S` old, because this is called at each
-        submission. If the walk did not reach an inference, it starts after all applications in the
-        walk.
+        The cached profile of the queue may be `WALK_KEPT_S` old, because this is called at each
+        submission. An inference that the profile does not contain is expected to start after all
+        applications in the profile.
         """
         if not self._has_replica():
             return 0.0
@@ -270,9 +270,9 @@ class Outlooks:
     def position(self, inference: Inference) -> int | None:
         """Return the number of applications before that of a waiting inference.
 
-        None: the inference is behind all applications that the walk visits. The cached walk may be
-        a millisecond old for each application in it, so that walks take at most a hundredth of the
-        time.
+        None: the inference is behind all applications in the profile of the queue. The cached
+        profile may be a millisecond old for each waiting application, so that computing profiles
+        takes at most a hundredth of the time.
         """
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))

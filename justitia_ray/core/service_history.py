@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""Start of an inference: the total service S reported until then, and the time."""
+"""Start of an inference, as the total service S reported before the start and the start time."""
 
 _THIN_ABOVE = 64
 

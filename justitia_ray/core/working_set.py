@@ -292,7 +292,7 @@ class WorkingSet:
         return [one for one in self._state.replicas.values() if not one.draining]
 
     def _room_tokens(self, replicas: Iterable[KnownReplica]) -> Tokens:
-        """Return the tokens that leave room for each context to grow by one more turn."""
+        """Return how many KV tokens contexts may fill, so that each can grow by another turn."""
         memory = sum(one.capacity.cache_tokens for one in replicas)
         return int(_FILLED_FRACTION * memory / self._state.context_growth.factor)
 

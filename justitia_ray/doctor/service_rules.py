@@ -556,7 +556,8 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         lambda look: breach_if(
             look.predictor_trouble is not None, "predictor", reason=look.predictor_trouble
         ),
-        "the predictor gives no answer: {reason}; ingresses go by their copy of the class means",
+        "the predictor gives no answer: {reason}; ingresses go by their copy of the mean costs of"
+        " classes",
         "see `serve status` for deployment Predictor, and its log",
     ),
     Rule(

@@ -46,7 +46,7 @@ async def visit(
         for look in before:
             stores.append(open_store(look.seen))  # noqa: PERF401 # `finally` closes the opened ones
         before = await _read_stores(stores, before)
-        await asyncio.sleep(max(interval_s, *map(_saved_within_s, stores, before)))
+        await asyncio.sleep(max(interval_s, *map(_seconds_until_saved, stores, before)))
         after = await _read_stores(stores, await _look_at_service(transport, model))
     finally:
         for store in stores:
@@ -55,7 +55,7 @@ async def visit(
     return list(zip(before, after, strict=True))
 
 
-def _saved_within_s(store: SchedulerStore | None, look: Look) -> Seconds:
+def _seconds_until_saved(store: SchedulerStore | None, look: Look) -> Seconds:
     return 0.0 if store is None or look.store is None else _SAVES * look.store.save_interval_s
 
 

@@ -204,7 +204,7 @@ class BlockPool:
         holding.last = None
 
     def _find_in_chain(self, line: _ChainRuns, start: int, stop: int, pieces: list[Piece]) -> int:
-        """Append the pieces with a chain's blocks from `start` on; return their end."""
+        """Append cached pieces with a chain's blocks from `start` on; return where they end."""
         if line.overlaps:
             while start < stop and (piece := _oldest_piece(line.runs, start, stop)) is not None:
                 pieces.append(piece)

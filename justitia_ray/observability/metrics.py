@@ -439,7 +439,7 @@ RECOGNIZED_TOTAL = Metric(
 PREDICTOR_MISSED_TOTAL = Metric(
     "justitia_predictor_missed_total",
     "Estimates that the predictor did not return in time, so that the ingress used its copy of"
-    " the class means.",
+    " the mean costs of classes.",
     ("replica",),
     set_by="ingress",
 )

@@ -271,7 +271,7 @@ class SchedulerMetrics:
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
         self._has_target = self._has_target or target_drain_s is not None
-        if self._has_target:  # without a target there is no series
+        if self._has_target:  # without a target the gauge is not exported
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:

@@ -91,12 +91,13 @@ _PRIOR_WEIGHT = 5
 
 TOLERANCE = 0.5
 THRESHOLD = 10.0
-"""Tolerance and threshold, in standard deviations.
+"""Tolerance and threshold of the change test, in standard deviations of the prediction errors.
 
-Of 200 runs of 2,000 errors without a change, 1 % raised an alarm if the errors were normal, 3 %
-Laplace, 7 % exponential, 18 % with one in seven of 20 times the cost (CG's form); with a tolerance
-of 0.25 and a threshold of 10, 59 to 93 %. A change by 2 standard deviations was detected after 8
-samples in the median, a change by 3 after 5.
+In 200 runs of 2,000 errors each, without a change, 1 % of the runs raised a false alarm with normal
+errors, 3 % with Laplace errors, 7 % with exponential errors, and 18 % if one application in seven
+costs 20 times as much, as in the class CG. With a tolerance of 0.25 and a threshold of 10, 59 to
+93 % of the runs did. A change by 2 standard deviations was detected after 8 samples in the median,
+a change by 3 after 5.
 """
 
 

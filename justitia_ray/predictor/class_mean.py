@@ -135,7 +135,7 @@ class ClassMeanPredictor:
         return entry_of_class(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:
-        """Return the statistics of a class as JSON, for `restore`.
+        """Return the statistics of one application class as JSON that `restore` accepts.
 
         Raises:
             KeyError: If the class is unknown.
@@ -143,7 +143,7 @@ class ClassMeanPredictor:
         return self._classes[application_class].to_dict()
 
     def all_statistics(self) -> dict[str, dict[str, Any]]:
-        """Return the statistics of every class as JSON, for `restore`."""
+        """Return the statistics of every application class as JSON that `restore` accepts."""
         return {name: known.to_dict() for name, known in self._classes.items()}
 
     def restore(self, classes: Mapping[str, Mapping[str, Any]]) -> None:

@@ -36,8 +36,8 @@ class Mailbox(Generic[Message]):
         if self._messages and self._messages[0][0] <= number <= self.last:
             self._withdrawn.add(number)
 
-    def unread(self, ack: int) -> list[tuple[int, Message]]:
-        """Drop the messages up to number `ack`, and return the unread ones."""
+    def unread_after(self, ack: int) -> list[tuple[int, Message]]:
+        """Return the unread messages after number `ack`, and drop the messages up to `ack`."""
         while self._messages and self._messages[0][0] <= ack:
             self._withdrawn.discard(self._messages.popleft()[0])
         if not self._withdrawn:

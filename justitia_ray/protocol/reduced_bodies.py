@@ -24,7 +24,7 @@ class ReducedBody(NamedTuple):
 
     value: Any
     positions: dict[Place, list[int]]
-    """Positions of a list's items in the original body, by the list's place in the reduced body."""
+    """For each list in the reduced body, by path: positions of its items in the original body."""
 
     def whole_place(self, place: Place) -> Place:
         """Return the place in the original body that corresponds to a place in the reduced body."""

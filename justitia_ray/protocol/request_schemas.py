@@ -45,7 +45,7 @@ class _InvalidPlace(NamedTuple):
 
     path: Place
     words: str
-    """Rest of the message after the place's name: `is 5: a string is allowed`."""
+    """Rest of the error message after the field's name, as in `is 5: a string is allowed`."""
 
 
 class RequestSchemas:

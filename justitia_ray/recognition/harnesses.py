@@ -54,7 +54,7 @@ class Harness:
     """Whether only chunks of a chat reset the client's idle timer, and comments do not."""
 
     def is_marked(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a call's headers contain a mark of the harness.
+        """Return whether a call's headers show that the call is from this harness.
 
         Args:
             headers: Non-empty values by name in lower case.
@@ -97,7 +97,7 @@ def _first_value(headers: Mapping[str, str], names: HeaderNames) -> str | None:
 HARNESSES = (
     # Sub-agents send the run's session id, and an agent id of their own.
     Harness("claude-code", run=("x-claude-code-session-id",), application_class="claude-code"),
-    # pi sends a session id only in Responses calls, or if configured.
+    # The harness pi sends a session id only in calls of the Responses API, or if configured so.
     Harness(
         "pi",
         run=("session-id", "session_id", "x-session-id", "x-session-affinity"),

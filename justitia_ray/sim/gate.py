@@ -151,7 +151,7 @@ class Gate:
         return server.next_admission(max(later, server.instant_after(wait)))
 
     def _may_come_first(self) -> list[Inference]:
-        """Return the inferences that service may put first, without those that fit no sooner.
+        """Return the waiting inferences that may become first, without those larger than another.
 
         Under `peak` a shorter prompt with a shorter output fits no later; if KV is reserved for
         each client, only inferences of the same client are compared.

@@ -35,15 +35,18 @@ def figures(play: Play) -> dict[str, float]:
         "turn_p50_s": percentile(latencies, 50) if latencies else float("nan"),
         "makespan_s": play.elapsed_s,
         "cached_share": play.cached_share,
-        **_by_kind(play),
+        **_figures_by_kind(play),
         "moved_turns": play.moved_turns,
         "sessions": len(ended),
         "errors": len(play.errors),
     }
 
 
-def _by_kind(play: Play) -> dict[str, float]:
-    """Return mean completion and cached share of agents and of single calls, if there are both."""
+def _figures_by_kind(play: Play) -> dict[str, float]:
+    """Return mean completion time and cached share, for agents and for single calls.
+
+    Empty if the play has no single calls.
+    """
     singles = {name for name in play.completion_s if name.startswith(SINGLE)}
     found: dict[str, float] = {}
     if not singles:
@@ -59,7 +62,7 @@ def _by_kind(play: Play) -> dict[str, float]:
 
 
 def kinds_table(pairs: Sequence[Pair]) -> str:
-    """Return mean completion and cached share by kind of session, medians over the repeats.
+    """Return mean completion time and cached share by kind of session: medians over repeats.
 
     Empty if no load has several kinds.
     """

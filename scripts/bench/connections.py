@@ -52,7 +52,7 @@ class Disconnects:
 
 
 class WaitingLoad:
-    """Load of waiting calls on one application."""
+    """Benchmark load: one call occupies all engines, and all other callers wait."""
 
     def __init__(self, target: Target, model: str, seats: int, longest: Tokens) -> None:
         self._target = target

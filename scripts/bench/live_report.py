@@ -228,7 +228,7 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
 
 
 def control_in(arms: Iterable[str]) -> str | None:
-    """Return the name of the control arm; None if the control or `vtc` was not run."""
+    """Return the name of the control arm, a repetition of `vtc`; None unless both were run."""
     return CONTROL.name if {VTC.name, CONTROL.name} <= set(arms) else None
 
 

@@ -60,7 +60,9 @@ class ResidenceFit:
 
 
 def fit_residence(plays: Sequence[Sequence[CallAtReplica]]) -> ResidenceFit:
-    """Fit the costs of an iteration and of a call; deterministic.
+    """Fit the costs of an engine iteration and of a call to the times of calls at replicas.
+
+    Equal plays give equal costs.
 
     Args:
         plays: Each the calls of all replicas of one service while all of them were busy. Plays

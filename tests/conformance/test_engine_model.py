@@ -71,7 +71,7 @@ class CallInBoth:
 
 
 class BothSchedulers:
-    """vLLM's scheduler beside its model."""
+    """Runs the same calls in vLLM's scheduler and in its model, and compares their state."""
 
     def __init__(self, setup: EngineSetup, make_vllm: Callable[[EngineSetup], Any]) -> None:
         self.setup = setup

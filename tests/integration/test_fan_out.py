@@ -16,10 +16,8 @@ from tests.harness.service import ENDLESS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-_CROWD = 1_200
-"""Number of calls above 1,000, the concurrency at which an actor with Ray's defaults blocks for
-good.
-"""
+_CALLERS = 1_200
+"""Number of concurrent calls: more than the 1,000 at which an actor with Ray's defaults blocks."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -70,15 +68,15 @@ async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
             handle.call.remote(
                 "POST", COMPLETIONS, headers, encoded_json(completion(f"caller {i}"))
             )
-            for i in range(_CROWD)
+            for i in range(_CALLERS)
         ]
-        await service.until(lambda s: s["waiting"] == _CROWD, "all of them wait", 120.0)
+        await service.until(lambda s: s["waiting"] == _CALLERS, "all of them wait", 120.0)
     answers = await asyncio.gather(*calls)
 
-    assert [200] * _CROWD == [status for status, _, _ in answers]
-    assert _CROWD == len({json.loads(body)["choices"][0]["text"] for _, _, body in answers})
-    assert _CROWD == len({json.loads(body)["id"] for _, _, body in answers})
-    assert _CROWD == (await state_when_idle(http, "crowd"))["ended"]
+    assert [200] * _CALLERS == [status for status, _, _ in answers]
+    assert _CALLERS == len({json.loads(body)["choices"][0]["text"] for _, _, body in answers})
+    assert _CALLERS == len({json.loads(body)["id"] for _, _, body in answers})
+    assert _CALLERS == (await state_when_idle(http, "crowd"))["ended"]
     await http.post("/v1/applications/crowd/close")
     after = await service.until_idle()
-    assert _CROWD + 2 == after["grants"] - before["grants"]
+    assert _CALLERS + 2 == after["grants"] - before["grants"]

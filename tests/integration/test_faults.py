@@ -186,7 +186,7 @@ async def test_killed_replica_loses_no_unary_call_and_no_stream(
 async def test_replica_killed_between_grant_and_payload_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A stopped process keeps its pull and its leases, but receives no payload."""
+    """A replica is stopped, receives leases, and is killed: each call still runs exactly once."""
     victim = (await service.pulling_replicas())[0]
     process_id = await service.probe(victim, "process_id")
     await service.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")

@@ -16,7 +16,7 @@ from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import count_prompt
 from justitia_ray.serve.engines.prompt_counts import load_model_counter
 from justitia_ray.serve.engines.random_models import materialise_model
-from justitia_ray.serve.engines.vllm_variables import drop_unwanted
+from justitia_ray.serve.engines.vllm_variables import drop_unwanted_variables
 from justitia_ray.units import Tokens
 
 
@@ -31,7 +31,7 @@ async def build_engine(config: AppConfig) -> Engine:
     if engine.kind == "fake":
         return FakeEngine(model.name, **engine.fake.model_dump(), cache_salts=salts)
     os.environ.update(engine.env)  # vLLM and torch read environment variables at import
-    drop_unwanted(os.environ)
+    drop_unwanted_variables(os.environ)
     from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
     path, *adapter_paths = [

@@ -29,7 +29,7 @@ def without_unwanted(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _is_unwanted(name, value)}
 
 
-def drop_unwanted(environment: MutableMapping[str, str]) -> None:
+def drop_unwanted_variables(environment: MutableMapping[str, str]) -> None:
     """Remove variables that would change vLLM's behaviour, with a warning for each."""
     for name, value in list(environment.items()):
         if _is_unwanted(name, value):

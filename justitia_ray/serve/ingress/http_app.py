@@ -28,7 +28,7 @@ from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_res
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
 from justitia_ray.serve.ingress.http_query import how_many
 from justitia_ray.serve.ingress.http_usage import add_usage
-from justitia_ray.serve.ingress.http_what_if import add_what_if
+from justitia_ray.serve.ingress.http_what_if import add_what_if_route
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, description
 from justitia_ray.serve.ingress.predictor_http import add_predictor, predictor_overview
@@ -147,7 +147,7 @@ def build_http_app(
     add_applications(app, models, specs, bodies)
     add_predictor(app, models, bodies)
     add_console(app, models)
-    add_what_if(app, models, bodies)
+    add_what_if_route(app, models, bodies)
     return app
 
 

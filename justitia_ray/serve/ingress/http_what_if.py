@@ -160,7 +160,7 @@ class Estimator:
         return bytes(answer["answer"])
 
 
-def add_what_if(
+def add_what_if_route(
     app: FastAPI, models: ServedModels, bodies: BodyReader, estimator: Estimator | None = None
 ) -> None:
     """Add the route `/v1/console/what-if`.

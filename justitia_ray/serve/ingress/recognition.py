@@ -178,7 +178,7 @@ class ApplicationFinder:
         return answer
 
     async def tell_new_scheduler(self) -> None:
-        """Send the recently used names to a scheduler that has none."""
+        """Send a new scheduler the names by which recent calls found their applications."""
         for tenant, names in (*self._sessions.batches(), *self._conversations.batches()):
             await self._call_directory("restore_names", tenant, names)
 

@@ -7,7 +7,7 @@ from justitia_ray.protocol.inspection import DeploymentFacts
 from justitia_ray.units import Seconds
 
 Details = Mapping[str, Any]
-"""Part of Ray Serve's details, as JSON."""
+"""Description of one deployment, replica or node, with the fields of Ray's JSON."""
 
 _REASON_CHARACTERS = 300
 _STARTING = ("STARTING", "RECOVERING")

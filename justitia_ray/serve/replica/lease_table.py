@@ -59,7 +59,7 @@ class LeaseTable:
         self.held_leases: dict[LeaseId, HeldLease] = {}
         """Leases that are armed or running, by id; read-only for other objects."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
-        """Events on which payloads wait that arrived before their lease was armed, by lease id."""
+        """Events, by lease id, that wake a payload which arrived before its lease was armed."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
         """Reports of ended leases that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()

@@ -168,7 +168,7 @@ class Puller:
         )
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
-        """Return a report of all unconfirmed ends of leases, and of all held leases if that is due.
+        """Return the next report: all ended leases without confirmation and, if due, held leases.
 
         Args:
             now: Current time (loop clock).

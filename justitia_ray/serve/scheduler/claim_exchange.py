@@ -29,17 +29,18 @@ from justitia_ray.units import ApplicationId, Epoch, RequestId, Seconds
 
 logger = logging.getLogger(__name__)
 
-_EVERY_S: Seconds = 1.0
-"""Interval of usage reports to the accounts, and maximum age of a quota's standing (seconds).
+_REPORT_INTERVAL_S: Seconds = 1.0
+"""Seconds between two reports of all usage to the accounts actor, which answers with the quotas.
 
-Exchanges in between cover only claims that are new, decided, waiting or ended.
+Messages in between cover only reservations of quota that are new, decided, waiting or ended.
 """
 _IDLE_S: Seconds = 5.0
-"""Interval of queries for the standings of the quotas while there are no claims (seconds)."""
+"""Seconds between two queries for the state of the quotas while no quota is reserved."""
 _RETRY_S: Seconds = 0.2
 _ANSWER_S: Seconds = 5.0
 _ASK_AGAIN_S: Seconds = 0.1
-"""Interval of requests to the accounts while a claim waits for running inferences to end (seconds).
+"""Seconds between two requests to the accounts actor while a reservation of quota waits for running
+inferences to end.
 """
 _MOST_WAITING_ASKED = 16
 """Maximum number of waiting inferences of an application that are requested at once, in order."""
@@ -184,7 +185,7 @@ class ClaimExchange:
         told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
         answer = await accounts.exchange(told)
         if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # the accounts have restarted, and booked nothing
+            self._accounts_epoch = 0  # the accounts actor has restarted, and recorded nothing
             return
         self._told = None
         self._last_accounts = answer.epoch
@@ -284,14 +285,14 @@ class ClaimExchange:
             tuple(uses),
             tuple(asks),
             self._last_accounts,
-            self.known.age_s(now) >= _EVERY_S,
+            self.known.age_s(now) >= _REPORT_INTERVAL_S,
             survivors,
         )
 
     def _claims_to_exchange(self, now: Seconds) -> list[Claim]:
         """Return the claims that the next message may have to report or request, in order."""
         if now >= self._all_due_at:
-            self._all_due_at = now + _EVERY_S
+            self._all_due_at = now + _REPORT_INTERVAL_S
             for name in self._book.unstored.overdue(now):
                 self._book.report_end(name)
             return list(self._book.claims.values())

@@ -247,7 +247,7 @@ def _replica_facts(
     first: Inference | None,
     now: Seconds,
 ) -> ReplicaFacts:
-    unread = [] if outbox is None else outbox.unread(0)
+    unread = [] if outbox is None else outbox.unread_after(0)
     capacity, since = replica.capacity, replica.drains_since
     return ReplicaFacts(
         address="" if outbox is None or outbox.last_pull is None else outbox.last_pull.address,

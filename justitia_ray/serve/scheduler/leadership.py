@@ -247,7 +247,7 @@ class Term:
         Raises:
             SchedulerSuperseded: If the lead was lost.
         """
-        messages = tuple(outbox.unread(ack))
+        messages = tuple(outbox.unread_after(ack))
         if messages:
             await self.checkpointer.confirm()
         self.check_lead()

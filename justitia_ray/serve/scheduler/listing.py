@@ -74,7 +74,7 @@ def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
     return _as_json(view, outlook, quota_comes_back_s=unopened.comes_back_s)
 
 
-def outlooks(
+def json_outlooks(
     core: SchedulerCore, names: Iterable[ApplicationId], now: Seconds
 ) -> dict[str, dict[str, Any]]:
     """Return the outlooks of live applications, with their tags, for calls of an ingress.

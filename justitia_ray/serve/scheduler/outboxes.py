@@ -90,7 +90,7 @@ class Outbox(Mailbox[Any]):
         if pull.progress is None if last is None else pull.number <= last.number:
             return None
         self.last_pull = pull
-        self.unread(pull.ack)
+        self.unread_after(pull.ack)
         return ReplicaPulled(
             pull.replica_id,
             pull.capacity,

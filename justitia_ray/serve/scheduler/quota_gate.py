@@ -225,12 +225,12 @@ class QuotaGate:
 
     @property
     def held_back(self) -> int:
-        """Number of submissions that wait for the accounts' decision."""
+        """Number of submissions that are held until the accounts actor decides on their quotas."""
         return sum(map(len, self._queues.values()))
 
     @property
     def unopened(self) -> int:
-        """Number of applications that wait for the accounts' decision before they are opened."""
+        """Number of applications that are not opened until the accounts actor decides on quotas."""
         live = self._driver.core.state.applications
         return sum(name not in live for name in self._queues)
 
@@ -462,7 +462,7 @@ class QuotaGate:
     # --- held submissions
 
     def _advance_held(self, name: ApplicationId) -> None:
-        """Admit or refuse the held submissions of an application whose claims are decided.
+        """Admit or refuse an application's held submissions, as far as its quotas were decided.
 
         Inferences may overtake waiting inferences; other submissions keep their order.
         """

@@ -32,8 +32,8 @@ from justitia_ray.serve.scheduler.inspection import SchedulerInspector
 from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.serve.scheduler.listing import (
     application_with_outlook,
+    json_outlooks,
     listing,
-    outlooks,
     unopened_view,
 )
 from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
@@ -159,7 +159,7 @@ class SchedulerService:
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
         """Return the outlooks of the live applications among the given ones; see `listing`."""
         term = await self.term.admit_caller()
-        return outlooks(self.term.informed_core(), application_ids, term.driver.now())
+        return json_outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
     async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
         """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
@@ -228,7 +228,7 @@ class SchedulerService:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))
             outbox = outboxes.of_ingress(ingress_id)
             self._note_read(outbox, ack)
-            outbox.unread(ack)
+            outbox.unread_after(ack)
             if not await outbox.wait(LONG_POLL_S):
                 return IngressMail(term.epoch)
             if ingress_id not in outboxes.forgotten:
@@ -473,7 +473,7 @@ class SchedulerService:
             term.epoch,
             messages,
             addresses=addresses,
-            standings=self._standings_for(messages) if term.gate.has_quotas else {},
+            standings=self._quotas_of_granted(messages) if term.gate.has_quotas else {},
             positions=positions,
         )
 
@@ -493,10 +493,10 @@ class SchedulerService:
                 positions[item.request_id] = position
         return positions
 
-    def _standings_for(
+    def _quotas_of_granted(
         self, messages: tuple[tuple[int, IngressMessage], ...]
     ) -> dict[ClientId, tuple[LimitStanding, ...]]:
-        """Return the limits of the tenants whose inferences are granted in the messages."""
+        """Return the quotas, with remaining amounts, of tenants with a lease in the messages."""
         gate, state = self.term.gate, self.term.driver.core.state
         granted = (
             state.inferences.get(message.request_id)

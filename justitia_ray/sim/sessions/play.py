@@ -61,7 +61,7 @@ class SessionResult:
     turns_under_load: int = 0
     """Number of turns that ended before the last session began."""
     under_load_s: Seconds = 0.0
-    """Time at which the last session began."""
+    """Seconds from the start of the run until the last session began."""
     prompt_tokens: Tokens = 0
     cached_tokens: Tokens = 0
     preemptions: int = 0

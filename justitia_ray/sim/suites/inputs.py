@@ -250,7 +250,7 @@ class Input:
 
 
 def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
-    """Return the inputs of a class, at least one, in a constant order.
+    """Return the inputs of an application class: at least one, and always in the same order.
 
     Args:
         data_dir: Directory with `apps/CLASS.jsonl`. None: real texts from the Python installation

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = "SCRIPTS_OF_HARNESSES"
-"""Environment variable of an engine's process with the path of the scripts."""
+"""Environment variable that gives an engine's process the path of the model's scripts."""
 ROLES = ("system", "user", "assistant", "tool")
 """Roles, each marked in the prompt by a token `<|ROLE|>`."""
 TITLE = '{"title": "Words of a script", "isNewTopic": false}'

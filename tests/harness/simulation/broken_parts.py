@@ -38,9 +38,9 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 class _HastyLine(Outbox):
     """Broken outbox that treats delivered messages as read by the receiver."""
 
-    def unread(self, ack: int) -> list[tuple[int, Any]]:
-        unread = super().unread(ack)
-        super().unread(self.last)
+    def unread_after(self, ack: int) -> list[tuple[int, Any]]:
+        unread = super().unread_after(ack)
+        super().unread_after(self.last)
         return unread
 
 
@@ -176,7 +176,7 @@ class _SessionThatSendsOnce(SchedulerSession):
 
 
 class _SessionWithoutReason(SchedulerSession):
-    """Broken session that does not ask why a lease that it returns had ended."""
+    """Broken session that returns a lease and does not read why the lease had ended."""
 
     async def _read_reason(self, asked: Any) -> Answer:
         return Answer()
@@ -269,7 +269,7 @@ class Broken:
     check: str
     """Name of the rule that the mistake breaks."""
     shape: Callable[[Plan], Plan] = lambda plan: plan
-    """Function that makes a plan likely to find the mistake."""
+    """Changes a drawn plan so that its simulation is likely to find the mistake."""
 
     def find(self) -> SimulationRun | None:
         """Return the first simulation that finds the mistake; None if no seed finds it."""

@@ -26,8 +26,8 @@ from justitia_ray.units import (
 )
 
 METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
-_TWO = 2
-"""Least number of leaders when one of them has died."""
+_LEADERS_AFTER_A_DEATH = 2
+"""Minimum number of schedulers that have led if one of them has died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class UseRecorder:
         Included are schedulers that died before the answer, and applications that returned after
         such deaths.
         """
-        if len(self.terms) < _TWO:
+        if len(self.terms) < _LEADERS_AFTER_A_DEATH:
             return 0
         kept = self._kept_claims[tenant] if unit is Unit.APPLICATIONS else 0
         return kept + sum(

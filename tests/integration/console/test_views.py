@@ -143,7 +143,7 @@ async def test_shares_view_shows_the_tenant_tree_with_quotas_and_history(
     )
     await page.get_by_role("button", name="Used shares: show as table").click()
     past = page.get_by_label("Used shares", exact=True).get_by_role("row")
-    # The full frame of second 30 has a past share for every five seconds.
+    # Shares are recorded every five seconds: the page opens at second 30, with seven of them.
     await expect(past).to_have_count(1 + 7)
     await expect(past.nth(1)).to_contain_text("0.0 s66 %22 %22 %")
 

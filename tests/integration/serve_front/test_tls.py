@@ -26,7 +26,7 @@ Caller = Callable[..., httpx.AsyncClient]
 _TOKENS = 20
 
 
-async def test_caller_that_trusts_the_authority_is_answered(
+async def test_caller_that_trusts_the_certificate_authority_is_answered(
     cluster: FrontCluster, caller: Caller
 ) -> None:
     """Unary and streamed answers arrive, and a stream is not held back until its end."""
@@ -43,7 +43,7 @@ async def test_caller_that_trusts_the_authority_is_answered(
     assert set() == cluster.haproxy_process_ids()
 
 
-async def test_caller_that_trusts_another_authority_sends_nothing(
+async def test_caller_that_trusts_another_certificate_authority_sends_nothing(
     caller: Caller, tmp_path: Path
 ) -> None:
     """A server that impersonates the service must not receive prompts."""

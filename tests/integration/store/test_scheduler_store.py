@@ -31,7 +31,7 @@ async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[SchedulerStor
     await store.aclose()
 
 
-def _redis_milliseconds(raw: redis.Redis) -> int:
+def _redis_time_ms(raw: redis.Redis) -> int:
     seconds, microseconds = raw.time()
     return int(1000 * seconds + microseconds // 1000)
 
@@ -60,7 +60,7 @@ async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedule
     first, second = await store.become_leader(), await store.become_leader()
     raw.delete(keys.schema, keys.epoch, keys.leader)
     put_back = await store.save(first, None, {}, ())
-    await eventually(lambda: _redis_milliseconds(raw) > second, "a millisecond has passed")
+    await eventually(lambda: _redis_time_ms(raw) > second, "a millisecond has passed")
 
     assert not put_back
     assert str(first) == raw.get(keys.epoch)
@@ -74,7 +74,7 @@ async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
     known = await store.become_leader()
     since_ms = 1000 * raw.time()[0]
     raw.delete(keys.schema, keys.epoch, keys.leader)
-    await eventually(lambda: _redis_milliseconds(raw) > known, "a millisecond has passed")
+    await eventually(lambda: _redis_time_ms(raw) > known, "a millisecond has passed")
 
     assert since_ms <= known < await store.become_leader()
 

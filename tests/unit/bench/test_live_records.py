@@ -78,7 +78,7 @@ TWO_STAGES = played_application(
 )
 
 
-def test_recorded_inference_depends_on_ended_ones_and_has_tool_time() -> None:
+def test_replayed_inference_waits_for_ended_inferences_and_tool_time() -> None:
     """The simulator must start no stage before its predecessor has ended and the tool has run."""
     [workload] = as_workload([TWO_STAGES])
 

@@ -112,7 +112,7 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_loads_keep_calls_after_trimming_both_ends(quick: bool) -> None:
-    """A rate leaves out as many calls as there are callers at both ends of the load."""
+    """Calls are left when one call of each caller is dropped at the start and at the end."""
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

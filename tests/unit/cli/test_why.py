@@ -84,7 +84,7 @@ def test_top_shows_the_memory_that_an_application_lacks(
     assert "working_set, 41,000 tokens short" in capsys.readouterr().out
 
 
-def test_why_covers_each_queue_of_the_application(
+def test_why_explains_an_application_at_each_of_its_models(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An application may run at one model and wait at another."""

@@ -6,188 +6,192 @@ from justitia_ray.console.lanes import LOOKS_KEPT, MERGED_S
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
 from justitia_ray.protocol.console import Bar, BarKind
-from tests.unit.console.watched import WatchedCore
+from tests.unit.console.recorded_core import RecordedCore
 
 M = 1_000
 
 
 @pytest.fixture
-def watched_core() -> WatchedCore:
-    """Return a watched core with one replica of 1,000 tokens."""
-    core = WatchedCore()
+def recorded_core() -> RecordedCore:
+    """Return a core that is recorded for the console, with one replica of 1,000 KV tokens."""
+    core = RecordedCore()
     core.pull(kv=M)
     return core
 
 
-def start_inference(core: WatchedCore, name: str, *, prompt: int = 100, output: int = 50) -> str:
+def start_inference(core: RecordedCore, name: str, *, prompt: int = 100, output: int = 50) -> str:
     """Submit an inference to the application of this name and return its lease id."""
     core.open(name, 10_000)
     core.submit(f"of {name}", name, prompt=prompt, output=output)
     return core.lease_of(f"of {name}")
 
 
-def sorted_bars(core: WatchedCore) -> list[Bar]:
+def sorted_bars(core: RecordedCore) -> list[Bar]:
     return sorted(core.frame().bars)
 
 
-def test_bar_starts_with_the_grant_and_ends_with_the_last_report(watched_core: WatchedCore) -> None:
-    lease = start_inference(watched_core, "a")
-    began_at = watched_core.now
-    watched_core.look()
-    (bar,) = sorted_bars(watched_core)
+def test_bar_starts_with_the_grant_and_ends_with_the_last_report(
+    recorded_core: RecordedCore,
+) -> None:
+    lease = start_inference(recorded_core, "a")
+    began_at = recorded_core.now
+    recorded_core.look()
+    (bar,) = sorted_bars(recorded_core)
     assert bar == Bar(bar.id, "r0", "a", BarKind.RUN, began_at, None, 100)
 
-    watched_core.now += 0.5
-    watched_core.pull(finished={lease: 50}, kv=M)
-    ended_at = watched_core.now
-    watched_core.look()
+    recorded_core.now += 0.5
+    recorded_core.pull(finished={lease: 50}, kv=M)
+    ended_at = recorded_core.now
+    recorded_core.look()
 
-    (ended,) = sorted_bars(watched_core)
+    (ended,) = sorted_bars(recorded_core)
     assert (ended.id, ended.start, ended.end) == (bar.id, began_at, ended_at)
 
 
-def test_call_between_two_frames_leaves_a_bar(watched_core: WatchedCore) -> None:
-    watched_core.look()
-    lease = start_inference(watched_core, "a")
-    watched_core.now += 0.2
-    watched_core.pull(finished={lease: 10}, kv=M)
-    watched_core.look()
+def test_call_between_two_frames_leaves_a_bar(recorded_core: RecordedCore) -> None:
+    recorded_core.look()
+    lease = start_inference(recorded_core, "a")
+    recorded_core.now += 0.2
+    recorded_core.pull(finished={lease: 10}, kv=M)
+    recorded_core.look()
 
-    (bar,) = sorted_bars(watched_core)
+    (bar,) = sorted_bars(recorded_core)
     assert bar.end is not None
     assert bar.end - bar.start == pytest.approx(0.2)
 
 
-def test_area_of_an_ended_bar_is_its_kv_token_time(watched_core: WatchedCore) -> None:
+def test_area_of_an_ended_bar_is_its_kv_token_time(recorded_core: RecordedCore) -> None:
     """100 prompt tokens and 20 output tokens in 2 s take 110 tokens on average."""
-    watched_core.open("a", 10_000)
-    watched_core.submit("x", "a", prompt=100, output=20)
-    lease = watched_core.lease_of("x")
-    watched_core.now += 1.0
-    watched_core.pull(progress={lease: 10}, kv=M)
-    watched_core.look(0.0)
-    watched_core.now += 1.0
-    watched_core.pull(finished=_finished_lease(lease, prompt=100, output=20), kv=M)
-    watched_core.look()
+    recorded_core.open("a", 10_000)
+    recorded_core.submit("x", "a", prompt=100, output=20)
+    lease = recorded_core.lease_of("x")
+    recorded_core.now += 1.0
+    recorded_core.pull(progress={lease: 10}, kv=M)
+    recorded_core.look(0.0)
+    recorded_core.now += 1.0
+    recorded_core.pull(finished=_finished_lease(lease, prompt=100, output=20), kv=M)
+    recorded_core.look()
 
-    (bar,) = sorted_bars(watched_core)
+    (bar,) = sorted_bars(recorded_core)
     assert bar.kv_tokens == 110
 
 
-def test_calls_of_an_application_on_a_replica_share_a_bar(watched_core: WatchedCore) -> None:
-    watched_core.open("a", 10_000)
+def test_calls_of_an_application_on_a_replica_share_a_bar(
+    recorded_core: RecordedCore,
+) -> None:
+    recorded_core.open("a", 10_000)
     for name in ("x", "y"):
-        watched_core.submit(name, "a", prompt=100, output=50)
-    watched_core.look()
+        recorded_core.submit(name, "a", prompt=100, output=50)
+    recorded_core.look()
 
-    (bar,) = sorted_bars(watched_core)
+    (bar,) = sorted_bars(recorded_core)
     assert bar.kv_tokens == 200
 
 
-def test_short_pause_does_not_end_a_bar(watched_core: WatchedCore) -> None:
-    watched_core.open("a", 10_000)
+def test_short_pause_does_not_end_a_bar(recorded_core: RecordedCore) -> None:
+    recorded_core.open("a", 10_000)
     for number, pause_s in enumerate((0.0, MERGED_S, MERGED_S * 2)):
-        watched_core.now += pause_s
-        watched_core.submit(f"{number}", "a", prompt=100, output=10)
-        lease = watched_core.lease_of(f"{number}")
-        watched_core.now += 0.1
-        watched_core.pull(finished={lease: 10}, kv=M)
-    watched_core.look()
+        recorded_core.now += pause_s
+        recorded_core.submit(f"{number}", "a", prompt=100, output=10)
+        lease = recorded_core.lease_of(f"{number}")
+        recorded_core.now += 0.1
+        recorded_core.pull(finished={lease: 10}, kv=M)
+    recorded_core.look()
 
     lengths = [
-        round(bar.end - bar.start, 3) for bar in sorted_bars(watched_core) if bar.end is not None
+        round(bar.end - bar.start, 3) for bar in sorted_bars(recorded_core) if bar.end is not None
     ]
     assert lengths == [0.2 + MERGED_S, 0.1]
 
 
-def test_bar_is_split_where_its_height_changes_much(watched_core: WatchedCore) -> None:
-    lease = start_inference(watched_core, "a", prompt=100, output=400)
-    watched_core.look()
-    watched_core.pull(progress={lease: 200}, kv=M)
-    watched_core.look()
+def test_bar_is_split_where_its_height_changes_much(recorded_core: RecordedCore) -> None:
+    lease = start_inference(recorded_core, "a", prompt=100, output=400)
+    recorded_core.look()
+    recorded_core.pull(progress={lease: 200}, kv=M)
+    recorded_core.look()
 
-    first, second = sorted_bars(watched_core)
+    first, second = sorted_bars(recorded_core)
     assert first.end == second.start
     assert (second.end, second.kv_tokens) == (None, 300)
 
 
-def test_lost_replica_ends_its_bars_at_the_next_frame(watched_core: WatchedCore) -> None:
-    start_inference(watched_core, "a")
-    watched_core.look()
-    watched_core.handle(ev.ReplicaLost("r0"))
-    watched_core.look()
+def test_lost_replica_ends_its_bars_at_the_next_frame(recorded_core: RecordedCore) -> None:
+    start_inference(recorded_core, "a")
+    recorded_core.look()
+    recorded_core.handle(ev.ReplicaLost("r0"))
+    recorded_core.look()
 
-    assert [bar.end for bar in sorted_bars(watched_core)] == [watched_core.now]
+    assert [bar.end for bar in sorted_bars(recorded_core)] == [recorded_core.now]
 
 
 def test_bars_of_running_calls_start_with_their_grants(
-    watched_core: WatchedCore,
+    recorded_core: RecordedCore,
 ) -> None:
-    start_inference(watched_core, "a")
-    began_at = watched_core.now
-    watched_core.now += 5.0
-    watched_core.watch_from_now()
-    watched_core.look()
+    start_inference(recorded_core, "a")
+    began_at = recorded_core.now
+    recorded_core.now += 5.0
+    recorded_core.watch_from_now()
+    recorded_core.look()
 
-    frame = watched_core.frame()
+    frame = recorded_core.frame()
     assert [bar.start for bar in frame.bars] == [began_at]
     assert frame.recorded_from == began_at + 5.0
 
 
-def test_idle_contexts_of_live_applications_are_held(watched_core: WatchedCore) -> None:
-    watched_core.pull(kv=M, caches=True)
-    lease = start_inference(watched_core, "a")
-    watched_core.pull(progress={lease: 1}, kv=M, caches=True)
-    watched_core.pull(finished=_finished_lease(lease, prompt=100, output=20), kv=M, caches=True)
-    ended_at = watched_core.now
-    watched_core.look()
+def test_idle_contexts_of_live_applications_are_held(recorded_core: RecordedCore) -> None:
+    recorded_core.pull(kv=M, caches=True)
+    lease = start_inference(recorded_core, "a")
+    recorded_core.pull(progress={lease: 1}, kv=M, caches=True)
+    recorded_core.pull(finished=_finished_lease(lease, prompt=100, output=20), kv=M, caches=True)
+    ended_at = recorded_core.now
+    recorded_core.look()
 
-    held = [bar for bar in sorted_bars(watched_core) if bar.kind is BarKind.HELD]
+    held = [bar for bar in sorted_bars(recorded_core) if bar.kind is BarKind.HELD]
     assert [(bar.start, bar.end) for bar in held] == [(ended_at, None)]
-    assert held[0].kv_tokens == watched_core.core.state.replicas["r0"].contexts.live_tokens
+    assert held[0].kv_tokens == recorded_core.core.state.replicas["r0"].contexts.live_tokens
 
-    watched_core.submit("again", "a", prompt=150, output=10)
-    watched_core.look()
-    held = [bar for bar in sorted_bars(watched_core) if bar.kind is BarKind.HELD]
-    assert [bar.end for bar in held] == [watched_core.now - 1.0]
+    recorded_core.submit("again", "a", prompt=150, output=10)
+    recorded_core.look()
+    held = [bar for bar in sorted_bars(recorded_core) if bar.kind is BarKind.HELD]
+    assert [bar.end for bar in held] == [recorded_core.now - 1.0]
 
 
-def test_changes_since_a_frame_add_up_to_all_bars(watched_core: WatchedCore) -> None:
+def test_changes_since_a_frame_add_up_to_all_bars(recorded_core: RecordedCore) -> None:
     known: dict[int, Bar] = {}
     since = None
     for second in range(20):
-        lease = start_inference(watched_core, f"a{second}", prompt=20 + second)
-        watched_core.look()
-        frame = watched_core.frame(since=since)
+        lease = start_inference(recorded_core, f"a{second}", prompt=20 + second)
+        recorded_core.look()
+        frame = recorded_core.frame(since=since)
         assert frame.is_whole == (since is None)
         known |= {bar.id: bar for bar in frame.bars}
         since = frame.number
         if second % 3:
-            watched_core.pull(finished={lease: 50}, kv=M)
+            recorded_core.pull(finished={lease: 50}, kv=M)
 
-    watched_core.look()
-    known |= {bar.id: bar for bar in watched_core.frame(since=since).bars}
-    assert sorted(known.values()) == sorted_bars(watched_core)
+    recorded_core.look()
+    known |= {bar.id: bar for bar in recorded_core.frame(since=since).bars}
+    assert sorted(known.values()) == sorted_bars(recorded_core)
 
 
-def test_viewer_too_far_behind_gets_all_bars(watched_core: WatchedCore) -> None:
-    watched_core.look()
-    since = watched_core.frame().number
+def test_viewer_too_far_behind_gets_all_bars(recorded_core: RecordedCore) -> None:
+    recorded_core.look()
+    since = recorded_core.frame().number
     for _ in range(LOOKS_KEPT):
-        watched_core.look()
-    assert not watched_core.frame(since=since).is_whole
+        recorded_core.look()
+    assert not recorded_core.frame(since=since).is_whole
 
-    watched_core.look()
-    assert watched_core.frame(since=since).is_whole
+    recorded_core.look()
+    assert recorded_core.frame(since=since).is_whole
 
 
-def test_application_id_of_a_bar_is_sent_once(watched_core: WatchedCore) -> None:
-    lease = start_inference(watched_core, "t|a")
-    watched_core.look()
-    whole = watched_core.frame()
-    watched_core.pull(progress={lease: 5}, kv=M)
-    watched_core.look()
-    later = watched_core.frame(since=whole.number)
+def test_application_id_of_a_bar_is_sent_once(recorded_core: RecordedCore) -> None:
+    lease = start_inference(recorded_core, "t|a")
+    recorded_core.look()
+    whole = recorded_core.frame()
+    recorded_core.pull(progress={lease: 5}, kv=M)
+    recorded_core.look()
+    later = recorded_core.frame(since=whole.number)
 
     assert set(whole.labels) == {"t|a"}
     assert [bar.kv_tokens for bar in later.bars] == [105]

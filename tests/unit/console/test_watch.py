@@ -11,7 +11,7 @@ from justitia_ray.console.watch import SHARES_EVERY_S
 from justitia_ray.core.outlook import Reason
 from justitia_ray.protocol.console import ShareRow
 from justitia_ray.protocol.status import Counts
-from tests.unit.console.watched import WatchedCore
+from tests.unit.console.recorded_core import RecordedCore
 
 OTHER = "secret"
 """Tenant that `acme` must not see."""
@@ -31,9 +31,9 @@ def share_row(node: str, used: float) -> ShareRow:
 
 
 @pytest.fixture
-def watched_core() -> WatchedCore:
+def recorded_core() -> RecordedCore:
     """Return a core with one replica, where an application of each tenant runs and others wait."""
-    core = WatchedCore()
+    core = RecordedCore()
     core.pull(kv=250)
     for tenant in ("acme", OTHER):
         for number, seconds in enumerate((3.0, 5.0)):
@@ -46,8 +46,8 @@ def watched_core() -> WatchedCore:
     return core
 
 
-def test_frame_of_an_operator_has_all_applications(watched_core: WatchedCore) -> None:
-    frame = watched_core.frame()
+def test_frame_of_an_operator_has_all_applications(recorded_core: RecordedCore) -> None:
+    frame = recorded_core.frame()
 
     assert {bar.application for bar in frame.bars} == {"acme|acme-0", "acme|acme-1"}
     assert [row.application for row in frame.queue.rows[:2]] == [
@@ -62,9 +62,11 @@ def test_frame_of_an_operator_has_all_applications(watched_core: WatchedCore) ->
     assert (frame.ages.p50_s, frame.ages.oldest_s) == (9.0, 9.0)
 
 
-def test_frame_of_a_tenant_only_counts_foreign_applications(watched_core: WatchedCore) -> None:
+def test_frame_of_a_tenant_only_counts_foreign_applications(
+    recorded_core: RecordedCore,
+) -> None:
     """A tenant sees neither names, ids nor times of foreign applications, nor sums of them."""
-    frame = watched_core.frame("acme")
+    frame = recorded_core.frame("acme")
     told = msgspec.json.encode(frame).decode()
 
     assert OTHER not in told
@@ -86,14 +88,14 @@ def test_frame_of_a_tenant_only_counts_foreign_applications(watched_core: Watche
 
 
 def test_foreign_application_changes_only_the_counts_of_a_tenants_frame(
-    watched_core: WatchedCore,
+    recorded_core: RecordedCore,
 ) -> None:
     """Start and end of a foreign application must not be visible."""
-    before = msgspec.to_builtins(watched_core.frame("acme"))
-    watched_core.open(f"{OTHER}|more", 1_000, tenant=OTHER)
-    watched_core.submit("more", f"{OTHER}|more", prompt=10, output=10)
-    watched_core.look(0.0)
-    after = msgspec.to_builtins(watched_core.frame("acme"))
+    before = msgspec.to_builtins(recorded_core.frame("acme"))
+    recorded_core.open(f"{OTHER}|more", 1_000, tenant=OTHER)
+    recorded_core.submit("more", f"{OTHER}|more", prompt=10, output=10)
+    recorded_core.look(0.0)
+    after = msgspec.to_builtins(recorded_core.frame("acme"))
 
     assert after["others"] == before["others"] | {"applications": 3, "waiting": 3}
     for name in ("others", "number"):
@@ -101,16 +103,16 @@ def test_foreign_application_changes_only_the_counts_of_a_tenants_frame(
     assert after == before
 
 
-def test_tenant_with_a_longer_name_is_another_tenant(watched_core: WatchedCore) -> None:
-    watched_core.open("acme-2|own", 1_000, tenant="acme-2")
-    watched_core.look()
+def test_tenant_with_a_longer_name_is_another_tenant(recorded_core: RecordedCore) -> None:
+    recorded_core.open("acme-2|own", 1_000, tenant="acme-2")
+    recorded_core.look()
 
-    assert watched_core.frame("acme").own.applications == 2
-    assert watched_core.frame("acme-2").own.applications == 1
+    assert recorded_core.frame("acme").own.applications == 2
+    assert recorded_core.frame("acme-2").own.applications == 1
 
 
 def test_frame_has_the_first_queue_rows_and_counts_the_rest() -> None:
-    core = WatchedCore()
+    core = RecordedCore()
     for number in range(6):
         core.open(f"t|{number}", 1_000 + number, tenant="t")
         core.submit(f"of {number}", f"t|{number}")
@@ -129,44 +131,46 @@ def test_every_waiting_reason_has_a_text() -> None:
     assert why("quota:acme/search") == "a quota has nothing left: acme/search"
 
 
-def test_frames_leave_later_expectations_unchanged(watched_core: WatchedCore) -> None:
+def test_frames_leave_later_expectations_unchanged(recorded_core: RecordedCore) -> None:
     """The scheduler refuses deadlines by calibrated expectations, which viewers must not change."""
-    outlooks = watched_core.core.outlooks
+    outlooks = recorded_core.core.outlooks
     before = dict(outlooks._expected), dict(outlooks._expected_ends)
     for _ in range(5):
-        watched_core.look()
-        assert watched_core.frame().queue.rows[0].expected_start_s is not None
+        recorded_core.look()
+        assert recorded_core.frame().queue.rows[0].expected_start_s is not None
 
     assert (dict(outlooks._expected), dict(outlooks._expected_ends)) == before
 
 
-def test_shares_are_recorded_every_few_seconds(watched_core: WatchedCore) -> None:
+def test_shares_are_recorded_every_few_seconds(recorded_core: RecordedCore) -> None:
     for _ in range(12):
-        watched_core.look()
-    past = watched_core.frame().shares_past
+        recorded_core.look()
+    past = recorded_core.frame().shares_past
 
     assert [one.at - past[0].at for one in past] == [0.0, SHARES_EVERY_S, 2 * SHARES_EVERY_S]
-    assert not watched_core.frame(since=watched_core.frame().number).shares_past
+    assert not recorded_core.frame(since=recorded_core.frame().number).shares_past
 
 
 def test_plan_starts_waiting_calls_in_order_when_memory_becomes_free(
-    watched_core: WatchedCore,
+    recorded_core: RecordedCore,
 ) -> None:
     """Both running calls end after 20 iterations, and then the two waiting calls have room."""
-    iteration_s = watched_core.core.outlooks.iteration_s
-    first, second = planned_bars(watched_core.core, watched_core.now)
+    iteration_s = recorded_core.core.outlooks.iteration_s
+    first, second = planned_bars(recorded_core.core, recorded_core.now)
 
     assert [first.application, second.application] == [f"{OTHER}|{OTHER}-0", f"{OTHER}|{OTHER}-1"]
-    assert first.start == second.start == pytest.approx(watched_core.now + 20 * iteration_s)
+    assert first.start == second.start == pytest.approx(recorded_core.now + 20 * iteration_s)
     assert first.end == pytest.approx(first.start + 20 * iteration_s)
     assert first.kv_tokens == 100
 
 
-def test_plan_ends_where_no_replica_can_take_the_next_call(watched_core: WatchedCore) -> None:
-    watched_core.pull(kv=250, draining=True)
+def test_plan_ends_where_no_replica_can_take_the_next_call(
+    recorded_core: RecordedCore,
+) -> None:
+    recorded_core.pull(kv=250, draining=True)
 
-    assert planned_bars(watched_core.core, watched_core.now) == []
+    assert planned_bars(recorded_core.core, recorded_core.now) == []
 
 
-def test_plan_has_a_maximum_length(watched_core: WatchedCore) -> None:
-    assert len(planned_bars(watched_core.core, watched_core.now, most=1)) == 1
+def test_plan_has_a_maximum_length(recorded_core: RecordedCore) -> None:
+    assert len(planned_bars(recorded_core.core, recorded_core.now, most=1)) == 1

@@ -15,7 +15,7 @@ from justitia_ray.protocol.console_answers import Times, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
 from justitia_ray.sim.settings import RunSettings
 from tests.harness.console.recorded import constant_engine, nine_class_applications, record_run
-from tests.unit.console.watched import WatchedCore
+from tests.unit.console.recorded_core import RecordedCore
 
 ITERATION_S = 0.02
 
@@ -182,7 +182,7 @@ def test_invalid_question_is_answered_with_an_error() -> None:
 
 
 def test_only_applications_recorded_from_their_arrival_are_replayed() -> None:
-    core = WatchedCore()
+    core = RecordedCore()
     core.pull()
     core.open("t|before", 100, tenant="t")
     core.submit("x", "t|before")
@@ -202,7 +202,7 @@ def test_only_applications_recorded_from_their_arrival_are_replayed() -> None:
 
 
 def test_empty_recording_is_no_history() -> None:
-    core = WatchedCore()
+    core = RecordedCore()
     core.pull()
 
     assert history_of(core.core, core.watch, "m", {}, core.now, 60.0) is None

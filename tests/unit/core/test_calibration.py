@@ -60,8 +60,8 @@ def test_eight_of_ten_waits_end_between_p10_and_p90(deviation: float) -> None:
     assert within / (rounds - known) == pytest.approx(0.8, abs=0.03)
 
 
-def test_delay_is_learned_before_a_wait_has_ended() -> None:
-    """If every engine stops no wait ends, and p90 must still rise."""
+def test_unfinished_waits_raise_the_expected_wait() -> None:
+    """If all engines stop, no wait ends, and p90 of the expected wait must still rise."""
     calibration = learn_outcomes([1.0] * 200)
     before = calibration.quantiles(10.0).p90
     for number in range(5):

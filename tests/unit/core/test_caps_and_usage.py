@@ -85,7 +85,7 @@ def test_deprioritised_application_gets_its_weight_back() -> None:
 
 
 def test_usage_counts_each_report_once() -> None:
-    """Repeated reports of progress and ends are not counted again; nor is the prompt."""
+    """Repeated reports of progress and of ends add nothing to the usage of a tenant."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=3)

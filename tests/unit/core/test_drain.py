@@ -61,7 +61,7 @@ class CallerBurst:
     says_so: bool = True
     """Whether callers declare their retries."""
     constant_s: Seconds | None = None
-    """Retry-After of all callers, in seconds; None gives each caller a retry slot."""
+    """Retry-After of all callers, in seconds; None gives each caller its own time."""
     refused: list[_Caller] = field(default_factory=list)
     freed: list[Seconds] = field(default_factory=list)
     """Times of departures since the burst."""
@@ -226,7 +226,7 @@ def test_newcomers_do_not_take_the_places_of_refused_callers_that_return(burst: 
     assert silent.part_admitted_at_first_retry < 0.7
 
 
-def test_place_is_reserved_from_a_callers_retry_slot_until_it_is_overdue() -> None:
+def test_place_in_the_queue_is_reserved_from_a_callers_retry_time_until_it_is_overdue() -> None:
     """A refused caller that never returns keeps a place in the queue empty for seconds only."""
     drain = _drain_with_departures(10.0, 30.0)
     wait_s = drain.retry_after("t", 30.0)
@@ -237,8 +237,8 @@ def test_place_is_reserved_from_a_callers_retry_slot_until_it_is_overdue() -> No
     assert Places() == drain.kept("t", late_s + 1.1)
 
 
-def test_returning_caller_uses_up_a_reserved_place_or_a_future_retry_slot() -> None:
-    """Each retry slot counts once; a caller that falsely declares a retry is a newcomer."""
+def test_each_refused_call_is_expected_to_be_retried_once() -> None:
+    """After two refusals a third declared retry counts as a new call."""
     drain = _drain_with_departures(10.0, 30.0)
     waits = [drain.retry_after("t", 30.0) for _ in range(2)]
     now = 30.0 + (waits[0] + waits[1]) / 2
@@ -284,8 +284,8 @@ def _drain_with_departures(
     return drain
 
 
-def test_each_refused_caller_gets_a_later_retry_slot() -> None:
-    """Retry slots follow each other as fast as places become free: a little under ten a second."""
+def test_each_refused_caller_gets_a_later_retry_time() -> None:
+    """Retry times follow each other as fast as places become free: a little under ten a second."""
     drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("t", 20.0) for _ in range(100)]
 
@@ -293,8 +293,8 @@ def test_each_refused_caller_gets_a_later_retry_slot() -> None:
     assert 10.0 < waits[-1] < 11.0
 
 
-def test_past_retry_slots_are_given_again() -> None:
-    """Callers whose retry slot is past, whether they returned or not, delay no later caller."""
+def test_past_retry_times_are_assigned_again() -> None:
+    """Callers whose retry time is past, whether they returned or not, delay no later caller."""
     drain = _drain_with_departures(10.0, 20.0)
     first = drain.retry_after("t", 20.0)
     for _ in range(50):
@@ -325,7 +325,7 @@ def test_refused_caller_waits_until_a_free_place_is_likely() -> None:
     assert 0.9 < 1 - math.exp(-10 * waits[1]) < 0.95
 
 
-def test_no_slot_is_given_beyond_the_horizon() -> None:
+def test_no_retry_time_is_assigned_beyond_the_horizon() -> None:
     """OpenAI's client gives up at longer waits, and the slot need not be stored."""
     drain = Drain()
     waits = [drain.retry_after("t", 0.0) for _ in range(1_000)]

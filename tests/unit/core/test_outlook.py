@@ -129,10 +129,10 @@ def test_expected_wait_includes_later_stages_of_earlier_applications(
     assert 1_000 == read_outlook(full_driver).ahead_kv_token_time
 
 
-def test_closed_application_needs_only_its_waiting_inferences(
+def test_closed_application_counts_as_ahead_only_with_its_waiting_inferences(
     full_driver: CoreDriver,
 ) -> None:
-    """The owner of a closed application submits no more."""
+    """A closed application submits no more inferences, whatever cost was predicted."""
     submit_waiting(full_driver, "small", cost=1_000)
     full_driver.handle(ev.ApplicationClosed("small"))
     submit_waiting(full_driver, "a", cost=50_000)
@@ -143,7 +143,7 @@ def test_closed_application_needs_only_its_waiting_inferences(
 def test_expected_wait_includes_later_stages_of_running_applications(
     full_driver: CoreDriver,
 ) -> None:
-    """An application between its stages has no place in the queue, but precedes others."""
+    """An application between its stages is not in the queue, but precedes others."""
     before = CoreDriver()
     before.open("runs", 900)
     before.submit("x", "runs")

@@ -231,7 +231,7 @@ def test_queue_order_is_kept_across_the_restart(
     old_scheduler: CoreDriver, new_scheduler: CoreDriver
 ) -> None:
     """The tag is kept, and inferences are in the order of their first submission."""
-    new_scheduler.open("a", 1)  # the ingress opens it again; its tag is stored
+    new_scheduler.open("a", 1)  # the ingress opens application a again, whose tag is stored
     new_scheduler.open("later", 2000)
     new_scheduler.submit("l", "later")
     new_scheduler.submit("y", resubmitted=True, age_s=0.9)

@@ -303,8 +303,8 @@ def test_refused_caller_is_admitted_before_a_new_one() -> None:
     assert TenantQuota().admits("t", now, is_retry=None)
 
 
-def test_at_most_a_quarter_of_a_limit_is_reserved_for_refused_callers() -> None:
-    """Refused callers that never return keep out others only briefly and partly."""
+def test_reservations_for_refused_callers_take_at_most_a_quarter_of_a_limit() -> None:
+    """After 1,000 refusals 55 new calls of a tenant still fit under a limit of 100."""
     quota = TenantQuota(100)
     for _ in range(1_000):
         quota.next_slot("t", 0.0)

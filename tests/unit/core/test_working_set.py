@@ -99,7 +99,7 @@ def test_idle_context_counts_for_a_limited_time() -> None:
     assert ["second1"] == granted(report_and_ask(driver))
 
 
-def test_end_of_the_earlier_application_frees_its_place_at_once() -> None:
+def test_end_of_the_earlier_application_frees_its_context_at_once() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
@@ -231,7 +231,7 @@ def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
     assert ["first2"] == granted(again)
 
 
-def test_started_application_keeps_its_place_for_four_times_its_charge() -> None:
+def test_started_application_keeps_its_position_for_four_times_its_charge() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     for turn, prompt in enumerate((6500, 7000, 7500), start=2):
@@ -242,7 +242,7 @@ def test_started_application_keeps_its_place_for_four_times_its_charge() -> None
     assert ["second1"] == granted(ended)
 
 
-def test_application_whose_context_was_evicted_has_no_place() -> None:
+def test_application_whose_context_was_evicted_loses_its_position_in_the_order() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     contexts = driver.core.state.replicas["r0"].contexts
     for context in [*contexts.of("first")]:
@@ -260,8 +260,8 @@ def test_application_that_has_not_started_waits_behind_the_first_in_order() -> N
     assert driver.inference("third1").lease_id is None
 
 
-def test_started_application_precedes_only_later_starts() -> None:
-    """A smaller application that arrives later still precedes all started ones."""
+def test_started_application_does_not_delay_a_smaller_one_that_arrives_later() -> None:
+    """The idle context of a started application delays only applications behind it in the order."""
     driver = core_with_running_lease(costs=OUTRUN)
     driver.open("small", 1_000)
     driver.submit("second1", "second", prompt=3000)

@@ -40,7 +40,7 @@ BUSY = {"leases": {"a": 1}}
 
 
 def fleet_sample(at: float, target: int, took_s: float = 0.0, **states: str) -> FleetSample:
-    """Return an observation of Serve's replicas; without states, all wanted ones run."""
+    """Return a sample of replica states; without `states` all `target` replicas are running."""
     found = states or dict.fromkeys(list(PIDS)[:target], "RUNNING")
     return FleetSample(at, at - took_s, target, found)
 

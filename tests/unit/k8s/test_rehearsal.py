@@ -31,7 +31,7 @@ INSTALL = "helm install justitia k8s/chart --namespace justitia"
 
 
 def readme_values() -> str:
-    """Return the values that the chart's page shows."""
+    """Return the example of values in the README of the Helm chart."""
     text = CHART_README.read_text(encoding="utf-8")
     return text.split("<!-- own values -->\n```yaml\n")[1].partition("```")[0]
 

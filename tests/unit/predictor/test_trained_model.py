@@ -24,8 +24,8 @@ def test_best_shift_minimises_the_mean_relative_error() -> None:
     assert mean_error(best) == min(mean_error(guess) for guess in [1.0, *np.linspace(0.5, 12, 200)])
 
 
-def test_shift_of_few_errors_is_averaged_with_no_shift() -> None:
-    """The best shift of ten errors is itself uncertain."""
+def test_few_errors_shift_predictions_only_in_part() -> None:
+    """Half of the best shift is applied if only 20 errors are known."""
     raw = np.zeros(20)
     costs = np.full(20, math.log(4.0))
 

@@ -50,7 +50,7 @@ def test_other_console_answers_survive_encoding_and_decoding() -> None:
         assert read_answer(kind, told, "answer") == answer
 
 
-def test_first_frame_and_its_changes_add_up_to_the_last_whole_frame() -> None:
+def test_console_updates_add_up_to_the_bars_of_a_complete_message() -> None:
     bars = {bar.id: bar for bar in SERVICE.frame(60).bars}
     for second in range(61, 91):
         bars |= {bar.id: bar for bar in SERVICE.frame(second, is_whole=False).bars}

@@ -8,20 +8,20 @@ def test_message_is_kept_until_its_reader_acknowledges_it() -> None:
     mailbox.put("a")
     mailbox.put("b")
 
-    assert [(1, "a"), (2, "b")] == mailbox.unread(0) == mailbox.unread(0)
-    assert [(2, "b")] == mailbox.unread(1)
+    assert [(1, "a"), (2, "b")] == mailbox.unread_after(0) == mailbox.unread_after(0)
+    assert [(2, "b")] == mailbox.unread_after(1)
     assert 1 == len(mailbox)
-    assert [] == mailbox.unread(2)
+    assert [] == mailbox.unread_after(2)
 
 
 def test_message_number_is_never_used_twice() -> None:
     """A reader would take the second message of a number for the first."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
-    mailbox.unread(1)
+    mailbox.unread_after(1)
     mailbox.put("b")
 
-    assert [(2, "b")] == mailbox.unread(1)
+    assert [(2, "b")] == mailbox.unread_after(1)
 
 
 def test_withdrawn_message_is_not_sent() -> None:
@@ -30,8 +30,8 @@ def test_withdrawn_message_is_not_sent() -> None:
         mailbox.put(message)
     mailbox.withdraw(2)
 
-    assert [(1, "a"), (3, "c")] == mailbox.unread(0)
-    assert [(3, "c")] == mailbox.unread(1)
+    assert [(1, "a"), (3, "c")] == mailbox.unread_after(0)
+    assert [(3, "c")] == mailbox.unread_after(1)
     assert 1 == len(mailbox)
 
 
@@ -40,13 +40,13 @@ def test_acknowledged_message_cannot_be_withdrawn() -> None:
     for message in ("a", "b", "c"):
         mailbox.put(message)
     mailbox.withdraw(2)
-    mailbox.unread(2)
+    mailbox.unread_after(2)
     mailbox.withdraw(1)
 
     assert 1 == len(mailbox)
     mailbox.withdraw(3)
     assert not mailbox
-    assert [] == mailbox.unread(2)
+    assert [] == mailbox.unread_after(2)
 
 
 def test_message_sent_twice_is_read_once() -> None:

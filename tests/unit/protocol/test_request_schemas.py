@@ -277,7 +277,7 @@ class CountingValidator:
 
 @pytest.fixture
 def counting_schemas(monkeypatch: pytest.MonkeyPatch) -> RequestSchemas:
-    """Return the schemas with a validator that records the values it explains."""
+    """Return request schemas that record the length of each value whose errors they explain."""
     monkeypatch.setattr(request_schemas, "Draft202012Validator", CountingValidator)
     monkeypatch.setattr(CountingValidator, "explained", [])
     return RequestSchemas(json.loads(schema_file("0.32.0").read_text()))

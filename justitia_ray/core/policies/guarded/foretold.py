@@ -59,14 +59,14 @@ class _UrgencyRates(NamedTuple):
     density: float
 
     def is_near(self, other: _UrgencyRates, band: float = _VALID_RATE_FACTOR) -> bool:
-        """Return whether no rate differs from the same rate of `other` by more than the band."""
+        """Return whether each rate differs from that of `other` by less than the factor `band`."""
         for here, there in zip(self, other, strict=True):
             if here != there and not (there and 1 / band < here / there < band):
                 return False
         return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
-        """Return the shortest time in which level X rises by this much within the band."""
+        """Return the shortest time, at rates near these, for VTC's level X to rise by `levels`."""
         return (
             levels
             * (self.density / _VALID_RATE_FACTOR + own_density)
@@ -74,7 +74,7 @@ class _UrgencyRates(NamedTuple):
         )
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the shortest time of these iterations within the band; they may be negative."""
+        """Return the shortest time, at rates near these, of iterations (may be negative)."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
@@ -104,8 +104,8 @@ class ForetoldVtc:
     applications that would be urgent if X rose up to four times as fast and an iteration took twice
     as long; O(n) for each whose deadline the level alone does not exclude; and O(u log u) for the u
     urgent ones. While rates change, the positions of applications are updated, one for each
-    inference of a report. All are updated at once, in O(N log N), only after rates have left the
-    band in which positions are valid.
+    inference of a report. All are updated at once, in O(N log N), only after a rate has changed by
+    more than `_VALID_RATE_FACTOR`.
 
     Args:
         kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here;
@@ -340,7 +340,7 @@ class ForetoldVtc:
         return now >= deadline - path.seconds(self.pace.iteration_s)
 
     def _begin_shadow(self, application: Application) -> None:
-        """Start a shadow with the expected stages; drop an ended application of this id."""
+        """Start to predict an application under VTC, in place of an ended one with this id."""
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 

@@ -425,7 +425,7 @@ class ShadowClock:
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
 
     def _sort_application(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Sort an application by the level and the time of its next event."""
+        """Queue an application's next event under VTC, by level X and by time."""
         self._moved[name] = None
         self._remove_from_order(name, shadow)
         if shadow.at >= len(shadow.stages):

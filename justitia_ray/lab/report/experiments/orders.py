@@ -243,7 +243,7 @@ ORDERS = (
         "mix has more of large applications; of an elephant among mice the elephant is the worst "
         "off; four replicas share one queue; `peak` is the admission of the service, under which "
         "no memory overflows; the live suite is what `scripts/bench_live` plays, there with costs "
-        "told by class means.",
+        "predicted by the mean of each class.",
         _other_arms,
     ),
 )

@@ -54,7 +54,7 @@ class SessionPlay:
     """Number of sessions, counted from the start of the file; None: all."""
 
     def run(self) -> BestRun:
-        """Simulate the sessions with each setting and return the run with the lowest mean.
+        """Simulate the sessions with each setting; return the run of least mean completion time.
 
         Raises:
             ConfigError: If the data directory lacks the sessions.

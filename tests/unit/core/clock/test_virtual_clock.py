@@ -51,8 +51,8 @@ def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
     assert (_finish_tag(clock, "a"), clock.virtual_time) == (2, 6)
 
 
-def test_rounding_never_carries_v_past_a_departure() -> None:
-    """For these numbers V + x/W rounds up to the next tag; the departure must still happen."""
+def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
+    """Here virtual time is rounded up to the finish tag of a session, which must then depart."""
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)

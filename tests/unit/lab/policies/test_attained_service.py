@@ -27,7 +27,7 @@ def _client_level(driver: PolicyDriver, client: str) -> int:
     ("attained", "level"), [(0, 0), (9, 0), (10, 1), (29, 1), (30, 2), (69, 2), (70, 3), (150, 4)]
 )
 def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
-    """Level floor(log2(1 + a/10)) at its exact borders, where a logarithm would round."""
+    """A client is at level floor(log2(1 + a/10)) after service a, also at the borders of levels."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()

@@ -61,7 +61,7 @@ def _accounts_store(fake_store: FakeSchedulerStore) -> AccountsStore:
     return store
 
 
-def _opening_claims(service: AccountsService, scheduler: str, *names: str) -> Exchange:
+def _opening_request(service: AccountsService, scheduler: str, *names: str) -> Exchange:
     asks = tuple(Ask(name, "t", {Unit.APPLICATIONS: 1.0}) for name in names)
     return Exchange(scheduler, 1, 1, asks=asks, accounts=service.book.epoch)
 
@@ -70,13 +70,13 @@ async def test_reservation_is_stored_before_any_concurrent_answer() -> None:
     """Neither of two models gets an answer before the common save of both has finished."""
     store = _HeldStore()
     service = await _started_service(store)
-    first = asyncio.create_task(service.exchange(_opening_claims(service, "m1", "a")))
+    first = asyncio.create_task(service.exchange(_opening_request(service, "m1", "a")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    second = asyncio.create_task(service.exchange(_opening_claims(service, "m2", "b")))
+    second = asyncio.create_task(service.exchange(_opening_request(service, "m2", "b")))
     await asyncio.sleep(0)
     store.held[0].set()
-    third = asyncio.create_task(service.exchange(_opening_claims(service, "m3", "c")))
+    third = asyncio.create_task(service.exchange(_opening_request(service, "m3", "c")))
     for _ in range(10):  # more turns of the event loop than the answers need
         await asyncio.sleep(0)
 
@@ -93,7 +93,7 @@ async def test_reservation_that_ends_during_a_store_outage_is_removed_afterwards
     service: AccountsService, fake_store: FakeSchedulerStore
 ) -> None:
     """A leaked reservation would count the application twice: as used and as reserved."""
-    await service.exchange(_opening_claims(service, "m", "a"))
+    await service.exchange(_opening_request(service, "m", "a"))
     fake_store.away = True
     over = Use("a", {Unit.APPLICATIONS: 1.0}, is_over=True)
     for number in (2, 3):

@@ -8,7 +8,7 @@ import pytest
 from justitia_ray.config import AppConfig
 from justitia_ray.serve.engines import argument_checks
 from justitia_ray.serve.engines.argument_checks import engine_mistake, parser_mistakes
-from justitia_ray.serve.engines.vllm_variables import UNWANTED, drop_unwanted
+from justitia_ray.serve.engines.vllm_variables import UNWANTED, drop_unwanted_variables
 
 
 def config_of(name: str = "m", **engine: Any) -> AppConfig:
@@ -36,13 +36,13 @@ def test_unknown_vllm_variables_are_removed_and_named(caplog: pytest.LogCaptureF
         "VLLM_LOGGING_LEVEL": "DEBUG",
     }
     with caplog.at_level(logging.WARNING):
-        drop_unwanted(environment)
+        drop_unwanted_variables(environment)
 
     assert {"VLLM_LOGGING_LEVEL": "DEBUG"} == environment
     assert 2 == len(caplog.messages)
     assert "VLLM_API_KEY" in caplog.messages[0]
     assert "s3cret" not in caplog.text
-    drop_unwanted(port := {"VLLM_PORT": "29500"})
+    drop_unwanted_variables(port := {"VLLM_PORT": "29500"})
     assert {"VLLM_PORT": "29500"} == port
 
 

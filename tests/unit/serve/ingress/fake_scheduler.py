@@ -80,7 +80,7 @@ class FakeScheduler:
             self.ingress_ids.append(ingress_id)
         if epoch != self.epoch or ingress_id in self._forgotten:
             return IngressMail(self.epoch, forgotten=epoch == self.epoch)
-        return IngressMail(self.epoch, tuple(self._mailbox.unread(ack)))
+        return IngressMail(self.epoch, tuple(self._mailbox.unread_after(ack)))
 
     async def _submit_many(
         self, ingress_id: str, epoch: int, ack: int, items: tuple[Submission, ...]

@@ -105,7 +105,7 @@ async def test_invalid_settings_of_one_model_leave_both_unchanged(
     assert [] == schedulers["m"].policies == schedulers["org/n"].policies
 
 
-async def test_query_names_the_model_of_a_call_over_a_handle(ingress: WithoutServe) -> None:
+async def test_handle_call_selects_its_model_in_the_query_string(ingress: WithoutServe) -> None:
     await ingress.reconfigure({"models": {"org/n": {"policy": "fcfs"}}})
     status, _, body = await ingress.call("GET", "/v1/status?model=org%2Fn", {}, b"")
 

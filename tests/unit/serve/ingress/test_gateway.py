@@ -85,7 +85,7 @@ def context(headers: dict[str, str]) -> RequestContext:
 
 
 class FakeEstimates:
-    """Estimates of class means that the test fills."""
+    """Fake predictor that estimates the mean cost of a class, from costs that the test adds."""
 
     def __init__(self) -> None:
         self.classes = ClassMeanPredictor()

@@ -62,7 +62,7 @@ async def test_unreachable_scheduler_is_a_503_with_a_retry_time() -> None:
 async def test_model_that_scales_to_zero_is_ready_without_a_replica(
     least: int, status: int
 ) -> None:
-    """The call that starts the first replica must pass the readiness probe."""
+    """A failing readiness probe would keep out the call that starts the first replica."""
     scaling = {"min_replicas": least, "max_replicas": 2}
     ready = await answer_of("/readyz", _READY | {"replicas": {}}, autoscaling=scaling)
 

@@ -77,13 +77,13 @@ class _Scheduler:
         if answer is not None:
             return answer
         self._released.set()
-        if pull.epoch == self.epoch and not self._mailbox.unread(pull.ack):
+        if pull.epoch == self.epoch and not self._mailbox.unread_after(pull.ack):
             released = self._released = asyncio.Event()
             asyncio.get_running_loop().call_later(pull.wait_s, released.set)
             await released.wait()
         if pull.epoch == self.epoch:
             self.confirmed += [end.lease_id for end in pull.finished]
-        return ReplicaMail(self.epoch, tuple(self._mailbox.unread(pull.ack)))
+        return ReplicaMail(self.epoch, tuple(self._mailbox.unread_after(pull.ack)))
 
 
 class _Replica:

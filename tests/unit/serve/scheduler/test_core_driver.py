@@ -34,7 +34,7 @@ async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -
     ):
         driver.apply(event)
 
-    assert ["q"] == [told.request_id for _, told in line.unread(0) if isinstance(told, Grant)]
+    assert ["q"] == [told.request_id for _, told in line.unread_after(0) if isinstance(told, Grant)]
     assert driver._timer is not None
     assert [(logging.ERROR, "decision.not_told")] == [
         (record.levelno, record.message) for record in caplog.records
@@ -55,7 +55,7 @@ async def test_failing_observer_loses_no_grant_and_is_called_no_more(
     ):
         driver.apply(event)
 
-    assert ["q"] == [told.request_id for _, told in line.unread(0) if isinstance(told, Grant)]
+    assert ["q"] == [told.request_id for _, told in line.unread_after(0) if isinstance(told, Grant)]
     assert driver.observer is None
     assert ["console.recording_failed"] == [record.message for record in caplog.records]
     driver.stop_timer()

@@ -59,7 +59,7 @@ class _Replica:
 
     def process_messages(self) -> None:
         """Process the scheduler's messages and run the granted inferences."""
-        for place, message in self.driver.outboxes.of_replica("r").unread(self._read):
+        for place, message in self.driver.outboxes.of_replica("r").unread_after(self._read):
             self._read = place
             self.table.read_messages([message])
             if isinstance(message, Grant):

@@ -9,8 +9,8 @@ from justitia_ray.serve.scheduler.leadership import held_by
 from justitia_ray.serve.scheduler.listing import (
     MOST_ASKED,
     application_with_outlook,
+    json_outlooks,
     listing,
-    outlooks,
 )
 from tests.core_driver import PATIENT, CoreDriver
 
@@ -71,22 +71,22 @@ def test_outlook_request_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
     """An ingress with thousands of waiting streams must not delay the scheduler."""
     names = [f"gone {number}" for number in range(MOST_ASKED)]
 
-    assert {"one|waits"} == outlooks(driver.core, [*names[1:], "one|waits"], driver.now).keys()
-    assert {} == outlooks(driver.core, [*names, "one|waits"], driver.now)
+    assert {"one|waits"} == json_outlooks(driver.core, [*names[1:], "one|waits"], driver.now).keys()
+    assert {} == json_outlooks(driver.core, [*names, "one|waits"], driver.now)
 
 
 def test_unstored_application_waits_for_the_store(driver: CoreDriver) -> None:
     """With strict durability an application is granted nothing before Redis has stored it."""
     driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
 
-    assert "store" == outlooks(driver.core, ["one|waits"], driver.now)["one|waits"]["reason"]
-    assert "turn" == outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]
+    assert "store" == json_outlooks(driver.core, ["one|waits"], driver.now)["one|waits"]["reason"]
+    assert "turn" == json_outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]
 
 
 def test_outlook_names_the_tenant_node_whose_quota_is_exceeded(driver: CoreDriver) -> None:
     """The operator must know at which level of the tree the quota binds."""
     driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
 
-    told = outlooks(driver.core, ["one|waits"], driver.now)
+    told = json_outlooks(driver.core, ["one|waits"], driver.now)
     assert "quota:acme/search" == told["one|waits"]["reason"]
-    assert "turn" == outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]
+    assert "turn" == json_outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]

@@ -8,7 +8,7 @@ from tests.unit.observability.recording_backend import ENDED
 
 
 def _unread_names(outbox: Outbox, ack: int) -> list[tuple[int, str]]:
-    return [(number, end.application_id) for number, end in outbox.unread(ack)]
+    return [(number, end.application_id) for number, end in outbox.unread_after(ack)]
 
 
 def _end_actions(*names: str) -> list[Action]:

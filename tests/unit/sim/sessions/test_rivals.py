@@ -135,8 +135,8 @@ def test_time_to_live_is_the_longest_gap_that_still_pays() -> None:
     assert 0.0 == best_ttl_s([50.0, 100.0], saved_s=10.0, share=1.0)
 
 
-def test_class_means_give_the_core_no_order(tmp_path: Path) -> None:
-    """With true costs short sessions overtake a long one; with one mean none is known as short."""
+def test_true_costs_give_lower_completion_times_than_one_mean_cost(tmp_path: Path) -> None:
+    """With one mean cost for all sessions the core cannot let short ones overtake long ones."""
     lines = [session_line(f"short{k}", turn_line(400, 20)) for k in range(40)]
     lines += [session_line(f"long{k}", turn_line(2_000, 1_000)) for k in range(6)]
     sessions, engine = read_written(tmp_path, *lines), replace(ENGINE, max_num_seqs=1)

@@ -97,7 +97,7 @@ async def test_simulator_gets_the_load_of_the_live_agents(hundred_applications: 
 
 def test_simulated_subtasks_wait_as_live_ones(hundred_applications: Load) -> None:
     """PE's stages form a graph: the tool time of a subtask delays the subtasks that need it."""
-    for planned in of_class(hundred_applications, "PE"):
+    for planned in applications_of_class(hundred_applications, "PE"):
         file = planned_application(planned, "a")
         after = {i.inference_id: set(i.after) for i in file.inferences}
         tools = sum(subtask.exec_s for subtask in planned.lengths.subtasks)
@@ -124,12 +124,14 @@ def test_suite_nine_class_live_is_the_load_of_bench_live(
     assert max(a.arrived_at_s for a in suite) <= 50.0
 
 
-def of_class(hundred_applications: Load, name: str) -> Load:
+def applications_of_class(hundred_applications: Load, name: str) -> Load:
     return [planned for planned in hundred_applications if planned.application_class == name]
 
 
 def two_of_each_class(hundred_applications: Load) -> Load:
     """Return two applications of each class, or one where the mix has only one."""
     return [
-        planned for name in OF_A_HUNDRED for planned in of_class(hundred_applications, name)[:2]
+        planned
+        for name in OF_A_HUNDRED
+        for planned in applications_of_class(hundred_applications, name)[:2]
     ]

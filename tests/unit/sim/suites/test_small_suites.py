@@ -40,8 +40,8 @@ def test_two_merges_arrive_together() -> None:
     assert first.inferences != second.inferences
 
 
-def test_split_twin_has_the_same_requests_in_more_applications() -> None:
-    """A difference between the twin suites must have no other cause than the splitting."""
+def test_gaming_suite_splits_the_requests_of_its_twin_into_more_applications() -> None:
+    """The suites `gaming` and `gaming-unsplit` must differ only by the splitting."""
     split, whole = suite_of("gaming"), suite_of("gaming-unsplit")
 
     def count_requests(applications: list[WorkloadApplication]) -> Counter[tuple[str, int, int]]:

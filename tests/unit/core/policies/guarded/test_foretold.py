@@ -330,7 +330,7 @@ def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
         {"cohorts": {"flying": [], "gathering": {"service": 3, "rate": 1}}},
     ],
 )
-def test_damaged_shadow_state_is_refused(damage: dict[str, Any]) -> None:
+def test_damaged_stored_vtc_prediction_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
         _simulated_vtc().restore(_simulated_vtc().state() | damage)
 
@@ -349,7 +349,7 @@ def test_damaged_shadow_state_is_refused(damage: dict[str, Any]) -> None:
         ("submitted", [[-1, 0, 0, 0, 0]]),
     ],
 )
-def test_damaged_shadow_state_of_an_application_is_refused(part: str, damage: Any) -> None:
+def test_damaged_stored_vtc_prediction_of_an_application_is_refused(part: str, damage: Any) -> None:
     """Every field is checked before any state is restored."""
     before, application = _simulated_vtc_at_pace(), _create_application("1", ONE)
     before.arrived(application, 0.0)
@@ -361,8 +361,8 @@ def test_damaged_shadow_state_of_an_application_is_refused(part: str, damage: An
         _simulated_vtc().restore_application(application, kept)
 
 
-def test_shadow_state_of_the_last_release_is_reset() -> None:
-    """A state of 0.2.0 has levels of another shadow: only its pace is kept."""
+def test_vtc_prediction_stored_by_release_0_2_0_is_reset() -> None:
+    """Only the speed of the replicas is restored from a state that release 0.2.0 stored."""
     before, application = _simulated_vtc_at_pace(), _create_application("1", FOUR)
     before.pace.begin("x", 0.0)
     before.served([_create_delivery(500)], 5.0)

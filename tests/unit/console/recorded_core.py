@@ -1,4 +1,4 @@
-"""A core whose events a `Watch` records, with a look on request."""
+"""A scheduler core whose events are recorded for the console."""
 
 from justitia_ray.console.watch import Watch
 from justitia_ray.core import SchedulerCore
@@ -10,8 +10,8 @@ from tests.core_driver import PATIENT, CoreDriver
 STRIP = Strip(state="ready", policy="justitia")
 
 
-class WatchedCore(CoreDriver):
-    """Core driver with a watch, which begins at its creation or with `watch_from_now`."""
+class RecordedCore(CoreDriver):
+    """Scheduler core whose events are recorded for the console, from its creation on."""
 
     def __init__(self, core: SchedulerCore | None = None) -> None:
         super().__init__(core or SchedulerCore(timeouts=PATIENT))
