@@ -26,7 +26,7 @@ async def test_messages_to_the_accounts_examine_only_changed_reservations(
 ) -> None:
     """Every inference causes a message; running reservations are read once a second."""
     fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
-    with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
+    with mock.patch.object(claim_exchange, "_REPORT_INTERVAL_S", 1_000.0):
         await fleet.submit_items(
             arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 15) for k in range(100))
         )
@@ -51,7 +51,7 @@ async def test_waiting_reservations_are_repeated_without_reading_running_ones(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts)
-    with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
+    with mock.patch.object(claim_exchange, "_REPORT_INTERVAL_S", 1_000.0):
         await fleet.submit_items(
             arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(30))
         )
@@ -72,7 +72,7 @@ async def test_usage_of_running_inferences_is_reported_within_a_second(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
-    with mock.patch.object(claim_exchange, "_EVERY_S", 0.1):
+    with mock.patch.object(claim_exchange, "_REPORT_INTERVAL_S", 0.1):
         await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
         await fleet.wait_until_decided(1)
         told = _read_claims(fleet.service.term.gate)
