@@ -10,7 +10,7 @@ Inferences suspected of killing an engine avoid replicas, too (`suspects`).
 """
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
@@ -77,15 +77,13 @@ class _GrantCandidates:
         The other applications are then taken by their keys, without overtaking, because the
         policy's rules of overtaking cover all applications together.
         """
-        others = self._applications_but_of((tier,))
         self._tiers[tier] = None
-        self._set_applications(others)
+        self._set_applications(self._remaining())
 
     def leave_out_node(self, node: ClientId) -> None:
         """Exclude a tenant node, with everything below it, as `leave_out_tier` does a tier."""
-        others = self._applications_but_of(())
         self._nodes[node] = None
-        self._set_applications(others)
+        self._set_applications(self._remaining())
 
     def keep_to(self, applications: Iterable[Application]) -> None:
         """Exclude all applications but these until the end of this dispatch."""
@@ -97,12 +95,12 @@ class _GrantCandidates:
         if self.leaves_out:
             heapq.heappop(self._others)
 
-    def _applications_but_of(self, tiers: Collection[str]) -> list[Application]:
-        """Return the applications that are not left out and are in none of these tiers."""
+    def _remaining(self) -> list[Application]:
+        """Return the applications that were not left out before."""
         queue = self._ledger.queue
         if not self.leaves_out:
-            return queue.of_other_tiers(tiers)
-        return [one for _, name, one in self._others if name in queue and one.tier not in tiers]
+            return queue.of_other_tiers(self._tiers)
+        return [one for _, name, one in self._others if name in queue]
 
     def _set_applications(self, applications: Iterable[Application]) -> None:
         queue = self._ledger.queue
