@@ -9,6 +9,7 @@ from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refu
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.entities import Application, Inference, Outcome, ReplicaCapacity
 from justitia_ray.core.invariants import check
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.records import Record
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.units import KvTokenTime, LeaseId, ReplicaId, RequestId, Seconds, Tokens
@@ -196,6 +197,11 @@ class CoreDriver:
 
     def application(self, application_id: str = "a") -> Application:
         return self.core.state.applications[application_id]
+
+    def prefill(self, application_id: str = "a") -> PrefillAccount:
+        prefill = self.application(application_id).prefill
+        assert prefill is not None
+        return prefill
 
     def account(self, application_id: str = "a") -> Account:
         return self.core.ledger.fair_share.accounts[application_id]

@@ -6,6 +6,7 @@ from justitia_ray.core.caps import caps_of, has_caps
 from justitia_ray.core.entities import Application, Outcome
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.locality import end_contexts
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.rejections import Rejections
 from justitia_ray.core.resubmissions import Resubmissions
 from justitia_ray.core.stages import MAXIMUM_STAGES
@@ -66,7 +67,7 @@ class Applications:
             expected_stages=event.expected_stages[:MAXIMUM_STAGES],
             deadline_s=event.deadline_s,
             tier=event.tier,
-            prefill_cost=state.prefill_cost,
+            prefill=None if state.prefill_cost is None else PrefillAccount(state.prefill_cost),
         )
         _record_opening_ingress(application, event)
         state.applications[application_id] = application
@@ -223,11 +224,11 @@ class Applications:
         end_contexts(state.replicas.values(), application_id)
         state.memory_releases += 1
         ledger.application_ended(application)
-        if application.prefill_cost is not None and outcome is Outcome.FINISHED:
+        if application.prefill is not None and outcome is Outcome.FINISHED:
             state.prefill_ratios.observe(
                 application.application_class,
                 application.kv_token_time,
-                application.prefill_token_time,
+                application.prefill.paid,
             )
         settlements = ledger.fair_share.accounts[application_id].settlements
         final_tag, lag = ledger.settle(application_id)

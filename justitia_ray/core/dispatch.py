@@ -394,9 +394,9 @@ class Leases:
         inference.found_tokens = None
         if replica.capacity.caches_prefixes:
             take_context(replica, application, inference, lease)
-        if application.prefill_cost is not None:
+        if application.prefill is not None:
             missing = lease.uncomputed_tokens if replica.capacity.caches_prefixes else None
-            place_prefill(application.prefill_cost, application, inference, missing)
+            place_prefill(application.prefill, application, inference, missing)
         if inference.shares and replica.capacity.caches_prefixes:
             tokens = replica.footprint_beside(inference).full_tokens
             if inference.prefixes:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.footprints import Extension, Footprint, Footprints
-from justitia_ray.core.own_contexts import OwnContexts
 from justitia_ray.core.prefill import Prefill
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.prefixes import Prefix
 from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.service_history import Start
@@ -21,7 +21,7 @@ from justitia_ray.core.states import (
     LeaseState,
 )
 from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT, beyond
-from justitia_ray.cost import CostFunction, PrefillCost, choices_cost
+from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
     ApplicationId,
     ClientId,
@@ -369,41 +369,8 @@ class Application:
     """Number of the application's contexts that engines found, less the number that they missed;
     limited to a range.
     """
-    own_contexts: OwnContexts | None = None
-    """The last contexts of the application; None: computing a prompt costs nothing, or none was
-    computed.
-    """
-    prefill_cost: PrefillCost | None = None
-    """Cost of computing the application's prompts, fixed when the application arrived; None:
-    computing a prompt costs nothing.
-    """
-    prefill_token_time: KvTokenTime = 0
-    """Service received for computing prompts, as far as the tag pays for it; not in
-    `kv_token_time`.
-    """
-    predicted_prefill: KvTokenTime = 0
-    """Prefill expected when the application arrived; the application's charge contains at least
-    this prefill.
-    """
-    charged_prefill: KvTokenTime = 0
-    """Part of the application's charge that is for prefill."""
-    pending_prefill: KvTokenTime = 0
-    """Prefill expected for submitted prompts that are not computed yet."""
-    pending_before: KvTokenTime = 0
-    """Part of `pending_prefill` that an earlier scheduler charged, and that is not charged again.
-    """
-    unfinished_prefill: KvTokenTime = 0
-    """Prefill of unfinished inferences that the tag has paid for."""
-    paid_before: KvTokenTime = 0
-    """Part of `unfinished_prefill` that an earlier scheduler counted, and that is not counted
-    again.
-    """
-    unfinished_forgiven: KvTokenTime = 0
-    """Prefill of unfinished inferences that the tag does not pay for."""
-    forgiven_before: KvTokenTime = 0
-    """Part of `unfinished_forgiven` that an earlier scheduler counted, and that is not counted
-    again.
-    """
+    prefill: PrefillAccount | None = None
+    """Prefill of the application; None: computing its prompts costs nothing."""
 
     def move(self, finish: ApplicationState, now: Seconds) -> None:
         """Move the application to another state.
@@ -436,6 +403,11 @@ class Application:
         Until then the application does not end.
         """
         return any(opener.is_awaited for opener in self.ingresses.values())
+
+    @property
+    def prefill_token_time(self) -> KvTokenTime:
+        """Return the service received for computing prompts; not in `kv_token_time`."""
+        return 0 if self.prefill is None else self.prefill.paid
 
     @property
     def share_weight(self) -> float:

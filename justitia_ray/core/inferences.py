@@ -13,6 +13,7 @@ from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.prefill import Prefill, expect_prefill, leave_answer
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.prefixes import read_prefixes
 from justitia_ray.core.stages import MAXIMUM_STAGES, replace_expected
 from justitia_ray.core.state import DeadlineKind, State
@@ -125,9 +126,9 @@ class Inferences:
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
-        if application.prefill_cost is not None:
-            expect_prefill(application.prefill_cost, application, inference)
-            self._ledger.charge_prefill(application)
+        if (account := application.prefill) is not None:
+            expect_prefill(account, application, inference)
+            self._ledger.charge_prefill(application, account)
         if event.expected_stages and is_current:
             stages = replace_expected(
                 application.expected_stages, inference.stage, event.expected_stages
@@ -306,26 +307,30 @@ class Inferences:
         if inference.is_counted is not None and (inference.attempts or inference.outcome):
             state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
-        if inference.prefill is not None:
-            self._leave_prefill(application, inference, inference.prefill)
+        if application.prefill is not None and inference.prefill is not None:
+            self._leave_prefill(application, application.prefill, inference, inference.prefill)
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         if self._ledger.notifies:
             self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
 
     def _leave_prefill(
-        self, application: Application, inference: Inference, prefill: Prefill
+        self,
+        application: Application,
+        account: PrefillAccount,
+        inference: Inference,
+        prefill: Prefill,
     ) -> None:
         """Refund the charge for a prompt that was not computed.
 
         Otherwise keep the prompt's context.
         """
-        application.unfinished_prefill -= prefill.paid
-        application.unfinished_forgiven -= prefill.forgiven
+        account.unfinished -= prefill.paid
+        account.forgiven -= prefill.forgiven
         if prefill.charged:
-            application.pending_prefill -= prefill.charged
+            account.pending -= prefill.charged
             prefill.charged = 0
-            self._ledger.charge_prefill(application)
+            self._ledger.charge_prefill(application, account)
         leave_answer(inference)
 
     def enforce_caps(self) -> None:

@@ -471,23 +471,24 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
 def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
     """Prefill booked or charged for an application is the prefill of its unfinished inferences."""
     sums = {
-        name: [one.pending_before, one.paid_before, one.forgiven_before]
+        name: [account.pending_before, account.paid_before, account.forgiven_before]
         for name, one in core.state.applications.items()
+        if (account := one.prefill) is not None
     }
     leaving = (departure.inference for departure in core.state.leaving.values())
     for inference in (*core.state.inferences.values(), *leaving):
-        prefill, of = inference.prefill, sums[inference.application_id]
-        if prefill is None:
+        prefill, of = inference.prefill, sums.get(inference.application_id)
+        if prefill is None or of is None:
             continue
         of[0] += prefill.charged
         of[1] += prefill.paid
         of[2] += prefill.forgiven
     for name, (pending, paid, forgiven) in sums.items():
-        one = core.state.applications[name]
-        yield one.pending_prefill == pending, (name,), f"pending {one.pending_prefill}, {pending}"
-        yield one.unfinished_prefill == paid, (name,), f"paid {one.unfinished_prefill}, {paid}"
-        kept = one.unfinished_forgiven
-        yield kept == forgiven, (name,), f"forgiven {kept}, {forgiven}"
+        of_name = core.state.applications[name].prefill
+        assert of_name is not None
+        yield of_name.pending == pending, (name,), f"pending {of_name.pending}, {pending}"
+        yield of_name.unfinished == paid, (name,), f"paid {of_name.unfinished}, {paid}"
+        yield of_name.forgiven == forgiven, (name,), f"forgiven {of_name.forgiven}, {forgiven}"
 
 
 def quotas_count_what_is_there(core: SchedulerCore) -> Findings:

@@ -23,6 +23,7 @@ from justitia_ray.core.policies import (
 )
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.prefill import NOTHING_PAID
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.queue import Key, Queue, WaitingLine
 from justitia_ray.core.service_history import Late, ServiceHistory, Start
 from justitia_ray.core.state import State
@@ -163,9 +164,9 @@ class Ledger:
         cost = application.predicted_kv_token_time if charge is None else charge
         if self.options.accounts_cost != "kv_token_time":
             cost = application.predicted_cost or 0
-        elif application.prefill_cost is not None:
+        elif (prefill := application.prefill) is not None:
             expected = self._state.prefill_ratios.expected(application.application_class, cost)
-            application.predicted_prefill = application.charged_prefill = expected
+            prefill.predicted = prefill.charged = expected
             cost += expected
         self.fair_share.arrive(
             application.application_id,
@@ -202,8 +203,8 @@ class Ledger:
         if self.options.accounts_cost != "kv_token_time":
             return
         application = self._state.applications[application_id]
-        if application.prefill_cost is not None:
-            remaining += application.charged_prefill - application.prefill_token_time
+        if (prefill := application.prefill) is not None:
+            remaining += prefill.charged - prefill.paid
         if self.fair_share.expect(application_id, remaining):
             self._state.counters.expected += 1
             if self.observer is not None:
@@ -387,16 +388,18 @@ class Ledger:
         for delivery in computed:
             name, prefill = delivery.application_id, delivery.prefill
             application = state.applications[name]
-            application.prefill_token_time += prefill.paid
-            application.unfinished_prefill += prefill.paid
-            application.unfinished_forgiven += prefill.forgiven
+            account = application.prefill
+            assert account is not None
+            account.paid += prefill.paid
+            account.unfinished += prefill.paid
+            account.forgiven += prefill.forgiven
             whole = prefill.paid + prefill.forgiven
             state.usage.of(application.tenant, state.now).prefill_token_time += whole
             counters.count_services([(application.tenant, whole)])
             counters.prefill += whole
             counters.forgiven += prefill.forgiven
             state.changed[name] = None
-            self.charge_prefill(application)
+            self.charge_prefill(application, account)
             if prefill.paid and self._counts_kv_token_time:
                 served += prefill.paid
                 if delivery.amount <= 0:
@@ -405,18 +408,17 @@ class Ledger:
                 served += self.fair_share.miss(name, prefill.forgiven)
         return booked, served
 
-    def charge_prefill(self, application: Application) -> None:
+    def charge_prefill(self, application: Application, prefill: PrefillAccount) -> None:
         """Charge an application for its prompts (rule 8), or refund a part of that charge.
 
         Has no effect if the accounts have another unit than KV token-time.
         """
         name = application.application_id
-        known = application.prefill_token_time + application.pending_prefill
-        charge = max(application.predicted_prefill, known)
-        amount = charge - application.charged_prefill
+        charge = max(prefill.predicted, prefill.paid + prefill.pending)
+        amount = charge - prefill.charged
         if not amount or not self._counts_kv_token_time:
             return
-        application.charged_prefill = charge
+        prefill.charged = charge
         if amount < 0 and self.observer is not None:
             self.observer.losing_credit(name)
         self.fair_share.adjust(name, amount)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from justitia_ray.core.own_contexts import OwnContext, OwnContexts
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.cost import PrefillCost
 from justitia_ray.units import KvTokenTime, Tokens
 
@@ -32,7 +33,7 @@ class Prefill:
     computed.
     """
     charged: KvTokenTime = 0
-    """Part of `Application.pending_prefill` that was charged for `expected`."""
+    """Part of `PrefillAccount.pending` that was charged for `expected`."""
     paid: KvTokenTime = 0
     """Amount that the tag has paid for the prompt; never falls."""
     forgiven: KvTokenTime = 0
@@ -68,37 +69,42 @@ class PrefillPaid(NamedTuple):
 NOTHING_PAID = PrefillPaid()
 
 
-def expect_prefill(cost: PrefillCost, application: "Application", inference: "Inference") -> None:
+def expect_prefill(
+    account: PrefillAccount, application: "Application", inference: "Inference"
+) -> None:
     """Set the prefill of a submitted inference; the caller then charges the prefill.
 
     A part of it that an earlier scheduler has charged is not charged again.
     """
-    expected = _cost_of_tokens(cost, inference, _expected_tokens(application, inference))
+    cost, tokens = account.cost, _expected_tokens(account, application, inference)
+    expected = _cost_of_tokens(cost, inference, tokens)
     most = _cost_of_tokens(cost, inference, inference.prompt_tokens)
     inference.prefill = Prefill(expected, most, expected)
-    application.pending_prefill += expected
-    again = min(expected, application.pending_before) if inference.resubmitted else 0
-    application.pending_before -= again
-    application.pending_prefill -= again
+    again = min(expected, account.pending_before) if inference.resubmitted else 0
+    account.pending_before -= again
+    account.pending += expected - again
 
 
 def place_prefill(
-    cost: PrefillCost, application: "Application", inference: "Inference", missing: Tokens | None
+    account: PrefillAccount,
+    application: "Application",
+    inference: "Inference",
+    missing: Tokens | None,
 ) -> None:
     """Record the prompt tokens that a lease has to compute.
 
     Args:
-        cost: The cost of prefill.
+        account: Prefill of the application.
         application: Application of the inference.
         inference: The inference that is leased.
         missing: Prompt tokens that the replica has to compute, by the table of its contexts; None:
             the replica has no prefix cache.
     """
-    prefill, own = inference.prefill, application.own_contexts
+    prefill, own = inference.prefill, account.contexts
     assert prefill is not None
-    whole = _cost_of_tokens(cost, inference, inference.prompt_tokens)
+    whole = _cost_of_tokens(account.cost, inference, inference.prompt_tokens)
     prefill.most = max(0, whole - _paid_and_forgiven(prefill))
-    prefill.expected_tokens = _expected_tokens(application, inference)
+    prefill.expected_tokens = _expected_tokens(account, application, inference)
     prefill.lost_tokens = 0
     if missing is not None and own is not None and application.reuse > 0:
         continued = own.continued_by(_prompt_length(inference))
@@ -108,8 +114,7 @@ def place_prefill(
 
 
 def pay_prefill(
-    cost: PrefillCost,
-    application: "Application",
+    account: PrefillAccount,
     inference: "Inference",
     *,
     is_cached: bool,
@@ -118,8 +123,7 @@ def pay_prefill(
     """Meter the prompt tokens that engines computed for an inference; return the new amount.
 
     Args:
-        cost: The cost of prefill.
-        application: Application of the inference.
+        account: Prefill of the inference's application.
         inference: The inference, with the tokens of the report.
         is_cached: Whether the replica of the inference caches prompts.
         recomputed_tokens: Tokens that the engine has computed again after preemptions; only the
@@ -132,9 +136,9 @@ def pay_prefill(
     )
     if not has_begun:
         return NOTHING_PAID
-    own = application.own_contexts
+    cost, own = account.cost, account.contexts
     if own is None:
-        own = application.own_contexts = OwnContexts()
+        own = account.contexts = OwnContexts()
     was_expected = prefill.charged
     prefill.expected = prefill.most = prefill.charged = 0
     if is_cached and inference.output_tokens and prefill.context is None:
@@ -160,17 +164,15 @@ def pay_prefill(
     return PrefillPaid(new - forgiven, forgiven + again, was_expected)
 
 
-def paid_before(
-    application: "Application", inference: "Inference", new: PrefillPaid
-) -> PrefillPaid:
+def paid_before(account: PrefillAccount, inference: "Inference", new: PrefillPaid) -> PrefillPaid:
     """Return a resubmitted inference's prefill less what an earlier scheduler has booked."""
     prefill = inference.prefill
     assert prefill is not None
-    again = min(new.forgiven, application.forgiven_before)
-    forgiven = min(new.paid, application.forgiven_before - again)
-    paid = min(new.paid - forgiven, application.paid_before)
-    application.forgiven_before -= again + forgiven
-    application.paid_before -= paid
+    again = min(new.forgiven, account.forgiven_before)
+    forgiven = min(new.paid, account.forgiven_before - again)
+    paid = min(new.paid - forgiven, account.paid_before)
+    account.forgiven_before -= again + forgiven
+    account.paid_before -= paid
     prefill.paid -= forgiven
     prefill.forgiven += forgiven
     return new._replace(paid=new.paid - forgiven - paid, forgiven=new.forgiven - again)
@@ -184,9 +186,11 @@ def leave_answer(inference: "Inference") -> None:
         prefill.context.tokens = prefill.context.prompt_tokens + answer
 
 
-def _expected_tokens(application: "Application", inference: "Inference") -> Tokens:
+def _expected_tokens(
+    account: PrefillAccount, application: "Application", inference: "Inference"
+) -> Tokens:
     """Return the prompt tokens to compute on the replica with the prompt's context."""
-    prompt, own = _prompt_length(inference), application.own_contexts
+    prompt, own = _prompt_length(inference), account.contexts
     repeated = inference.repeated_tokens(1) if inference.copies > 1 else 0
     uncached = inference.prompt_tokens - repeated
     if own is None or application.reuse <= NO_REUSE:

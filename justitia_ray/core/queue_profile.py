@@ -98,7 +98,8 @@ def expected_of(application: Application) -> KvTokenTime:
     left: KvTokenTime = 0
     if application.state.takes_inferences:  # closed applications submit no more inferences
         left = application.predicted_kv_token_time - application.kv_token_time
-        left += application.charged_prefill - application.prefill_token_time
+        if (prefill := application.prefill) is not None:
+            left += prefill.charged - prefill.paid
     if not application.waiting:
         return max(0, left)
     return max(left, len(application.waiting) * expected_service(application.waiting.first))

@@ -7,7 +7,6 @@ from justitia_ray.core.actions import Abort, Refusal, Refuse
 from justitia_ray.core.contexts import Contexts
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
-    Application,
     FailureCause,
     Inference,
     KnownReplica,
@@ -21,6 +20,7 @@ from justitia_ray.core.liveness import Recovery
 from justitia_ray.core.locality import note_first_token, recall_contexts
 from justitia_ray.core.policies import Delivery
 from justitia_ray.core.prefill import NOTHING_PAID, PrefillPaid, paid_before, pay_prefill
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.states import InferenceState, LeaseState
 from justitia_ray.core.suspects import Suspects
@@ -434,8 +434,8 @@ class Replicas:
             received = inference.begun_prompt_tokens
         application = self._state.applications[inference.application_id]
         prefill = NOTHING_PAID
-        if inference.prefill is not None:
-            prefill = self._meter_prefill(application, inference, lease, report)
+        if application.prefill is not None and inference.prefill is not None:
+            prefill = self._meter_prefill(application.prefill, inference, lease, report)
         amount = max(0, received - inference.attained)
         if lease is not None and lease.uncomputed_tokens and report.output_tokens:
             replica = self._state.replicas[lease.replica_id]
@@ -465,25 +465,22 @@ class Replicas:
         )
 
     def _meter_prefill(
-        self, application: Application, inference: Inference, lease: Lease | None, report: Report
+        self, account: PrefillAccount, inference: Inference, lease: Lease | None, report: Report
     ) -> PrefillPaid:
         """Return the prefill since the last report that no earlier scheduler has booked."""
-        cost = application.prefill_cost
-        assert cost is not None
         if isinstance(report, ev.LeaseFinished) and self._was_counted(report, inference):
             return NOTHING_PAID
         is_cached = (
             lease is not None and self._state.replicas[lease.replica_id].capacity.caches_prefixes
         )
         new = pay_prefill(
-            cost,
-            application,
+            account,
             inference,
             is_cached=is_cached,
             recomputed_tokens=report.recomputed_tokens,
         )
-        application.pending_prefill -= new.was_expected
-        return paid_before(application, inference, new) if inference.resubmitted else new
+        account.pending -= new.was_expected
+        return paid_before(account, inference, new) if inference.resubmitted else new
 
     def _record_running(self, lease: Lease, inference: Inference, report: ev.LeaseProgress) -> None:
         if lease.state is LeaseState.GRANTED:

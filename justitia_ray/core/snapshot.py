@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.entities import Application
-from justitia_ray.core.own_contexts import OwnContexts
 from justitia_ray.core.policies import Durable
 from justitia_ray.core.policies.names import policy_path
-from justitia_ray.core.prefill_costs import cost_record, read_cost, restore_measured
+from justitia_ray.core.prefill_account import PrefillAccount
+from justitia_ray.core.prefill_costs import restore_measured
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.stages import read_stages
@@ -53,12 +53,6 @@ _LATER_FIELDS: Fields = {
     "prompt_tokens": RecordReader.integer,
     "cached_tokens": RecordReader.integer,
     "full_weight": RecordReader.positive,
-    "prefill_token_time": RecordReader.not_negative,
-    "predicted_prefill": RecordReader.not_negative,
-    "charged_prefill": RecordReader.not_negative,
-    "pending_prefill": RecordReader.not_negative,
-    "unfinished_prefill": RecordReader.not_negative,
-    "unfinished_forgiven": RecordReader.not_negative,
 }
 """Fields of an application's record that are omitted at their defaults, as in records of earlier
 releases.
@@ -114,14 +108,6 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "expected_stages": [[*stage] for stage in application.expected_stages],
         "prompt_tokens": application.prompt_tokens,
         "cached_tokens": application.cached_tokens,
-        "prefill_token_time": application.prefill_token_time,
-        "predicted_prefill": application.predicted_prefill,
-        "charged_prefill": application.charged_prefill,
-        "pending_prefill": application.pending_prefill,
-        "unfinished_prefill": application.unfinished_prefill,
-        "unfinished_forgiven": application.unfinished_forgiven,
-        "own_contexts": application.own_contexts.record() if application.own_contexts else None,
-        "prefill_cost": cost_record(application.prefill_cost) if application.prefill_cost else None,
         "full_weight": application.weight if application.is_deprioritised else None,
         "counted": policy.application_state(application_id)
         if isinstance(policy, Durable)
@@ -130,6 +116,8 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "keepers": application.keepers,
     }
     record |= {name: value for name, value in later.items() if value}
+    if application.prefill is not None:
+        record |= application.prefill.record()
     record["weight"] = account.weight  # the weight of its session, too
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
@@ -287,13 +275,7 @@ def _restore_application(
         **read_fields(record, _ACCOUNT_FIELDS),
     )
     application.booked_before = application.unfinished_kv_token_time
-    application.pending_before = application.pending_prefill
-    application.paid_before = application.unfinished_prefill
-    application.forgiven_before = application.unfinished_forgiven
-    if "own_contexts" in record:
-        application.own_contexts = OwnContexts.restored(record["own_contexts"])
-    if "prefill_cost" in record:
-        application.prefill_cost = read_cost(record["prefill_cost"])
+    application.prefill = PrefillAccount.restored(record)
     core.applications.adopt(application, is_closed=_is_closed(record))
 
 

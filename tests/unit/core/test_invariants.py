@@ -15,7 +15,9 @@ from justitia_ray.core.entities import Lease, move
 from justitia_ray.core.footprints import Footprint
 from justitia_ray.core.invariants import RULES, InvariantViolation, check, check_rule
 from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.states import ApplicationState, InferenceState
+from justitia_ray.cost import PrefillCost
 from tests.core_driver import CoreDriver
 
 Damage = Callable[[CoreDriver], object]
@@ -308,11 +310,11 @@ def _miscount_waiting_kv_token_time(d: CoreDriver) -> None:
 
 
 def _charge_absent_prefill(d: CoreDriver) -> None:
-    d.application().pending_prefill += 1
+    d.application().prefill = PrefillAccount(PrefillCost(1.0), pending=1)
 
 
 def _forgive_absent_service(d: CoreDriver) -> None:
-    d.application().unfinished_forgiven += 1
+    d.application().prefill = PrefillAccount(PrefillCost(1.0), forgiven=1)
 
 
 DAMAGES: list[tuple[str, Damage]] = [

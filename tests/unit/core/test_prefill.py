@@ -303,7 +303,7 @@ def test_recomputation_after_a_preemption_is_charged_to_the_tenant_only(
     )
     driver.handle(ev.ReplicaReported("r0", (), (ended,)))
     assert turns.tenant_usage() == (cost_without_prefill(1000), PRICE * 3900)
-    assert driver.application().unfinished_forgiven == 0
+    assert driver.prefill().forgiven == 0
 
 
 def test_price_of_recomputed_tokens_includes_attention_to_the_answer() -> None:
@@ -336,7 +336,7 @@ def test_recomputation_is_charged_once_over_a_restart() -> None:
     assert driver.account().attained == before
     assert turns.tenant_usage() == counted
     turns.end_turn(1000, 0)
-    assert driver.application().unfinished_forgiven == 0
+    assert driver.prefill().forgiven == 0
 
 
 # --- restarts, cancelled calls and other units
@@ -362,7 +362,7 @@ def test_forgiven_prefill_is_counted_once_over_a_restart() -> None:
     assert driver.account().attained == before
     assert turns.tenant_usage() == counted
     turns.end_turn(1200, 0)
-    assert driver.application().unfinished_forgiven == 0
+    assert driver.prefill().forgiven == 0
 
 
 def test_cancelled_prompt_pays_for_the_computed_tokens() -> None:
@@ -453,7 +453,7 @@ def test_contexts_are_known_after_a_restart() -> None:
     driver.pull("r0", kv=KV, caches=True, stalled=True)
     driver.submit("a/w", prompt=1100)
 
-    assert driver.application().pending_prefill == PRICE * 99
+    assert driver.prefill().pending == PRICE * 99
 
 
 def test_prompt_is_not_charged_again_after_a_restart() -> None:

@@ -73,7 +73,10 @@ def test_restarted_scheduler_uses_the_stored_prefill_cost() -> None:
     driver.pull("r0", kv=10_000, caches=True)
     turns.open_application("new")
 
-    costs = {name: one.prefill_cost for name, one in driver.core.state.applications.items()}
+    costs = {
+        name: one.prefill and one.prefill.cost
+        for name, one in driver.core.state.applications.items()
+    }
     assert costs == {"early": None, "late": _FIRST, "new": _FIRST}
     assert turns.run_turn(1000, name="early") == kv_token_time(1000, 1)
     assert turns.run_turn(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
@@ -108,7 +111,7 @@ def test_prefill_ratios_of_classes_are_scaled_with_the_cost_of_a_new_release() -
     report_measured_cost(driver, _SECOND, "2.0")
     driver.open("a", 500)
 
-    assert driver.application().predicted_prefill == 300
+    assert driver.prefill().predicted == 300
 
 
 def test_configured_prefill_cost_replaces_a_measurement() -> None:
