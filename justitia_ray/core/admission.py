@@ -1,6 +1,7 @@
-"""Decides whether an inference fits a replica, now or later. The queue asks, never the policy.
+"""Decides whether an inference fits a replica, now or later.
 
-Both rules apply to a replica that runs something; `dispatch` decides for an empty one.
+Both rules apply to a replica that runs something. `placement` calls them; it does not call them for
+an empty replica, which has memory for every inference.
 """
 
 from abc import ABC, abstractmethod

@@ -303,9 +303,9 @@ class Application:
     """Last states of the application, each with the time at which the state began."""
     waiting: WaitingLine = field(default_factory=WaitingLine)
     in_flight: set[RequestId] = field(default_factory=set)
-    """Number of inferences that are leased or running."""
+    """Ids of the inferences that are leased or running."""
     held_back: dict[RequestId, Inference] = field(default_factory=dict)
-    """Number of inferences that are suspended or claimed."""
+    """Inferences that are suspended or claimed, by id."""
     idle_since: Seconds | None = None
     """Time since which the application has no inferences; None: the application has inferences."""
     inferences: int = 0

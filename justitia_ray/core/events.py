@@ -248,7 +248,9 @@ class LeaseFinished(NamedTuple):
     """
     output_tokens: Tokens
     outcome: Outcome | None
-    """How the inference ended; None: the engine died during the inference, which waits again."""
+    """How the inference ended; None: it did not end, because the engine died, the lease was
+    aborted, or the connection to its ingress was lost.
+    """
     booked: bool = False
     """Whether an earlier scheduler has confirmed that the lease ended: its service is in the
     restored accounts.

@@ -87,7 +87,9 @@ class Replicas:
         replica.grown_tokens = beyond - replica.unaccounted_tokens
 
     def report(self, event: ev.ReplicaReported) -> None:
-        """Book the service and end finished inferences, without other changes to the replica.
+        """Book the service, end finished inferences, and record whether the replica wants leases.
+
+        Capacity, connection, drain and stall of the replica stay as its last pull reported them.
 
         Raises:
             KeyError: If the replica has never pulled.

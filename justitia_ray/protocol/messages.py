@@ -73,7 +73,10 @@ class ReleaseContexts:
 
 ReplicaMessage: TypeAlias = Grant | Abort | HoldContext | ReleaseContexts
 NOT_TAKEN: Epoch = 0
-"""Value that a call returns instead of an epoch if it came too late and had no effect."""
+"""Value that a pull returns instead of an epoch if it had no effect: a later pull has overtaken it,
+or it is the first pull of an unknown replica and does not name the replica's leases. The replica
+ignores the value as a lower epoch, and names its leases in its next pull.
+"""
 
 
 @dataclass(frozen=True, slots=True)

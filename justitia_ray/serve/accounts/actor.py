@@ -90,7 +90,7 @@ class AccountsActor:
         while idle_s < limit_s:
             await asyncio.sleep(limit_s - idle_s)
             idle_s = service.idle_s()
-        self._step_down("nobody has called for too long")
+        self._step_down("no call for too long")
 
     def _step_down(self, reason: str) -> None:
         """End this actor for good; a scheduler that needs the accounts starts a new actor."""

@@ -39,13 +39,16 @@ MAX_DEADLINE_S: Seconds = 604_800.0
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Facts of a request that are known before its body is read."""
+    """Facts of a request, at first from its headers and credential.
+
+    Its body and the rules of recognition add tier, application and idle time.
+    """
 
     identity: Identity
     named_tenant: str | None = None
     application_id: str | None = None
-    """Application id from the request's header, unique within the tenant; None: the header is
-    absent.
+    """Application id, unique within the tenant: from the request's header, or by a rule of
+    recognition; None: the call names no application.
     """
     application_class: str | None = None
     idempotency_key: str | None = None

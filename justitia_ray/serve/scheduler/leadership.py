@@ -325,7 +325,7 @@ class Term:
         while idle_s < limit_s:
             await asyncio.sleep(limit_s - idle_s)
             idle_s = self.clock.now() - self._called_at
-        self._step_down(f"nobody has called for {limit_s:g} s")
+        self._step_down(f"no call for {limit_s:g} s")
 
     def _take_checkpoint(self) -> Checkpoint | None:
         if self.lost is not None:

@@ -330,9 +330,9 @@ class _Served:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # cancelled by the caller, or because an awaited task was cancelled
-            # After an unexpected error the caller receives the error's class, and this log the
-            # traceback.
+                raise  # this call was cancelled, because its caller does not wait or is lost
+            # After an unexpected error, or the cancellation of a task that the call awaited, the
+            # caller receives the error's class, and this log the traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
 

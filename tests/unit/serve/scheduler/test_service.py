@@ -499,7 +499,7 @@ async def test_scheduler_without_callers_stops(services: Services) -> None:
     await services.start_leader(abandoned_s=0.05)
     await eventually(lambda: services.reasons, "it stands down")
 
-    assert "nobody has called for 0.05 s" == services.reasons[0]
+    assert "no call for 0.05 s" == services.reasons[0]
 
 
 async def test_grant_in_the_answer_to_a_batch_does_not_mark_the_ingress_silent(
