@@ -80,6 +80,10 @@ class EngineCall:
     """
 
 
+Answer = tuple[int, dict[str, str], bytes]
+"""Whole answer to a call: status, headers and body."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
     """Status and headers: first item of every answer."""

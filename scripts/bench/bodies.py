@@ -20,6 +20,7 @@ import psutil  # type: ignore[import-untyped]
 
 from justitia_ray.config import AppConfig
 from justitia_ray.protocol.endpoints import TENANT_HEADER
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.asgi import call_asgi
@@ -33,7 +34,6 @@ from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
-from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter

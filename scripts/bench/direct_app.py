@@ -18,7 +18,7 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig, RecognitionSection
-from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.protocol.engine import Answer, EngineCall, ResponseHead
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
 from justitia_ray.serve.ingress.attempts import Attempts
@@ -31,7 +31,6 @@ from justitia_ray.serve.ingress.models import SchedulerCalls, ServedModel, Serve
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import (
-    Answer,
     ReplicaCalls,
     StreamItem,
     call_remote,

@@ -15,13 +15,13 @@ import pytest_asyncio
 from justitia_ray.config import AppConfig
 from justitia_ray.core.actions import Grant
 from justitia_ray.protocol.endpoints import parse_body
-from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
+from justitia_ray.protocol.engine import Answer, Engine, EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.engines.factory import load_prompt_counter
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.models import ServedModel
-from justitia_ray.serve.ingress.replica_calls import Answer, Head
+from justitia_ray.serve.ingress.replica_calls import Head
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 from tests.conformance.corpus.chats import CHATS

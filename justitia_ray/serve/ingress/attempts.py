@@ -33,18 +33,14 @@ from justitia_ray.protocol.endpoints import (
     TIER_HEADER,
     WAITED_HEADER,
 )
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import RESPONSES
 from justitia_ray.protocol.inference_body import InferenceBody
 from justitia_ray.protocol.stream_ends import StreamEnd
 from justitia_ray.protocol.stream_parts import Delivered, Part
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.queue_client import QueueClient
-from justitia_ray.serve.ingress.replica_calls import (
-    LEASE_UNUSABLE,
-    Answer,
-    ReplicaCalls,
-    StreamItem,
-)
+from justitia_ray.serve.ingress.replica_calls import LEASE_UNUSABLE, ReplicaCalls, StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import Submitter
 from justitia_ray.units import ApplicationId

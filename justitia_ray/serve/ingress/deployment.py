@@ -17,6 +17,7 @@ from justitia_ray.observability.call_traces import CallTracer, Export
 from justitia_ray.observability.measures import MetricsBackend
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.observability.trace_context import ApplicationSampler
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.inference_body import CountPrompt
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.front import raise_descriptor_limit
@@ -296,9 +297,7 @@ class Ingress:
             *(queue.reconfigure(settings[queue.config.model.name]) for queue in self._queues)
         )
 
-    async def call(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, dict[str, str], bytes]:
+    async def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Handle a call over a Serve handle like HTTP; return status, headers and body."""
         items: list[Any] = [item async for item in self.stream(method, path, headers, body)]
         (status, head), *chunks = items

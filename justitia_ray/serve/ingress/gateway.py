@@ -12,6 +12,7 @@ from justitia_ray.errors import NoReplicaAnswers, NotServed
 from justitia_ray.observability.call_traces import CallTracer
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.protocol.endpoints import name_model, parse_body
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 from justitia_ray.protocol.inference_body import InferenceBody, read_object
 from justitia_ray.protocol.request_mapping import RequestMapping
@@ -19,7 +20,7 @@ from justitia_ray.protocol.request_schemas import installed_schemas
 from justitia_ray.serve.ingress.attempts import Attempts
 from justitia_ray.serve.ingress.estimates import Estimates
 from justitia_ray.serve.ingress.queue_client import QueueClient
-from justitia_ray.serve.ingress.replica_calls import Answer, ReplicaCalls
+from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter

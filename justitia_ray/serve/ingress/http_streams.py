@@ -8,11 +8,12 @@ from typing import cast
 
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import EngineFailed, JustitiaError, StreamRefused
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.errors import engine_error_in_form, engine_error_object, status_of
 from justitia_ray.protocol.stream_forms import Keepalive, StreamForm
 from justitia_ray.serve.asgi import Send
 from justitia_ray.serve.ingress.http_errors import UNFORESEEN, headers_of_limits
-from justitia_ray.serve.ingress.replica_calls import Answer, Head, StreamItem
+from justitia_ray.serve.ingress.replica_calls import Head, StreamItem
 from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE, PlainWait, Wait, silence_s
 from justitia_ray.units import Seconds
 

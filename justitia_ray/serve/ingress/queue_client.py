@@ -33,7 +33,7 @@ from justitia_ray.errors import QueueFull
 from justitia_ray.protocol.errors import refusal_error
 from justitia_ray.protocol.messages import IngressMessage
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
-from justitia_ray.serve.ingress.scheduler_session import Answer, SchedulerSession
+from justitia_ray.serve.ingress.scheduler_session import SchedulerAnswer, SchedulerSession
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, VirtualTime
 
@@ -245,11 +245,11 @@ class QueueClient:
     def _note_standings(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]]) -> None:
         self.standings.note(standings, asyncio.get_running_loop().time())
 
-    async def _process_answers(self, answers: AsyncGenerator[Answer]) -> None:
+    async def _process_answers(self, answers: AsyncGenerator[SchedulerAnswer]) -> None:
         async for answer in answers:
             self._process_answer(answer)
 
-    def _process_answer(self, answer: Answer) -> None:
+    def _process_answer(self, answer: SchedulerAnswer) -> None:
         """Deliver the messages in an answer of the scheduler."""
         mail = answer.mail
         if mail is not None:

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from justitia_ray.config import RecognitionSection
 from justitia_ray.errors import JustitiaError
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.recognition.answers import AnswerReader
 from justitia_ray.recognition.conversations import Conversation, Name, read_conversation
 from justitia_ray.recognition.rules import CONVERSATION, Recognized, Recognizer
-from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
+from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 
 _MOST_NAMED = 10_000

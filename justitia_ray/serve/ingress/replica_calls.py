@@ -26,7 +26,7 @@ from justitia_ray.errors import (
     NoReplicaAnswers,
 )
 from justitia_ray.observability.log_events import log_event
-from justitia_ray.protocol.engine import ResponseHead
+from justitia_ray.protocol.engine import Answer, ResponseHead
 from justitia_ray.protocol.refusals import LONGEST_RETRY_S
 from justitia_ray.protocol.stream_parts import Part, Resume, joined
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
@@ -36,7 +36,6 @@ logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
 
-Answer = tuple[int, dict[str, str], bytes]
 Head = tuple[int, dict[str, str]]
 """Status and headers of an HTTP answer."""
 StreamItem = Head | bytes

@@ -45,7 +45,7 @@ class _Terms(NamedTuple):
     epoch: Epoch
 
 
-class Answer(NamedTuple):
+class SchedulerAnswer(NamedTuple):
     """Result of a call to the scheduler, for the queue client."""
 
     accepted: bool = False
@@ -134,14 +134,14 @@ class SchedulerSession:
 
     async def nack_lease(
         self, request_id: RequestId, grant: Grant, reason: NackReason
-    ) -> tuple[bool, Answer]:
+    ) -> tuple[bool, SchedulerAnswer]:
         """Return a lease; the result is whether the scheduler queued its inference again.
 
         False means that the scheduler considers the inference ended. Its reason, if any, is in the
         answer that is returned with it.
         """
         while True:
-            asked, answer = self._present_terms, Answer()
+            asked, answer = self._present_terms, SchedulerAnswer()
             try:
                 still_waits: bool = await self._scheduler.call(
                     "refuse_lease", request_id, grant.lease_id, reason
@@ -158,7 +158,7 @@ class SchedulerSession:
                 # If epoch or ingress id changed, the inference was resubmitted with all others.
                 return still_waits or self._present_terms != asked, answer
 
-    async def _read_reason(self, asked: _Terms) -> Answer:
+    async def _read_reason(self, asked: _Terms) -> SchedulerAnswer:
         """Fetch messages at once, because an inference that was refused must not run again.
 
         Example: its application was cancelled. The replica then aborts the inference, and the
@@ -169,7 +169,7 @@ class SchedulerSession:
 
     # --- batches and mail
 
-    async def batches(self) -> AsyncGenerator[Answer]:
+    async def batches(self) -> AsyncGenerator[SchedulerAnswer]:
         """Send submissions in batches, and yield the answer to each batch.
 
         Submissions that are queued during a call go into the next batch.
@@ -204,7 +204,7 @@ class SchedulerSession:
             self._unsent += self._pending.closings_elsewhere(batch)
         self._has_unsent.set()
 
-    async def polls(self) -> AsyncGenerator[Answer]:
+    async def polls(self) -> AsyncGenerator[SchedulerAnswer]:
         """Long-poll for messages, one call after the other, and yield each answer."""
         while True:
             asked = self._present_terms
@@ -214,7 +214,9 @@ class SchedulerSession:
                 # The call failed, or a scheduler with a lower epoch answered
                 await asyncio.sleep(_RETRY_S)
 
-    async def _call_scheduler(self, method: str, *arguments: tuple[Submission, ...]) -> Answer:
+    async def _call_scheduler(
+        self, method: str, *arguments: tuple[Submission, ...]
+    ) -> SchedulerAnswer:
         """Call the scheduler and process its answer."""
         asked = self._present_terms
         try:
@@ -230,20 +232,20 @@ class SchedulerSession:
         """Ingress id and epoch for calls made now."""
         return _Terms(self.ingress_id, self.epoch)
 
-    def _read_answer(self, mail: IngressMail, asked: _Terms) -> Answer:
+    def _read_answer(self, mail: IngressMail, asked: _Terms) -> SchedulerAnswer:
         """Adopt the epoch or ingress id in an answer; return the answer's mail and new messages."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
-            return Answer()
+            return SchedulerAnswer()
         is_current = asked == self._present_terms
         if mail.forgotten:
             if is_current:
                 self._change_ingress_id()
-            return Answer()
+            return SchedulerAnswer()
         if not is_current:
-            return Answer(accepted=True)
-        return Answer(True, mail, self._cursor.fresh(mail.messages))
+            return SchedulerAnswer(accepted=True)
+        return SchedulerAnswer(True, mail, self._cursor.fresh(mail.messages))
 
     # --- changes of epoch and of ingress id
 
@@ -290,19 +292,19 @@ class SchedulerSession:
 
     # --- calls that fail
 
-    def _note_failure(self, call: str, error: Exception) -> Answer:
+    def _note_failure(self, call: str, error: Exception) -> SchedulerAnswer:
         """Log a failed call, unless the scheduler is only restarting; return the call's result."""
         if isinstance(error, SchedulerSuperseded):
             if self._superseded_at is None:
                 self._superseded_at = asyncio.get_running_loop().time()
                 log_event(logger, logging.ERROR, "scheduler.superseded", reason=error.message)
             elif self._is_given_up():
-                return Answer(given_up=True)
+                return SchedulerAnswer(given_up=True)
         elif isinstance(error, RayActorError | ConnectionLost):
             self._superseded_at = None  # another scheduler may answer the next call
         else:
             log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
-        return Answer()
+        return SchedulerAnswer()
 
     def _is_given_up(self) -> bool:
         """Return whether the scheduler has reported for too long that another scheduler leads."""

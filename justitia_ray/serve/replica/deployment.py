@@ -20,6 +20,7 @@ from justitia_ray.observability.part_metrics import ReplicaMetrics
 from justitia_ray.observability.trace_context import TRACEPARENT
 from justitia_ray.protocol.endpoints import LEASED_HEADER, RAN_HEADER, TENANT_HEADER
 from justitia_ray.protocol.engine import (
+    Answer,
     Engine,
     EngineCall,
     EngineCapacity,
@@ -57,8 +58,6 @@ have killed this one.
 """
 _SCHEDULER_WAIT_S = 10.0
 """Longest wait of the process until the scheduler has received its engine's failure (seconds)."""
-
-Answer = tuple[int, dict[str, str], bytes]
 
 
 class EngineReplica:

@@ -12,7 +12,7 @@ from justitia_ray.errors import AttemptsExhausted
 from justitia_ray.protocol.engine import Hold, ResponseHead
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
 from justitia_ray.protocol.stream_parts import Part, Resume
-from justitia_ray.serve.ingress.scheduler_session import Answer, SchedulerSession
+from justitia_ray.serve.ingress.scheduler_session import SchedulerAnswer, SchedulerSession
 from justitia_ray.serve.replica.call_holds import CallHolds
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.scheduler.context_holds import ContextHolds
@@ -178,8 +178,8 @@ class _SessionThatSendsOnce(SchedulerSession):
 class _SessionWithoutReason(SchedulerSession):
     """Broken session that returns a lease and does not read why the lease had ended."""
 
-    async def _read_reason(self, asked: Any) -> Answer:
-        return Answer()
+    async def _read_reason(self, asked: Any) -> SchedulerAnswer:
+        return SchedulerAnswer()
 
 
 class _KeyringThatForgets(Keyring):

@@ -10,13 +10,14 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived
 from justitia_ray.errors import QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import MESSAGES, RESPONSES
 from justitia_ray.protocol.inspection import IngressReport, Inspection
 from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
-from justitia_ray.serve.ingress.replica_calls import Answer, Head
+from justitia_ray.serve.ingress.replica_calls import Head
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.test_gateway import FakeCounter, FakeEstimates, FakeQueueClient
 

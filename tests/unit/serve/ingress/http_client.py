@@ -11,11 +11,12 @@ import httpx
 from justitia_ray.config import AppConfig, RecognitionSection
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
-from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
+from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks

@@ -25,6 +25,7 @@ from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.stages import CHARGE_FACTOR, StageTable
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES
 from justitia_ray.protocol.inference_body import PromptSize
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
@@ -33,7 +34,6 @@ from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
 from justitia_ray.serve.ingress.prefix_names import PrefixNames
-from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache

@@ -11,6 +11,7 @@ import pytest
 
 from justitia_ray.errors import ContextLengthExceeded, EngineError, NotServed, QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
+from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import (
     CHAT,
     COMPLETIONS,
@@ -24,7 +25,6 @@ from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.http_inference import until_disconnect
 from justitia_ray.serve.ingress.models import ServedModels
-from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.eventually import eventually
 from tests.unit.serve.ingress.asgi_caller import Caller, FedStream

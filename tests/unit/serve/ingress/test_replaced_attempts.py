@@ -7,13 +7,13 @@ from typing import Any, cast
 from justitia_ray.config import IngressSection
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import InferenceSubmitted, NackReason
-from justitia_ray.protocol.engine import Output, ResponseHead
+from justitia_ray.protocol.engine import Answer, Output, ResponseHead
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.protocol.inference_body import InferenceBody
 from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.ingress.attempts import Attempts
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
-from justitia_ray.serve.ingress.replica_calls import Answer, ReplicaCalls, StreamItem
+from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.transport.link import Link
 from tests.unit.serve.ingress.test_gateway import context
