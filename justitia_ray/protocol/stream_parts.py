@@ -73,8 +73,6 @@ class Delivered:
         self._last: Output | None = None
         self.chunks = 0
         """Number of engine chunks that the caller has received."""
-        self.is_whole = False
-        """Whether the caller has received the whole stream."""
         self._size_bytes = 0
         self._event_start = b""
         self._names: dict[bytes, None] | None = {} if names else None
