@@ -56,15 +56,14 @@ class Replicas:
     def pull(self, event: ev.ReplicaPulled) -> None:
         """Book the reported service, end finished inferences, and record the replica's pull."""
         replica = self._update_from_pull(event)
-        ends = self._ends_not_reported_before(replica, event.finished)
+        ends = self._take_new_ends(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
-        adopted = [
-            report.lease_id
-            for report in reports
-            if report.lease_id not in self._state.leases
-            and report.lease_id not in self._state.leaving
-            and self._unknown_lease(replica, report)
-        ]
+        leases, leaving = self._state.leases, self._state.leaving
+        adopted = []
+        for report in reports:
+            is_known = report.lease_id in leases or report.lease_id in leaving
+            if not is_known and self._adopt_or_abort(replica, report):
+                adopted.append(report.lease_id)
         if replica.capacity.caches_prefixes:
             self._learn_engine_times(replica, event.progress or (), ends)
         self._book_reports(reports)
@@ -334,10 +333,10 @@ class Replicas:
             if lease.state is LeaseState.RUNNING and lease_id not in held:
                 self._inferences.requeue(self._state.inferences[lease.request_id])
 
-    def _ends_not_reported_before(
+    def _take_new_ends(
         self, replica: KnownReplica, ends: Iterable[ev.LeaseFinished]
     ) -> list[ev.LeaseFinished]:
-        """Return the ended leases that the last pull did not report.
+        """Store the reported ends of leases; return those that the last pull did not report.
 
         A replica stops repeating an ended lease when it has confirmation that the lease is booked.
         """
@@ -549,7 +548,7 @@ class Replicas:
                 if inference.outcome is Outcome.CANCELLED:
                     self._inferences.end(inference, inference.outcome)
 
-    def _unknown_lease(self, replica: KnownReplica, report: Report) -> bool:
+    def _adopt_or_abort(self, replica: KnownReplica, report: Report) -> bool:
         """Abort or adopt a lease that this scheduler did not grant, or that has ended.
 
         Return whether the lease was adopted.

@@ -44,8 +44,8 @@ class StaleEpoch(StoreError):
         ours: Epoch of the scheduler that tried to save.
         theirs: Epoch in the store, greater than ours.
         leader: Record of the leader with that epoch; empty if the store has none.
-        succeeded: Whether the new leader is another process of the same actor, started to replace
-            it.
+        has_successor: Whether the new leader is another process of the same actor, started to
+            replace it.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class StaleEpoch(StoreError):
         ours: Epoch,
         theirs: Epoch,
         leader: Mapping[str, Any] | None = None,
-        succeeded: bool = False,
+        has_successor: bool = False,
     ) -> None:
-        super().__init__(ours, theirs, leader, succeeded)
+        super().__init__(ours, theirs, leader, has_successor)
         self.ours = ours
         self.theirs = theirs
         self.leader = dict(leader or {})
-        self.succeeded = succeeded
+        self.has_successor = has_successor
 
     def __str__(self) -> str:
         return (

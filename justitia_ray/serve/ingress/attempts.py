@@ -91,7 +91,7 @@ class Attempts:
         self._submitter = submitter
         self._queue = queue
         self._calls = calls
-        self._attempts = section.attempts
+        self._most_attempts = section.attempts
         self._metrics = metrics
         self._tracer = tracer
 
@@ -107,7 +107,7 @@ class Attempts:
             inference = await self._submitter.submit_inference(context, body)
             if trace is not None:
                 trace.note_submitted(inference.item.application_id)
-            for _ in range(self._attempts):
+            for _ in range(self._most_attempts):
                 grant = await self._queue.next_grant(inference)
                 if trace is not None:
                     trace.note_granted(grant)
@@ -125,7 +125,7 @@ class Attempts:
                     if trace is not None:
                         trace.end(status)
                     return status, served_by(head, grant, inference), whole
-            raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
+            raise AttemptsExhausted(f"gave up after {self._most_attempts} attempts")
         except BaseException as error:
             if inference is not None:
                 self._queue.cancel_inference(inference)
@@ -172,7 +172,7 @@ class Attempts:
             on_submitted(inference.item.application_id)
             if trace is not None:
                 trace.note_submitted(inference.item.application_id)
-            for _ in range(self._attempts):
+            for _ in range(self._most_attempts):
                 if delivered.status is not None:
                     yield b""
                 grant = await self._queue.next_grant(inference)
@@ -210,7 +210,7 @@ class Attempts:
                     if trace is not None:
                         trace.end(delivered.status)
                     return
-            raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
+            raise AttemptsExhausted(f"gave up after {self._most_attempts} attempts")
         except BaseException as error:
             if inference is not None:
                 self._queue.cancel_inference(inference)

@@ -211,7 +211,7 @@ class SchedulerActor:
     def _step_down(self, reason: str) -> None:
         """End this actor for good, so that Ray does not restart it."""
         log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
-        if self._service is not None and self._service.term.succeeded:
+        if self._service is not None and self._service.term.has_successor:
             # Ray has replaced this process: ending the actor would end the process that replaces
             # it.
             os._exit(0)

@@ -87,7 +87,7 @@ class Term:
         """Name of the scheduler that leads instead, and advice to the caller; None while this one
         leads.
         """
-        self.succeeded = False
+        self.has_successor = False
         """Whether the new leader is another process of the same actor, which Ray started as a
         replacement.
         """
@@ -362,7 +362,7 @@ class Term:
 
     def _lose_lead(self, error: StaleEpoch) -> None:
         """Stop serving after another scheduler has become leader; callers receive the reason."""
-        self.succeeded = error.succeeded
+        self.has_successor = error.has_successor
         self.lost = f"this scheduler has lost the lead: {error}; {_ADVICE}"
         log_event(logger, logging.WARNING, "scheduler.superseded", reason=str(error))
         self.admission.close()
@@ -371,7 +371,7 @@ class Term:
         self.driver.outboxes.notify_all()
         if self._exporter is not None:
             self._exporter.end()
-        if self.succeeded:
+        if self.has_successor:
             self._step_down("another process of this actor leads")
 
     def _set_gauges(self) -> None:

@@ -58,7 +58,7 @@ class Outbox(Mailbox[Any]):
             self._ends.setdefault(message.application_id, []).append(self.last)
             self._ended.append((self.last, message.application_id))
 
-    def acknowledged(self, ack: int) -> list[EndsStored]:
+    def take_acknowledged(self, ack: int) -> list[EndsStored]:
         """Forget the messages that end applications up to number `ack`, which the ingress has read.
 
         Return each `EndsStored` message that the ingress has read, once.
@@ -90,7 +90,7 @@ class Outbox(Mailbox[Any]):
         if pull.progress is None if last is None else pull.number <= last.number:
             return None
         self.last_pull = pull
-        self.unread_after(pull.ack)
+        self.drop_read(pull.ack)
         return ReplicaPulled(
             pull.replica_id,
             pull.capacity,

@@ -228,7 +228,7 @@ class SchedulerService:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))
             outbox = outboxes.of_ingress(ingress_id)
             self._note_read(outbox, ack)
-            outbox.unread_after(ack)
+            outbox.drop_read(ack)
             if not await outbox.wait(LONG_POLL_S):
                 return IngressMail(term.epoch)
             if ingress_id not in outboxes.forgotten:
@@ -452,7 +452,7 @@ class SchedulerService:
         return replace(item, is_counted=True) if is_counted else item
 
     def _note_read(self, outbox: Outbox, ack: int) -> None:
-        for told in outbox.acknowledged(ack):
+        for told in outbox.take_acknowledged(ack):
             self.term.driver.apply(ev.EndsAcknowledged(told))
 
     async def _ingress_mail(

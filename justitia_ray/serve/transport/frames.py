@@ -62,13 +62,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
     arguments: list[Any]
 
 
-class Pause(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Message: pause a stream whose reader is slow, until `Resume`."""
+class PauseStream(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Message: pause a stream whose reader is slow, until `ResumeStream`."""
 
     id: int
 
 
-class Resume(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class ResumeStream(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """Message: continue a paused stream."""
 
     id: int
@@ -88,7 +88,9 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
     id: int = 0
 
 
-Message: TypeAlias = Call | Cancel | Answer | Item | End | Failure | Pause | Resume | Piece | Ping
+Message: TypeAlias = (
+    Call | Cancel | Answer | Item | End | Failure | PauseStream | ResumeStream | Piece | Ping
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decode_frame = msgspec.msgpack.Decoder(list[Message]).decode

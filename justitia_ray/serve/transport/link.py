@@ -19,8 +19,8 @@ from justitia_ray.serve.transport.frames import (
     Failure,
     Item,
     Message,
-    Pause,
-    Resume,
+    PauseStream,
+    ResumeStream,
 )
 from justitia_ray.serve.transport.methods import Method
 from justitia_ray.units import Seconds
@@ -142,7 +142,7 @@ class SocketLink:
                 pending.items.clear()
                 if pending.is_paused:
                     pending.is_paused = False
-                    self._connection.send(Resume(number))
+                    self._connection.send(ResumeStream(number))
                 yield items
         finally:
             self._end_call(number, pending)
@@ -191,7 +191,7 @@ class SocketLink:
             pending.wake()
             if len(pending.items) >= _PAUSED_ITEMS and not pending.is_paused:
                 pending.is_paused = True
-                self._connection.send(Pause(message.id))
+                self._connection.send(PauseStream(message.id))
         elif isinstance(message, Answer):
             pending.items.append(message.value)
             pending.end()

@@ -33,8 +33,8 @@ from justitia_ray.serve.transport.frames import (
     Failure,
     Item,
     Message,
-    Pause,
-    Resume,
+    PauseStream,
+    ResumeStream,
 )
 from justitia_ray.serve.transport.handshake import Keyring, Peer, admit
 from justitia_ray.serve.transport.methods import Method
@@ -182,7 +182,7 @@ class Listener:
         )
         # aiohttp's `prepare` uses only attributes that a BaseRequest has
         opening = socket.prepare(cast("web.Request", request))
-        peer = await self.admit(socket, opening)
+        peer = await self.shake_hands(socket, opening)
         self._strangers.discard(request.protocol)  # not reached if the request was no WebSocket
         if peer is not None:
             await self.serve_calls(socket, peer)
@@ -207,7 +207,9 @@ class Listener:
             return web.Response(status=503, text=str(error))
         return web.Response(status=204)
 
-    async def admit(self, socket: web.WebSocketResponse, opening: Awaitable[object]) -> Peer | None:
+    async def shake_hands(
+        self, socket: web.WebSocketResponse, opening: Awaitable[object]
+    ) -> Peer | None:
         """Do the handshake of a socket; return the calling process, or None if it is refused."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -300,10 +302,10 @@ class _Served:
         elif isinstance(message, Cancel):
             if message.id in self._working:
                 self._calls[message.id].cancel()
-        elif isinstance(message, Pause):
+        elif isinstance(message, PauseStream):
             if message.id in self._calls:
                 self._paused.setdefault(message.id, asyncio.Event())
-        elif isinstance(message, Resume):
+        elif isinstance(message, ResumeStream):
             resumed = self._paused.pop(message.id, None)
             if resumed is not None:
                 resumed.set()

@@ -270,7 +270,7 @@ def _has_broken(end: SimulatedSocket) -> bool:
 
 async def _serve_connection(listener: Listener, socket: SimulatedSocket) -> None:
     ours = cast(WebSocketResponse, socket)
-    peer = await listener.admit(ours, asyncio.sleep(0.0))
+    peer = await listener.shake_hands(ours, asyncio.sleep(0.0))
     if peer is not None:
         await listener.serve_calls(ours, peer)
 

@@ -70,7 +70,7 @@ class StoreClient:
         self._redis = redis
         self._rng = rng
         self._tags = tags
-        self._succeeded = rng.random() < 0.5
+        self._has_successor = rng.random() < 0.5
         """Whether a later scheduler is a restart of the same actor."""
 
     async def become_leader(self, above: int = 0) -> int:
@@ -125,7 +125,7 @@ class StoreClient:
 
         def step() -> bool:
             if redis.epoch > epoch:
-                raise StaleEpoch(epoch, redis.epoch, succeeded=self._succeeded)
+                raise StaleEpoch(epoch, redis.epoch, has_successor=self._has_successor)
             # after the store was emptied, a part of the state is worse than none
             if redis.epoch != epoch:
                 redis.empty()

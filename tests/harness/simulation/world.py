@@ -169,7 +169,7 @@ class World:
         self.recorder.add_event("scheduler", f"steps down: {reason}")
 
         async def leave() -> None:
-            if not host.answers.term.succeeded:
+            if not host.answers.term.has_successor:
                 await host.actor.retire()
             self.network.later(0.0, lambda: self.crash_scheduler(host, 0.1, 0.0))
 

@@ -104,7 +104,7 @@ async def test_process_that_ray_has_replaced_exits_at_once(services: Services) -
     service.term.note_epoch(2)
     await eventually(lambda: services.reasons, "it steps down")
 
-    assert service.term.succeeded
+    assert service.term.has_successor
     assert ["another process of this actor leads"] == services.reasons
 
 

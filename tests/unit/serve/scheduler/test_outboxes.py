@@ -33,12 +33,12 @@ def test_delivered_end_messages_are_forgotten() -> None:
     outbox = Outbox(0)
     for end in _end_actions("a", "a", "b"):
         outbox.put(end)
-    outbox.acknowledged(1)
+    outbox.take_acknowledged(1)
     outbox.withdraw_end("a")
     outbox.withdraw_end("c")
 
     assert [(3, "b")] == _unread_names(outbox, 1)
-    outbox.acknowledged(3)
+    outbox.take_acknowledged(3)
     assert not outbox._ends
     assert not outbox._ended
 

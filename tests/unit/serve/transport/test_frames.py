@@ -19,10 +19,10 @@ from justitia_ray.serve.transport.frames import (
     Item,
     Message,
     Outgoing,
-    Pause,
+    PauseStream,
     Piece,
     Ping,
-    Resume,
+    ResumeStream,
 )
 
 _SMALL_LIMIT = 4 * PIECE_BYTES
@@ -58,8 +58,8 @@ def read_frames(*frames: bytes, limit: int = 2**30) -> list[Message]:
         Item(4, raw_value(b"part")),
         End(5),
         Failure(6, "UnknownLease", ["lease", 7, None, 2.5, b"x"]),
-        Pause(7),
-        Resume(8),
+        PauseStream(7),
+        ResumeStream(8),
         Ping(),
     ],
     ids=lambda message: type(message).__name__,

@@ -15,8 +15,13 @@ import ray
 from justitia_ray.config import TransportSection
 from justitia_ray.errors import ConfigError, ConnectionLost
 from justitia_ray.serve.transport import endpoint, listener
-from justitia_ray.serve.transport.frames import PIECE_BYTES, Call, Item, Pause
-from justitia_ray.serve.transport.frames import Resume as ResumeStream
+from justitia_ray.serve.transport.frames import (
+    PIECE_BYTES,
+    Call,
+    Item,
+    PauseStream,
+    ResumeStream,
+)
 from justitia_ray.serve.transport.handshake import Key, Keyring
 from justitia_ray.serve.transport.listener import PATH, Listener
 from tests.eventually import eventually
@@ -252,14 +257,14 @@ def test_paused_stream_generates_no_items_until_resumed(served: Served) -> None:
 
     async def pause_streams() -> None:
         fake = peer_with(
-            Pause(7), Call(1, "count", raw_value(["s", -1])), Pause(1), ResumeStream(9)
+            PauseStream(7), Call(1, "count", raw_value(["s", -1])), PauseStream(1), ResumeStream(9)
         )
         serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
         await asyncio.sleep(0.5)
         assert 1 == served.counted["s"]
         fake.receive_messages(ResumeStream(1))
         await asyncio.sleep(0)
-        fake.receive_messages(Pause(1))
+        fake.receive_messages(PauseStream(1))
         await asyncio.sleep(0.5)
         held = served.counted["s"]
         assert 1 < held < 20

@@ -34,7 +34,7 @@ _OF_VERSION_4 = {
     "Outcome": "finished cancelled failed expired",
     "Output": "tokens finish_reason stop_reason",
     "Part": "body chunks outputs obstacle",
-    "Pause": "id",
+    "PauseStream": "id",
     "Piece": "id data last",
     "Ping": "id",
     "Refusal": (
@@ -42,7 +42,7 @@ _OF_VERSION_4 = {
         "application_ending queue_full too_many_applications not_stored superseded "
         "quota_exhausted cap_reached deadline engine_killer"
     ),
-    "Resume": "id",
+    "ResumeStream": "id",
     "StageServed": (
         "inferences sequences prompt_tokens output_tokens kv_token_time longest_output_tokens gap_s"
     ),
