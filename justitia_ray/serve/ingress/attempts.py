@@ -37,7 +37,7 @@ from justitia_ray.protocol.engine import Answer
 from justitia_ray.protocol.generation_bodies import RESPONSES
 from justitia_ray.protocol.inference_body import InferenceBody
 from justitia_ray.protocol.stream_ends import StreamEnd
-from justitia_ray.protocol.stream_parts import Delivered, Part
+from justitia_ray.protocol.stream_parts import Delivered, Part, Resume
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.replica_calls import LEASE_UNUSABLE, ReplicaCalls, StreamItem
@@ -167,6 +167,7 @@ class Attempts:
         trace = None if self._tracer is None else self._tracer.begin(_call_facts(path, context))
         inference: PendingInference | None = None
         delivered, end = Delivered(names=path == RESPONSES), StreamEnd(path)
+        resume: Resume | None = None
         try:
             inference = await self._submitter.submit_inference(context, body)
             on_submitted(inference.item.application_id)
@@ -180,7 +181,6 @@ class Attempts:
                     trace.note_granted(grant)
                 inference.on_grant = partial(self._replace_attempt, grant, delivered)
                 try:
-                    resume = delivered.resume()
                     headers = _replica_headers(trace, inference)
                     parts = self._calls.stream(grant, path, body.payload, resume, headers)
                     async with aclosing(parts):
@@ -199,7 +199,7 @@ class Attempts:
                 except CannotContinue:
                     raise
                 except LEASE_UNUSABLE as error:
-                    delivered.resume()  # raises an error if the stream cannot continue
+                    resume = delivered.resume()  # raises an error if the stream cannot continue
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)

@@ -268,7 +268,6 @@ async def send_stream(
     signs, time = reply.signs, asyncio.get_running_loop().time
     assert signs is not None
     signs.begin_wait(wait or PlainWait())
-    waits = True
     async with aclosing(items):
         status, head = as_head(await anext(items))
         if status >= 400:
@@ -283,11 +282,8 @@ async def send_stream(
             await reply.begin(status, head | _STREAM_HEAD)
             signs.spoke_at = time()
         signs.note_wait(waits=False)
-        waits = False
         async for chunk in cast("AsyncGenerator[bytes]", items):
-            if waits != (not chunk):
-                waits = not chunk
-                signs.note_wait(waits=waits)
+            signs.note_wait(waits=not chunk)
             if not chunk:
                 continue
             if signs.is_speaking:

@@ -17,9 +17,8 @@ class CallHolds:
         self._of: dict[LeaseId, HoldContext] = {}
         self._ended: dict[ApplicationId, None] = {}
 
-    def read(self, messages: Iterable[ReplicaMessage]) -> list[ReplicaMessage]:
-        """Store context holds and releases; return the other messages."""
-        others: list[ReplicaMessage] = []
+    def read(self, messages: Iterable[ReplicaMessage]) -> None:
+        """Store the context holds and releases among the scheduler's messages."""
         for message in messages:
             if isinstance(message, HoldContext):
                 self._of[message.lease_id] = message
@@ -29,9 +28,6 @@ class CallHolds:
                 self._ended[message.application_id] = None
                 if len(self._ended) > _MOST:
                     del self._ended[next(iter(self._ended))]
-            else:
-                others.append(message)
-        return others
 
     def take(self, lease_id: LeaseId) -> Hold | None:
         """Return the context hold and all releases for a call that begins; None without them."""

@@ -85,7 +85,7 @@ class LeaseTable:
         now = asyncio.get_running_loop().time()
         for message in messages:
             if not isinstance(message, Grant | Abort):
-                continue  # orders to hold contexts, which this engine does not support
+                continue  # orders to hold contexts, which `CallHolds` reads
             lease_id = message.lease_id
             lease = self.held_leases.get(lease_id)
             if isinstance(message, Grant):

@@ -225,7 +225,7 @@ class Puller:
                 self._leases.failure_told.set()
             messages = self._cursor.fresh(mail.messages)
             if self._holds is not None:
-                messages = self._holds.read(messages)
+                self._holds.read(messages)
             self._leases.read_messages(messages)
             self.backlog_kv_tokens = mail.backlog_kv_tokens
         return True

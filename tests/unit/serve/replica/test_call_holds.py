@@ -1,8 +1,8 @@
 """Holds of contexts wait at the replica for the calls of their leases."""
 
-from justitia_ray.core.actions import Abort, Grant
+from justitia_ray.core.actions import Grant
 from justitia_ray.protocol.engine import Hold
-from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, ReplicaMessage
+from justitia_ray.protocol.messages import HoldContext, ReleaseContexts
 from justitia_ray.serve.replica.call_holds import CallHolds
 
 _GRANT = Grant("q", "i", "1-1", "r", 7, 10, 0.0)
@@ -15,18 +15,6 @@ def test_hold_is_given_once_to_the_call_of_its_lease() -> None:
     assert Hold("a", 2.0) == holds.take("1-1")
     assert holds.take("1-1") is None
     assert Hold("b", 3.0) == holds.take("1-2")
-
-
-def test_messages_other_than_holds_keep_their_order() -> None:
-    abort = Abort("r", "1-0")
-    messages: list[ReplicaMessage] = [
-        _GRANT,
-        HoldContext("1-1", "a", 2.0),
-        abort,
-        ReleaseContexts("z"),
-    ]
-
-    assert [_GRANT, abort] == CallHolds().read(messages)
 
 
 def test_ended_applications_are_sent_with_the_next_call() -> None:
