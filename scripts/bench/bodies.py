@@ -37,6 +37,7 @@ from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 from justitia_ray.units import Seconds, Tokens
 
 _AT_ONCE = 20
@@ -180,6 +181,7 @@ def _ingress_app() -> Any:
         Estimates(nothing, config.prediction),
         TokenCounter(load_prompt_counter(config)),
         specs,
+        StreamOutlooks(nothing, 0.0),
     )
     models = ServedModels([ServedModel(config, gateway, nothing, nothing, nothing)])
     finder = ApplicationFinder(config.recognition)

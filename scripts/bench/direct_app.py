@@ -40,6 +40,7 @@ from justitia_ray.serve.ingress.replica_calls import (
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.units import ApplicationId
 
@@ -103,7 +104,9 @@ class DirectGateway(Gateway):
             None, lambda _: None, _do_nothing, section.max_outstanding, section.submit_interval_s
         )
         specs = ApplicationSpecCache(0.0, 0)
-        super().__init__(config, idle, calls, Estimates(None, config.prediction), counter, specs)
+        estimates = Estimates(None, config.prediction)
+        outlooks = StreamOutlooks(_no_outlooks, config.ingress.keepalive_s)
+        super().__init__(config, idle, calls, estimates, counter, specs, outlooks)
         self.attempts = DirectAttempts(self, calls, counter)
 
 
@@ -261,3 +264,7 @@ class _NoScheduler(SchedulerCalls):
 
 async def _do_nothing() -> None:
     return None
+
+
+async def _no_outlooks(application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
+    return {}

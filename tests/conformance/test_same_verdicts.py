@@ -32,7 +32,7 @@ from tests.conformance.corpus.words import CONTEXT
 from tests.conformance.test_engines import LEASES
 from tests.unit.serve.ingress.answering_model import AnsweringReplicas, GrantingQueue
 from tests.unit.serve.ingress.http_client import client_of
-from tests.unit.serve.ingress.test_gateway import FakeEstimates
+from tests.unit.serve.ingress.test_gateway import FakeEstimates, unknown_outlooks
 
 pytestmark = [
     pytest.mark.vllm,
@@ -122,7 +122,8 @@ async def http(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Client of the HTTP application in front of the engine."""
     specs = ApplicationSpecCache(600.0, 100)
-    parts: Any = (GrantingQueue(), replicas, FakeEstimates(), counter, specs)
+    calls: Any = (GrantingQueue(), replicas, FakeEstimates(), counter)
+    parts: Any = (*calls, specs, unknown_outlooks())
     nothing: Any = None
     gateway = Gateway(strict_config, *parts)
     model = ServedModel(strict_config, gateway, nothing, nothing, nothing)

@@ -136,8 +136,8 @@ class ModelQueue:
             self._estimates,
             counter,
             specs,
-            self._metrics,
             StreamOutlooks(self._request_outlooks, silence_s(config.ingress.keepalive_s)),
+            self._metrics,
             self._tracer,
         )
         self.scheduler_calls = SchedulerCalls(

@@ -2,7 +2,6 @@
 
 import logging
 from asyncio import get_running_loop, sleep
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
-from justitia_ray.units import ApplicationId, ClientId, Seconds
+from justitia_ray.units import ClientId, Seconds, Tokens
 
 logger = logging.getLogger("ray.serve")
 
@@ -40,10 +39,6 @@ update may enable it.
 """
 
 
-async def _no_outlooks(application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
-    return {}
-
-
 class Gateway:
     """Checks the requests for one model; `Gateway.attempts` runs requests that need a lease.
 
@@ -54,8 +49,8 @@ class Gateway:
         estimates: Estimates of the model's predictor.
         counter: Counts the model's prompt tokens.
         specs: Specifications of applications that were opened at another model.
+        outlooks: Returns the outlooks of waiting streams.
         metrics: Counts estimates and dropped calls; None: they are not counted.
-        outlooks: Returns the outlooks of waiting streams; None: their comments carry no outlook.
         tracer: Traces calls; None: calls are not traced.
     """
 
@@ -67,11 +62,11 @@ class Gateway:
         estimates: Estimates,
         counter: TokenCounter,
         specs: ApplicationSpecCache,
+        outlooks: StreamOutlooks,
         metrics: IngressMetrics | None = None,
-        outlooks: StreamOutlooks | None = None,
         tracer: CallTracer | None = None,
     ) -> None:
-        self.outlooks = outlooks or StreamOutlooks(_no_outlooks, config.ingress.keepalive_s)
+        self.outlooks = outlooks
         self._config = config
         self._queue = queue
         self._calls = calls
@@ -86,14 +81,19 @@ class Gateway:
         """Paths that the model's engines serve, they never change in this process; None until a
         replica has reported them.
         """
-        self.max_model_len = config.engine.declared_context
-        """Context length of the model (tokens): the configured one until a replica reports its own;
-        None: unknown.
-        """
         self._counter = counter
-        self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
+        declared = config.engine.declared_context
+        self.submitter = Submitter(queue, estimates, counter, declared, specs, metrics)
         self.attempts = Attempts(self.submitter, queue, calls, config.ingress, metrics, tracer)
         """Runs the inferences whose requests were checked."""
+
+    @property
+    def max_model_len(self) -> Tokens | None:
+        """Context length of the model (tokens): the configured one until a replica reports its own.
+
+        None: unknown.
+        """
+        return self.submitter.max_model_len
 
     def note_failed_stream(self, status: int) -> None:
         """Count a stream that failed after its head was sent.
@@ -120,14 +120,14 @@ class Gateway:
         if self._mapping is not None:
             fields = read_object(body) if fields is None else fields
             body = self._mapping.map_request(fields, body)
-        read = parse_body(path, body, self._names, self.max_model_len, fields)
+        read = parse_body(path, body, self._names, self.submitter.max_model_len, fields)
         if self._schemas is not None:
             self._schemas.check(path, read.fields)
         return read
 
     async def counted(self, context: RequestContext, body: InferenceBody) -> InferenceBody:
         """Return the body of a request with the token counts of its prompts."""
-        tenant, max_model_len = context.tenant, self.max_model_len
+        tenant, max_model_len = context.tenant, self.submitter.max_model_len
         return replace(body, size=await self._counter.prompt_size(body, tenant, max_model_len))
 
     async def learn_context(self) -> None:
@@ -138,7 +138,7 @@ class Gateway:
         pause_s = _ASK_AGAIN_S
         while True:
             try:
-                self.max_model_len = self.submitter.max_model_len = await self._calls.context()
+                self.submitter.max_model_len = await self._calls.context()
                 block_size = await self._calls.cache_block()
             except Exception:  # no replica answers, or the replica's release is too old
                 await sleep(pause_s)

@@ -139,6 +139,7 @@ class Submitter:
             weight counts; 1 if none has one.
         tenants: Tenant tree: default deadlines, and quotas with the quantile that an inference
             reserves.
+        max_model_len: Context length of the model (tokens); None: unknown.
     """
 
     def __init__(

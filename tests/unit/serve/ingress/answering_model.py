@@ -19,7 +19,12 @@ from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
 from justitia_ray.serve.ingress.replica_calls import Head
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.test_gateway import FakeCounter, FakeEstimates, FakeQueueClient
+from tests.unit.serve.ingress.test_gateway import (
+    FakeCounter,
+    FakeEstimates,
+    FakeQueueClient,
+    unknown_outlooks,
+)
 
 _JSON = {"content-type": "application/json"}
 _LAST_EVENT = {
@@ -126,6 +131,7 @@ def answering_model(specs: ApplicationSpecCache, **ingress: Any) -> ServedModel:
     """Return a served model `m` that answers every call; `ingress` sets options."""
     model, engine = {"name": "m", "path": "none"}, {"kind": "fake"}
     config = AppConfig.parse({"model": model, "engine": engine, "ingress": ingress})
-    parts: Any = (GrantingQueue(), AnsweringReplicas(), FakeEstimates(), FakeCounter(), specs)
+    calls: Any = (GrantingQueue(), AnsweringReplicas(), FakeEstimates(), FakeCounter())
+    parts: Any = (*calls, specs, unknown_outlooks())
     others: Any = (AnsweringScheduler(), AnsweringPredictor(), AnsweringInspection())
     return ServedModel(config, Gateway(config, *parts), *others)

@@ -37,6 +37,7 @@ from justitia_ray.serve.ingress.prefix_names import PrefixNames
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 from justitia_ray.serve.transport.handshake import Keyring
 from tests.unit.observability.recording_backend import export_once, new_measures
 
@@ -105,6 +106,15 @@ class FakeEstimates:
         self.remembered[application_id] = summary
 
 
+async def _no_outlooks(application_ids: tuple[str, ...]) -> dict[str, Any]:
+    return {}
+
+
+def unknown_outlooks() -> StreamOutlooks:
+    """Return the outlooks of waiting streams, of which the scheduler knows none."""
+    return StreamOutlooks(_no_outlooks, 1000.0)
+
+
 class FakeCounter:
     """Token counter that finds a fixed number of prompts, of ten tokens each, in every body."""
 
@@ -170,7 +180,8 @@ class GatewayRig:
         self.measures = new_measures("ingress")
         self.metrics = IngressMetrics(self.measures)
         counter = FakeCounter(prompts)
-        parts: Any = (self.client, self.replicas, self.estimates, counter, specs, self.metrics)
+        calls: Any = (self.client, self.replicas, self.estimates, counter)
+        parts: Any = (*calls, specs, unknown_outlooks(), self.metrics)
         self.gateway = Gateway(_CONFIG, *parts)
 
     async def open_application(self, application_class: str, application_id: str) -> None:
@@ -587,8 +598,10 @@ def test_request_that_vllm_forbids_is_refused_on_paths_that_vllm_checks(
     """The fake engine reads no tools, so the ingress checks names and efforts."""
     body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "x"}]}
     model = {"name": "m", "path": "none", "aliases": ["gpt-*"], "reasoning_efforts": {"max": "low"}}
-    parts: Any = (FakeQueueClient(), None, FakeEstimates(), FakeCounter(1), None)
-    gateway = Gateway(AppConfig.parse({"model": model, "engine": {"kind": kind}}), *parts)
+    calls: Any = (FakeQueueClient(), None, FakeEstimates(), FakeCounter(1))
+    parts: Any = (*calls, None, unknown_outlooks())
+    config = AppConfig.parse({"model": model, "engine": {"kind": kind}})
+    gateway = Gateway(config, *parts)
     read = gateway.parse(CHAT, json.dumps(body | {"reasoning_effort": "max"}).encode())
 
     assert ("m", "low") == (read.fields["model"], json.loads(read.payload)["reasoning_effort"])

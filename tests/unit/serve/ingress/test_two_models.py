@@ -17,7 +17,12 @@ from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.http_client import client_of
-from tests.unit.serve.ingress.test_gateway import FakeCounter, FakeEstimates, FakeQueueClient
+from tests.unit.serve.ingress.test_gateway import (
+    FakeCounter,
+    FakeEstimates,
+    FakeQueueClient,
+    unknown_outlooks,
+)
 
 CHAT, EMBED = "chat", "org/embed"
 ADAPTER = "chat-sql"
@@ -41,7 +46,8 @@ class ModelRig:
             "policy": "justitia",
         }
         self.taught: list[Any] = []
-        parts: Any = (self.client, None, FakeEstimates(), FakeCounter(), specs)
+        calls: Any = (self.client, None, FakeEstimates(), FakeCounter())
+        parts: Any = (*calls, specs, unknown_outlooks())
         self.gateway = Gateway(place.config, *parts)
         self.overview = SimpleNamespace(remote=self._overview)
         self.take_history = SimpleNamespace(remote=self._take_history)
