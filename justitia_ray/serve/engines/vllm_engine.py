@@ -242,7 +242,7 @@ class VllmEngine:
         self._grammars = GrammarChecks(vllm_judge, self._llm.vllm_config, *self._grammar_limits)
         return self._grammars
 
-    async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+    def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         """Run one call under a lease: yield the response head, then the body in vLLM's chunks.
 
         Raises:
@@ -259,10 +259,7 @@ class VllmEngine:
         )
         context = copy_context()
         context.run(CURRENT_METER.set, meter)
-        asked = self._call_vllm(call.path, call.headers, call.body, context)
-        async with aclosing(asked) as items:
-            async for item in items:
-                yield item
+        return self._call_vllm(call.path, call.headers, call.body, context)
 
     async def answer_unscheduled(
         self, path: str, headers: Mapping[str, str], body: bytes
