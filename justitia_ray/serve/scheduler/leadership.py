@@ -132,10 +132,6 @@ class Term:
             config.scheduler.quota_timeout_s,
             config.scheduler.ingress_timeout_s,
         )
-        self.admit: Callable[[Submission, Outbox | None], None] = self.gate.admit_submission
-        """Function that passes a submission to the core, through the quota gate and then
-        write-through admission unless they are off.
-        """
         self.fleet = FleetSizer(config.autoscaling)
         self._called_at = clock.now()
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,7 +149,6 @@ class Term:
         self.epoch, stored = await self.checkpointer.become_leader(above)
         self.driver.begin(stored, self.epoch)
         self.gate.begin(self.epoch)
-        self._choose_entrance()
         if stored.settings is not None:
             self.has_settings.set()
         self.serving.set()
@@ -227,10 +222,23 @@ class Term:
         is_changed = self.driver.configure(settings)
         if is_changed:
             self.gate.settings_changed()
-            self._choose_entrance()
         if is_changed or not self.has_settings.is_set():
             self.checkpointer.save_everything()
         self.has_settings.set()
+
+    def admit(self, item: Submission, quiet: Outbox | None = None) -> None:
+        """Pass a submission to the core, through the quota gate and write-through admission if on.
+
+        Args:
+            item: The submission.
+            quiet: As for `CoreDriver.apply`.
+        """
+        if self.gate.has_quotas:
+            self.gate.admit_submission(item, quiet)
+        elif self._is_strict:
+            self.admission.admit_submission(item, quiet)
+        else:
+            self.driver.apply(item, quiet)
 
     def check_lead(self) -> None:
         """Raise `SchedulerSuperseded` if this scheduler no longer leads.
@@ -309,15 +317,6 @@ class Term:
         return core
 
     # --- private helpers
-
-    def _choose_entrance(self) -> None:
-        """Let submissions bypass the quota gate and write-through admission while both are off."""
-        if self.gate.has_quotas:
-            self.admit = self.gate.admit_submission
-        elif self._is_strict:
-            self.admit = self.admission.admit_submission
-        else:
-            self.admit = self.driver.apply
 
     async def _step_down_when_idle(self) -> None:
         """End a scheduler that has not been called for too long."""

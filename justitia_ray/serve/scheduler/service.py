@@ -87,7 +87,7 @@ class SchedulerService:
         if not self._reopen_application(arrival.application_id):
             return Opened(term.epoch, 0.0, Refusal.APPLICATION_ENDING)
         arrival = replace(arrival, reopens=True)
-        term.admit(arrival, None)
+        term.admit(arrival)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)
         if isinstance(refused, Refusal):
@@ -115,7 +115,7 @@ class SchedulerService:
         """Close an application to new inferences; return whether it was open."""
         term = await self.term.admit_caller()
         known = self._note_ended(application_id, Refusal.APPLICATION_CLOSED)
-        term.admit(ev.ApplicationClosed(application_id), None)
+        term.admit(ev.ApplicationClosed(application_id))
         return known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
