@@ -49,7 +49,7 @@ from justitia_ray.serve.span_exporter import start_span_exporter
 from justitia_ray.serve.transport.endpoint import dialer
 from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
-from justitia_ray.units import ApplicationId, ReplicaId
+from justitia_ray.units import ApplicationId, Epoch, ReplicaId
 
 
 class ModelQueue:
@@ -171,7 +171,7 @@ class ModelQueue:
         self._scheduling = scheduling
         self.gateway.submitter.tenant_weights = scheduling.tenant_weights
         self.gateway.submitter.tenants = scheduling.tenant_tree
-        await self._configure_scheduler()
+        self.client.session.configured_epoch = await self._configure_scheduler()
 
     async def _request_outlooks(
         self, application_ids: tuple[ApplicationId, ...]
@@ -195,9 +195,10 @@ class ModelQueue:
         if self._tell_new_scheduler is not None:
             await self._tell_new_scheduler()
 
-    async def _configure_scheduler(self) -> None:
-        epoch = await self._scheduler.configure.remote(self._scheduling.model_dump())
-        self.client.session.configured_epoch = epoch
+    async def _configure_scheduler(self) -> Epoch:
+        """Send the scheduler the settings; return its epoch."""
+        epoch: Epoch = await self._scheduler.configure.remote(self._scheduling.model_dump())
+        return epoch
 
 
 class Ingress:

@@ -156,6 +156,9 @@ class QueueClient:
     async def next_grant(self, inference: PendingInference) -> Grant:
         """Wait for the next lease of an inference.
 
+        While a replica runs the inference, each later lease is also passed to its `on_grant`, with
+        which `Attempts` aborts that run; the caller of this method then comes back here.
+
         Raises:
             RequestError: If the scheduler refuses the inference.
             AdmissionError: If the scheduler has no room for the inference now.

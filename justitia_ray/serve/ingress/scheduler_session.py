@@ -95,7 +95,7 @@ class SchedulerSession:
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
         self.configured_epoch: Epoch = 0
-        """Epoch of the scheduler that last received the settings; 0 if none has."""
+        """Epoch of the scheduler that received the last change of settings; 0 without a change."""
         self._is_prepared = asyncio.Event()
         """Event that is set unless submissions wait for a new leader to receive its settings."""
         self._is_prepared.set()
