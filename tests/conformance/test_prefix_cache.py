@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray.protocol.engine import Engine, EngineCall
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from tests.conformance.conftest import MOST_SALTS, VLLM_ONLY
 from tests.conformance.test_engines import LEASES, MODEL, answer_json
 
@@ -60,6 +61,14 @@ async def test_cached_prompt_is_found_by_its_own_tenant_only(strict: Engine, kin
     assert 0 == await _cached_tokens(strict, "b", kind)
     assert 0 == await _cached_tokens(strict, "a", kind)
     assert 64 <= await _cached_tokens(strict, "a/x", kind)
+
+
+async def test_prompts_that_begin_alike_are_not_read_side_by_side(strict: Engine) -> None:
+    """VLLM would otherwise compute their common prefix twice, though it is counted once."""
+    assert isinstance(strict, VllmEngine)
+    scheduler = strict._llm.vllm_config.scheduler_config
+
+    assert 0 == scheduler.long_prefill_token_threshold
 
 
 async def test_callers_salt_divides_the_prefix_cache_within_its_tenant(strict: Engine) -> None:

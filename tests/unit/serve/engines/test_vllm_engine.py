@@ -25,6 +25,8 @@ from justitia_ray.serve.engines.vllm_requests import LeaseMeter
         {"data_parallel_size": 2},
         {"enable_log_requests": True},
         {"sse_keep_alive_interval": 15},
+        {"long_prefill_token_threshold": 1_024},
+        {"long-prefill-token-threshold": 1},
         {"model": "other"},
         {"served-model-name": "other"},
         {"config": "file.yaml"},
@@ -51,6 +53,16 @@ def test_priority_scheduling_is_always_enabled() -> None:
     assert checked_vllm_args({})["scheduling_policy"] == "priority"
     assert checked_vllm_args({"scheduling-policy": "priority"}) == checked_vllm_args({})
     assert checked_vllm_args({"disable_log_stats": False}) == checked_vllm_args({})
+
+
+def test_prompts_that_begin_alike_are_not_read_side_by_side() -> None:
+    """With a threshold, vLLM would compute a shared prefix twice, though it is counted once."""
+    assert 0 == checked_vllm_args({})["long_prefill_token_threshold"]
+    assert checked_vllm_args({"long-prefill-token-threshold": 0}) == checked_vllm_args({})
+    with pytest.raises(
+        ConfigError, match="vllm_args: long_prefill_token_threshold is 64; allowed: 0 "
+    ):
+        checked_vllm_args({"long_prefill_token_threshold": 64})
 
 
 @pytest.mark.parametrize(
