@@ -187,6 +187,27 @@ def test_unavailable_predictor_hides_no_other_part_of_the_status(
     assert "1,040 waiting" in text
 
 
+@pytest.mark.parametrize(
+    ("prefill", "line"),
+    [
+        ({}, "12,000 tokens of ended inferences, 75% cached"),
+        (
+            {"prefill_token_time": 6_000.0, "forgiven_token_time": 500.0},
+            "12,000 tokens of ended inferences, 75% cached, prefill 6,000 token·iterations, of"
+            " evicted contexts 500",
+        ),
+    ],
+)
+def test_status_text_shows_the_cached_share_of_prompts(
+    prefill: dict[str, float], line: str
+) -> None:
+    told = {"prompt_tokens": 12_000, "cached_prompt_tokens": 9_000}
+    text = render_status({**ANSWER, **told, **prefill})
+
+    assert f"prompts       {line}\n" in text
+    assert "prompts" not in render_status(ANSWER)
+
+
 def test_status_text_shows_the_working_set() -> None:
     seen = {
         "started": 8,

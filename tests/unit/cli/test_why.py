@@ -84,6 +84,21 @@ def test_top_shows_the_memory_that_an_application_lacks(
     assert "working_set, 41,000 tokens short" in capsys.readouterr().out
 
 
+def test_top_shows_the_cached_share_of_an_applications_prompts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An application without an ended inference has no share."""
+    ended = _VIEW | {"prompt_tokens": 2_000, "cached_prompt_tokens": 1_640}
+    new = _VIEW | {"application_id": "acme|new"}
+    listing = {"models": {"m": _LISTING["models"]["m"] | {"applications": [ended, new]}}}
+    with recording_service((200, listing)) as url:
+        assert 0 == main(["top", "--url", url])
+    head, *rows = capsys.readouterr().out.splitlines()[-3:]
+
+    place = head.split().index("cached") - 1  # "before it" is one column
+    assert ["82%", "–"] == [row.split()[place] for row in rows]
+
+
 def test_why_explains_an_application_at_each_of_its_models(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

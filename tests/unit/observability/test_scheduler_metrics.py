@@ -274,6 +274,22 @@ def test_finished_application_is_measured_by_class_and_tenant(measured_core: Mea
     assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
 
 
+def test_prompt_tokens_of_a_class_are_divided_into_cached_and_computed(
+    measured_core: MeasuredCore,
+) -> None:
+    """Failed applications have used the engines, too."""
+    ended = replace(ENDED, prompt_tokens=1_000, cached_tokens=900)
+    failed = replace(
+        ENDED, application_id="b", outcome=Outcome.FAILED, prompt_tokens=200, cached_tokens=50
+    )
+    measured_core.record_actions([ended, failed])
+    told = measured_core.exported_metrics().counts
+
+    assert (950, 250) == tuple(
+        told["class_prompt_tokens_total", part, "vote", "t"] for part in ("cached", "computed")
+    )
+
+
 @pytest.mark.parametrize(
     ("lag", "promised", "broken"),
     [

@@ -8,12 +8,16 @@ import jinja2
 import pytest
 
 from justitia_ray.config import AppConfig
+from justitia_ray.core.prefixes import read_prefixes
 from justitia_ray.errors import RequestError
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from justitia_ray.protocol.inference_body import PromptCount
+from justitia_ray.protocol.inference_body import PromptCount, PromptSize
 from justitia_ray.serve.engines.chat_prompts import ChatOptions, ChatRenderer
 from justitia_ray.serve.engines.factory import load_prompt_counter
+from justitia_ray.serve.ingress.prefix_names import PrefixNames
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.transport.handshake import Key, Keyring
 
 _TEMPLATE = Path(__file__).parents[3] / "conformance" / "strict_template.jinja"
 _HI = {"role": "user", "content": "hi"}
@@ -32,14 +36,18 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def strict_config(tokenizer_folder: Path, **options: Any) -> AppConfig:
+    """Return the configuration of a model with the strict template."""
+    engine = {"vllm_args": {"chat_template": str(_TEMPLATE), **options}}
+    model = {"name": "m", "path": str(tokenizer_folder)}
+    return AppConfig.parse({"model": model, "engine": engine})
+
+
 def prompt_count(
     tokenizer_folder: Path, path: str, fields: dict[str, Any], **options: Any
 ) -> PromptCount:
     """Return the token count of a body's only prompt."""
-    engine = {"vllm_args": {"chat_template": str(_TEMPLATE), **options}}
-    config = AppConfig.parse(
-        {"model": {"name": "m", "path": str(tokenizer_folder)}, "engine": engine}
-    )
+    config = strict_config(tokenizer_folder, **options)
     body = parse_body(path, json.dumps(fields).encode(), ("m",), None)
     (prompt,) = body.prompts
     counting = load_prompt_counter(config)(prompt, body, None)
@@ -113,6 +121,32 @@ def test_failing_template_refuses_no_request(tokenizer_folder: Path) -> None:
     ).is_exact
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     assert not prompt_count(tokenizer_folder, CHAT, chat_fields(image)).is_exact
+
+
+async def test_prompt_with_an_image_sends_no_prefix_names_and_counts_in_full(
+    tokenizer_folder: Path,
+) -> None:
+    """Only the engine knows the tokens of an image, so where its prefixes end is unknown here."""
+    keyring = Keyring()
+    keyring.add(Key("k", b"s" * 32))
+    counter = TokenCounter(load_prompt_counter(strict_config(tokenizer_folder)))
+    counter.names = PrefixNames("tenant", keyring)
+    counter.names.block_size = 1
+
+    async def size_of(*parts: dict[str, Any]) -> PromptSize:
+        fields = chat_fields({"role": "user", "content": [*parts]})
+        body = parse_body(CHAT, json.dumps(fields).encode(), ("m",), None)
+        return await counter.prompt_size(body, "t", None)
+
+    text = {"type": "text", "text": "a b c d"}
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    without, with_image = await size_of(text), await size_of(text, image)
+    counter.close()
+
+    assert read_prefixes(without.prefixes, without.total_tokens)
+    assert without.is_exact
+    assert b"" == with_image.prefixes
+    assert not with_image.is_exact
 
 
 @pytest.mark.parametrize("role", ["critic", "function"])

@@ -90,6 +90,17 @@ def test_usage_row_reports_computed_prompt_tokens() -> None:
     ]
 
 
+def test_billing_event_divides_prompt_tokens_into_cached_and_computed() -> None:
+    totals = {"t": {"prompt_tokens": 10, "cached_prompt_tokens": 8}}
+    rows = usage_rows("m", {"days": {_DAY - 1: totals}, "open_from": _DAY}, None)
+    (event,) = cloud_events("app", rows)
+
+    assert (10, 8, 2) == tuple(
+        event["data"][name]
+        for name in ("prompt_tokens", "cached_prompt_tokens", "computed_prompt_tokens")
+    )
+
+
 def test_caller_sees_its_own_tenant_and_operators_see_all() -> None:
     own = RequestContext(Identity("a", frozenset({Scope.OWN}), "key"))
     operator = RequestContext(Identity("a", frozenset({Scope.OPERATE}), "key"))
