@@ -194,7 +194,7 @@ class AgentBench:
             )
 
     async def _play_arm(self, arm: AgentArm, load: AgentLoad, agents: int, seed: str) -> Play:
-        before = self._arms.read_cpu(arm.name)
+        before, preempted = self._arms.read_cpu(arm.name), await arm.read_preemptions()
         renewing = None
         if arm.renew is not None and not seed.startswith("warm-up"):
             renewing = asyncio.create_task(
@@ -206,7 +206,8 @@ class AgentBench:
             self._say(f"the rolling update was over {over_s:.1f} s after the play")
         after = self._arms.read_cpu(arm.name)
         used = {role: round(s - before.get(role, 0.0), 3) for role, s in after.items()}
-        return replace(play, cpu_s=used)
+        preempted = await arm.read_preemptions() - preempted
+        return replace(play, cpu_s=used, preemptions=preempted)
 
     async def _measure_steps(self) -> None:
         target = self._arms.running[PINNED.name].targets[0]

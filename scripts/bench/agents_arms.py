@@ -15,6 +15,7 @@ from justitia_ray.units import Seconds, Tokens
 from scripts.bench.load import Target
 from scripts.bench.machine import SHARED, Role, cpu_by_role
 from scripts.bench.own_servers import vllm_router, vllm_server
+from scripts.bench.preemptions import read_server_preemptions, read_service_preemptions
 from scripts.bench.serve_arms import JUSTITIA, Arm, BenchArms, arm_args
 from tests.harness.local_cluster import read_serve_config
 
@@ -72,11 +73,24 @@ class AgentArm:
     is_ours: bool
     renew: Callable[[], None] | None = None
     """Replace the engines as a rolling update does; None in arms without an update."""
+    servers: tuple[Target, ...] | None = None
+    """VLLM's own servers behind a router; None: the targets are the servers."""
 
     @property
     def has_priorities(self) -> bool:
         """Whether calls of this arm carry a priority."""
         return self.name == PRIORITY.name
+
+    async def read_preemptions(self) -> int:
+        """Return the preemptions of the arm's engines since their start.
+
+        Raises:
+            JustitiaError: If an engine's count cannot be read.
+        """
+        if self.is_ours:
+            return await read_service_preemptions(self.targets[0])
+        servers = self.targets if self.servers is None else self.servers
+        return sum([await read_server_preemptions(server) for server in servers])
 
 
 class AgentArms:
@@ -154,7 +168,7 @@ class AgentArms:
                     router = stack.enter_context(vllm_router(policy, ports))
                     self._roles |= {pid: (arm.name, role) for pid, role in router.roles.items()}
                     targets = (Target(router.port, ""),)
-                self.running[arm.name] = AgentArm(arm.name, targets, is_ours=False)
+                self.running[arm.name] = AgentArm(arm.name, targets, is_ours=False, servers=servers)
             self._stack = stack.pop_all()
         return self
 

@@ -61,6 +61,8 @@ class Play:
     errors: tuple[str, ...]
     cpu_s: Mapping[str, Seconds] = field(default_factory=dict)
     """CPU time that the arm used, by the role of the process."""
+    preemptions: int | None = None
+    """Sequences that the arm's engines preempted, by their own count; None: not read."""
 
     @property
     def elapsed_s(self) -> Seconds:

@@ -35,6 +35,7 @@ def figures(play: Play) -> dict[str, float]:
         "turn_p50_s": percentile(latencies, 50) if latencies else float("nan"),
         "makespan_s": play.elapsed_s,
         "cached_share": play.cached_share,
+        **({} if play.preemptions is None else {"preemptions": play.preemptions}),
         **_figures_by_kind(play),
         "moved_turns": play.moved_turns,
         "sessions": len(ended),
@@ -103,6 +104,7 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
             f"over {baseline}",
             "turns/min",
             "cached, %",
+            "preemptions",
             "errors",
         )
     ]
@@ -121,6 +123,7 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
                 for pair in compared
                 if pair.plays[baseline].turns
             ]
+            preempted = [one["preemptions"] for one in own if "preemptions" in one]
             worst = [worst_against(pair.plays[arm], pair.plays[baseline]) for pair in compared]
             rows.append(
                 (
@@ -135,6 +138,7 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
                     spread(spans).format(2) if spans else "",
                     spread([one["turns_per_minute"] for one in own]).format(1),
                     spread([100 * one["cached_share"] for one in own]).format(1),
+                    spread(preempted).format(0) if preempted else "",
                     str(sum(int(one["errors"]) for one in own)),
                 )
             )

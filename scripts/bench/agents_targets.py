@@ -1,48 +1,131 @@
 """Targets for agents that keep their context, measured by `scripts/bench_agents --targets`."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from scripts.bench.agents_arms import OURS, PINNED
+from scripts.bench.agents_arms import OURS, OURS_OFF, PINNED
 from scripts.bench.agents_player import Play
 from scripts.bench.agents_report import Pair, figures
 from scripts.bench.statistics import Verdict, paired_differences, paired_ratios, spread
 
-PLAN = (("synthetic", 8), ("synthetic", 16), ("synthetic", 32), ("common", 48))
+PLAN = (
+    ("synthetic", 8),
+    ("synthetic", 16),
+    ("synthetic", 32),
+    ("synthetic", 64),
+    ("common", 48),
+)
 """Loads, each with the number of concurrent agents."""
-_MOST_MEAN = {8: 1.10, 16: 1.15, 32: 1.0}
-"""Highest allowed mean completion time relative to the pinned vLLM servers, by agents."""
-_MOST_MEAN_ON_GPU = {**_MOST_MEAN, 8: 1.03}
-_MOST_MAKESPAN = 1.10
-_LEAST_CACHED_POINTS = {8: -2.0, 16: 0.0, 32: 0.0}
-"""Least allowed cached share minus that of the pinned vLLM servers, in percentage points."""
+CACHING, WORKING_SET = "caching", "working set"
+"""Sets of targets; those of the working set are for the KV memory of two CPU engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Figure of a play that has targets."""
+
+    name: str
+    read: Callable[[Play], float]
+    limit: str
+    """Format of a limit."""
+    is_upper: bool
+    """Whether values must not exceed the limit; otherwise they must reach it."""
+    digits: int
+    compare: Callable[[Sequence[float], Sequence[float]], list[float]] | None = paired_ratios
+    """Compares this service's values with the baseline's; None: the values themselves count."""
+    baseline: str = PINNED.name
+
+
+MEAN = Measure("mean", lambda play: figures(play)["mean_s"], "{:.2f}", True, 2)
+P90 = Measure("p90", lambda play: figures(play)["p90_s"], "{:.2f}", True, 2)
+MAKESPAN = Measure("makespan", lambda play: play.elapsed_s, "{:.2f}", True, 2)
+TURNS = Measure("turns a minute", lambda play: play.turns_per_minute, "{:.2f}", False, 2)
+CACHED = Measure(
+    "cached share", lambda play: 100 * play.cached_share, "{:.0f} %", False, 1, compare=None
+)
+CACHED_MORE = replace(CACHED, limit="{:+.0f} points", compare=paired_differences)
+PREEMPTED_MORE = Measure(
+    "preemptions",
+    lambda play: math.nan if play.preemptions is None else play.preemptions,
+    "{:+.0f}",
+    True,
+    0,
+    compare=paired_differences,
+    baseline=OURS_OFF.name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTarget:
+    """Limit for the median of a figure over the pairs of a load."""
+
+    group: str
+    load: str
+    agents: int
+    measure: Measure
+    limit: float
+    limit_on_gpu: float | None = None
+    """Limit on a GPU; None: the same."""
+
+
+TARGETS = (
+    AgentTarget(CACHING, "synthetic", 8, MEAN, 1.10, 1.03),
+    AgentTarget(CACHING, "synthetic", 8, CACHED_MORE, -2),
+    AgentTarget(CACHING, "synthetic", 8, PREEMPTED_MORE, 0),
+    AgentTarget(CACHING, "synthetic", 16, MEAN, 1.15),
+    AgentTarget(CACHING, "synthetic", 16, CACHED_MORE, 0),
+    AgentTarget(CACHING, "synthetic", 16, PREEMPTED_MORE, 0),
+    AgentTarget(CACHING, "synthetic", 32, MEAN, 1.0),
+    AgentTarget(CACHING, "synthetic", 32, CACHED_MORE, 0),
+    AgentTarget(CACHING, "synthetic", 32, PREEMPTED_MORE, 0),
+    AgentTarget(CACHING, "common", 48, MAKESPAN, 1.10),
+    AgentTarget(WORKING_SET, "synthetic", 8, CACHED, 80),
+    AgentTarget(WORKING_SET, "synthetic", 16, MEAN, 0.95),
+    AgentTarget(WORKING_SET, "synthetic", 16, P90, 0.9),
+    AgentTarget(WORKING_SET, "synthetic", 16, CACHED, 80),
+    AgentTarget(WORKING_SET, "synthetic", 32, MEAN, 0.70),
+    AgentTarget(WORKING_SET, "synthetic", 32, P90, 0.9),
+    AgentTarget(WORKING_SET, "synthetic", 32, TURNS, 1.3),
+    AgentTarget(WORKING_SET, "synthetic", 32, CACHED, 80),
+    AgentTarget(WORKING_SET, "synthetic", 64, MEAN, 0.60),
+    AgentTarget(WORKING_SET, "synthetic", 64, P90, 0.9),
+    AgentTarget(WORKING_SET, "synthetic", 64, CACHED, 80),
+)
 
 
 def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
-    """Return a verdict for each target: median, minimum and maximum over the pairs."""
+    """Return a verdict for each target: median, minimum and maximum over the pairs.
+
+    Targets whose load or baseline was not played are left out.
+    """
     found = []
-    most_mean = _MOST_MEAN_ON_GPU if on_gpu else _MOST_MEAN
-    for name, agents in PLAN:
+    for target in TARGETS:
+        if on_gpu and target.group == WORKING_SET:
+            continue
+        measure = target.measure
+        needed = {OURS.name} if measure.compare is None else {OURS.name, measure.baseline}
         of_load = [
             pair
             for pair in pairs
-            if pair.load == label(name, agents) and {OURS.name, PINNED.name} <= pair.plays.keys()
+            if pair.load == label(target.load, target.agents) and needed <= pair.plays.keys()
         ]
         if not of_load:
             continue
-        if name == "common":
-            ratios = paired_ratios(*_both(of_load, lambda play: play.elapsed_s))
-            found.append(_at_most(f"{agents} agents, common: makespan", ratios, _MOST_MAKESPAN))
-            continue
-        means = paired_ratios(*_both(of_load, lambda play: figures(play)["mean_s"]))
-        found.append(_at_most(f"{agents} agents: mean", means, most_mean[agents]))
-        points = paired_differences(*_both(of_load, lambda play: 100 * play.cached_share))
-        least = _LEAST_CACHED_POINTS[agents]
+        values = [measure.read(pair.plays[OURS.name]) for pair in of_load]
+        if measure.compare is not None:
+            others = [measure.read(pair.plays[measure.baseline]) for pair in of_load]
+            values = measure.compare(values, others)
+        limit = target.limit
+        if on_gpu and target.limit_on_gpu is not None:
+            limit = target.limit_on_gpu
+        median = statistics.median(values)
         found.append(
             Verdict(
-                f"{agents} agents: cached share over {PINNED.name}, at least {least:+.0f} points",
-                statistics.median(points) >= least,
-                spread(points).format(1),
+                _words(target, limit),
+                median <= limit if measure.is_upper else median >= limit,
+                spread(values).format(measure.digits),
             )
         )
     return found
@@ -53,15 +136,11 @@ def label(name: str, agents: int) -> str:
     return f"{name} of {agents}"
 
 
-def _both(
-    pairs: Sequence[Pair], figure: Callable[[Play], float]
-) -> tuple[list[float], list[float]]:
+def _words(target: AgentTarget, limit: float) -> str:
+    measure = target.measure
+    load = "" if target.load == "synthetic" else f", {target.load}"
+    over = "" if measure.compare is None else f" over {measure.baseline}"
     return (
-        [figure(pair.plays[OURS.name]) for pair in pairs],
-        [figure(pair.plays[PINNED.name]) for pair in pairs],
+        f"{target.group}, {target.agents} agents{load}: {measure.name}{over},"
+        f" {'at most' if measure.is_upper else 'at least'} {measure.limit.format(limit)}"
     )
-
-
-def _at_most(what: str, ratios: Sequence[float], most: float) -> Verdict:
-    target = f"{what} over {PINNED.name}, at most {most:.2f}"
-    return Verdict(target, statistics.median(ratios) <= most, spread(ratios).format(2))
