@@ -260,7 +260,12 @@ def load_by_name(name: str, options: argparse.Namespace, directory: Path) -> Age
     if name == "aiperf":
         scale = (options.scale or AIPERF_SCALES[options.engine]) / TRACES_SCALE
         return AiperfLoad(
-            data / TRACES, scale, options.duration_s, options.longest_gap_s, directory
+            data / TRACES,
+            scale,
+            options.duration_s,
+            options.longest_gap_s,
+            directory,
+            options.tenants,
         )
     recorded = read_sessions(data, Selection(tuple(options.turns), options.most_prompt_tokens))
     lengths = options.scale or SCALES[options.engine]
@@ -331,7 +336,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="play the loads for which there are targets, and report which are met",
     )
     parser.add_argument(
-        "--tenants", type=int, default=1, help="tenants of all sessions but aiperf's (default 1)"
+        "--tenants",
+        type=int,
+        default=1,
+        help="tenants of the sessions; aiperf runs once for each (default 1)",
     )
     parser.add_argument(
         "--update-after-s",
@@ -399,8 +407,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.agents = [agents for _, agents in PLAN]
     if options.agents:
         options.loads = [float(agents) for agents in options.agents]
-    if options.tenants > 1 and "aiperf" in options.load:
-        parser.error("--tenants: the sessions of aiperf are of one tenant")
     if HOST.name in options.arms and options.engine != "gpu":
         parser.error("--arms ours-host needs --engine gpu: host memory is for KV caches of GPUs")
     if options.steps is not None and PINNED.name not in options.arms:

@@ -4,17 +4,19 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
 from justitia_ray.config import AppConfig
-from justitia_ray.protocol.endpoints import CLASS_HEADER
+from justitia_ray.protocol.endpoints import CLASS_HEADER, TENANT_HEADER
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.units import Seconds, Tokens
 from scripts.bench.agents import AGENT, AgentSession, agents_that_fit
 from scripts.bench.agents_arms import AgentArm
-from scripts.bench.agents_player import AgentPlayer, Play
-from scripts.bench.aiperf import AiperfPlan, TraceFacts, play_aiperf, scaled_traces
+from scripts.bench.agents_player import AgentPlayer, Play, tenant_name
+from scripts.bench.aiperf import AiperfPlan, TraceFacts, read_export, run_aiperf, scaled_traces
+from scripts.bench.arrival_priority import BY_ARRIVAL, PRIORITY_HEADER
 
 Draw = Callable[[int, random.Random], list[AgentSession]]
 """Function that draws a number of agent sessions."""
@@ -61,12 +63,16 @@ class OwnLoad:
 class AiperfLoad:
     """Recorded sessions that aiperf replays concurrently for a fixed time.
 
+    Each tenant has its own process of aiperf and an equal part of the sessions. The processes start
+    together; each needs some seconds to load, so their first calls differ by that.
+
     Args:
         traces: Their files.
         scale: Of the lengths in the files.
         duration_s: Time of a play; what still runs then is cancelled.
         longest_gap_s: A longer tool time or pause is cut to this.
         directory: Takes the scaled traces, and what aiperf writes.
+        tenants: Number of tenants, each with its own salt of the prefix cache.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class AiperfLoad:
         duration_s: Seconds,
         longest_gap_s: Seconds,
         directory: Path,
+        tenants: int = 1,
     ) -> None:
         self._directory = directory
         self._traces = directory / "traces"
@@ -83,6 +90,7 @@ class AiperfLoad:
         self._facts: Mapping[str, TraceFacts] = scaled_traces(traces, scale, self._traces)
         self._duration_s = duration_s
         self._longest_gap_s = longest_gap_s
+        self._tenants = tenants
         self._plays = 0
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
@@ -91,24 +99,42 @@ class AiperfLoad:
         return kv_tokens * len(contexts) / sum(contexts)
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play the load by running aiperf once."""
-        plan = AiperfPlan(
-            self._traces,
-            agents,
-            self._duration_s,
-            self._longest_gap_s,
-            random.Random(seed).randrange(2**31),
-            materialise_model(config.model.path, config.model.cache_dir),
-        )
+        """Play the load by running aiperf once for each tenant."""
+        tokenizer = materialise_model(config.model.path, config.model.cache_dir)
         self._plays += 1
         name = f"{self._plays}-{arm.name}"
-        return await asyncio.to_thread(
-            play_aiperf,
-            arm.targets,
-            config.model.name,
-            plan,
-            self._facts,
-            f"{seed} {name}",
-            self._directory / name,
-            {CLASS_HEADER: AGENT} if arm.is_ours else {},
-        )
+        runs = []
+        for tenant, sessions in enumerate(_equal_parts(agents, self._tenants)):
+            plan = AiperfPlan(
+                self._traces,
+                sessions,
+                self._duration_s,
+                self._longest_gap_s,
+                random.Random(f"{seed} {tenant}" if tenant else seed).randrange(2**31),
+                tokenizer,
+            )
+            # Aiperf pins its first session to the first server.
+            place = tenant % len(arm.targets)
+            runs.append(
+                asyncio.to_thread(
+                    run_aiperf,
+                    arm.targets[place:] + arm.targets[:place],
+                    config.model.name,
+                    plan,
+                    f"{seed} {name} {tenant}",
+                    self._directory / f"{name}-{tenant}",
+                    self._headers(arm, tenant),
+                )
+            )
+        return read_export(chain.from_iterable(await asyncio.gather(*runs)), self._facts)
+
+    def _headers(self, arm: AgentArm, tenant: int) -> dict[str, str]:
+        if not arm.is_ours:
+            return {PRIORITY_HEADER: BY_ARRIVAL} if arm.has_priorities else {}
+        named = {TENANT_HEADER: tenant_name(tenant)} if self._tenants > 1 else {}
+        return {CLASS_HEADER: AGENT} | named
+
+
+def _equal_parts(count: int, parts: int) -> list[int]:
+    """Divide a count into numbers that differ by at most 1, without zeros."""
+    return [count // parts + (part < count % parts) for part in range(min(count, parts))]

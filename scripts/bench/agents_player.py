@@ -160,7 +160,7 @@ class AgentPlayer:
         own = random.Random(f"{self._name} {session.name}")
         context = _random_tokens(random.Random(self._name), session.common_tokens)
         application = f"{self._name}-{session.name}"
-        tenant = f"tenant-{place % self._tenants}" if self._tenants > 1 else ""
+        tenant = tenant_name(place % self._tenants) if self._tenants > 1 else ""
         if self._is_ours:
             headers = {APPLICATION_HEADER: application, CLASS_HEADER: session.kind}
             headers |= {TENANT_HEADER: tenant} if tenant else {}
@@ -238,6 +238,11 @@ class AgentPlayer:
         if reply.status != 200:
             raise CallFailed(f"status {reply.status}: {reply.body[:500]!r}")
         return reply
+
+
+def tenant_name(number: int) -> str:
+    """Return the name of a tenant in every load."""
+    return f"tenant-{number}"
 
 
 def _random_tokens(rng: random.Random, count: Tokens) -> list[int]:

@@ -26,6 +26,8 @@ _STARTS_WITHIN_S: Seconds = 240.0
 cores.
 """
 _OUTPUT_CHARACTERS = 800
+_NAMES_PARENTS = {"AIPERF_HTTP_X_DYNAMO_SESSION_ID_FROM_CORRELATION_ID": "true"}
+"""Environment variable with which calls of sub-agents name the session of the agent above them."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Environment variables under which aiperf mistakes a tokenizer directory for a hub name."""
 
@@ -83,22 +85,22 @@ def _scale_lengths(part: dict[str, Any], factor: float) -> None:
         _scale_lengths(request, factor)
 
 
-def play_aiperf(
+def run_aiperf(
     targets: Sequence[Target],
     model: str,
     plan: AiperfPlan,
-    facts: Mapping[str, TraceFacts],
     salt: str,
     directory: Path,
     headers: Mapping[str, str],
-) -> Play:
-    """Run aiperf once; with several servers, aiperf keeps each session on one of them.
+) -> list[dict[str, Any]]:
+    """Run aiperf once, and return the records of its export.
+
+    With several servers, aiperf keeps each session on one of them.
 
     Args:
         targets: Where the arm answers.
         model: The model to ask for.
         plan: What is played.
-        facts: Of the traces.
         salt: Salt of the prefix cache: what another play left there is not found.
         directory: Takes aiperf's files.
         headers: Headers of every call.
@@ -151,7 +153,8 @@ def play_aiperf(
             text=True,
             check=False,
             timeout=2 * limit_s,
-            env={name: value for name, value in os.environ.items() if name not in _OFFLINE},
+            env={name: value for name, value in os.environ.items() if name not in _OFFLINE}
+            | _NAMES_PARENTS,
         )
     except subprocess.TimeoutExpired:
         raise JustitiaError(f"aiperf did not end within {2 * limit_s:.0f} s") from None
@@ -160,11 +163,11 @@ def play_aiperf(
         said = (done.stdout + done.stderr).strip()[-_OUTPUT_CHARACTERS:]
         raise JustitiaError(f"aiperf ended with status {done.returncode}: {said}")
     with export.open(encoding="utf-8") as lines:
-        return read_export(map(json.loads, lines), facts)
+        return [json.loads(line) for line in lines]
 
 
 def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceFacts]) -> Play:
-    """Return the run that an aiperf export describes.
+    """Return the run that the records of aiperf exports describe, one export for each tenant.
 
     A session has ended when its last recorded turn is answered; the calls of its sub-agents belong
     to it. The calls with which aiperf warms up the lanes are excluded.

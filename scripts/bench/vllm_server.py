@@ -12,6 +12,7 @@ from justitia_ray.config import AppConfig
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.serve.engines.vllm_args import parse_vllm_args
 from justitia_ray.serve.engines.vllm_releases import http_server
+from scripts.bench.arrival_priority import ArrivalPriority
 
 
 def main() -> None:
@@ -28,6 +29,7 @@ def main() -> None:
     path = materialise_model(config.model.path, config.model.cache_dir)
     arguments = parse_vllm_args(path, config.model.name, config.engine.vllm_args, {})
     arguments.host, arguments.port = "127.0.0.1", options.port
+    arguments.middleware = [f"{ArrivalPriority.__module__}.{ArrivalPriority.__name__}"]
     uvloop.run(http_server().run_server(arguments))
 
 

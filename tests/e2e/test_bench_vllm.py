@@ -130,21 +130,23 @@ def three_turn_trace(name: str) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize(("arm", "tenants"), [("pinned", 1), ("pinned-priority", 2)])
 @pytest.mark.asyncio
 async def test_aiperf_replays_sessions_and_exports_their_results(
-    config: AppConfig, server: OwnServer, tmp_path: Path
+    config: AppConfig, server: OwnServer, tmp_path: Path, arm: str, tenants: int
 ) -> None:
     traces, files = tmp_path / "recorded", tmp_path / "files"
     traces.mkdir()
     files.mkdir()
     for name in ("t0", "t1", "t2"):
         (traces / f"{name}.json").write_text(json.dumps(three_turn_trace(name)))
-    arm = AgentArm("pinned", (Target(server.port, ""),), is_ours=False)
-    load = AiperfLoad(traces, 1.0, 12.0, 0.5, files)
+    running = AgentArm(arm, (Target(server.port, ""),), is_ours=False)
+    load = AiperfLoad(traces, 1.0, 12.0, 0.5, files, tenants)
 
-    play = await load.play(arm, config, 2, "smoke")
+    play = await load.play(running, config, 2, "smoke")
 
     assert () == play.errors
+    assert 0 <= await running.read_preemptions()
     assert play.completion_s
     assert 0.2 < play.cached_share < 1.0
     assert all(0 < turn.output_tokens for turn in play.turns)
