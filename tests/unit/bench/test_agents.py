@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import json
 import random
+import re
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -591,6 +593,19 @@ async def test_no_load_is_started_after_the_deadline() -> None:
 
     assert [] == pairs
     assert ["the time is over after 0 of 1 pairs"] == said
+
+
+def test_documented_command_for_a_gpu_takes_ten_minutes() -> None:
+    """A play with three times what fits takes some 100 s, and may begin just before the budget."""
+    page = Path(bench_agents.__file__).with_name("README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`scripts/bench_agents (--engine gpu --load [^`]+)`", page)
+    options = bench_agents.parse_arguments(shlex.split(command))
+    application = read_serve_config(bench_agents.FILES[options.engine])["applications"][0]
+
+    assert "random:llama-3-8b" == application["args"]["model"]["path"]
+    assert (["sessions"], [0.5, 0.9, 3.0], 0.25) == (options.load, options.loads, options.scale)
+    assert {"ours", "pinned"} == set(options.arms)
+    assert options.budget_s + 100.0 <= 600.0
 
 
 def test_configurations_of_the_arms_are_valid() -> None:
