@@ -124,7 +124,7 @@ class AppConfig(SharedSections):
 
 
 class ModelEntry(ModelSection):
-    """One entry of the argument `models`."""
+    """Entry of the argument `models`."""
 
     engine: EngineSection | None = None
     """Engine of this model; `null`: the application's."""

@@ -84,7 +84,7 @@ class Watch:
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
     ) -> Sight:
-        """Take a snapshot of the core's state, which frames show until the next snapshot.
+        """Read the core's state; frames show it until the next call.
 
         Args:
             now: The core's time.

@@ -1,4 +1,4 @@
-"""What-if estimates: simulate the last minutes with the service's own core, and with changes.
+"""Simulate the last minutes of a service with its own core, unchanged and with other choices.
 
 The service runs `python -m justitia_ray.console.what_if` in a separate process, with limits of time
 and memory; question and answer are JSON. Both the unchanged and the changed run are simulated, so

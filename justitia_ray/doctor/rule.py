@@ -109,7 +109,7 @@ class Rule(Generic[P]):
     name: str
     severity: Severity
     holds: str
-    """What is true of a healthy service, as a sentence."""
+    """Sentence that is true of a healthy service."""
     breaches: Callable[P, Iterable[Breach]]
     """Function that returns the breaches in one snapshot, or in two snapshots."""
     what: str

@@ -25,7 +25,7 @@ OpenStore = Callable[[Inspection], SchedulerStore | None]
 async def visit(
     transport: Transport, open_store: OpenStore, interval_s: Seconds, model: str | None = None
 ) -> list[tuple[Look, Look]]:
-    """Take two snapshots of each model, of all models at the same times.
+    """Read each model's state twice, of all models at the same times.
 
     Args:
         transport: Connection to the service.
@@ -60,7 +60,7 @@ def _seconds_until_saved(store: SchedulerStore | None, look: Look) -> Seconds:
 
 
 async def _look_at_service(transport: Transport, model: str | None) -> list[Look]:
-    """Take a snapshot of each model of a service, without reading Redis."""
+    """Read the state of each model of a service, without Redis."""
     answers = await ask_each_model(transport, "/v1/examination", model, _PREDICTOR_S)
     return [
         Look(

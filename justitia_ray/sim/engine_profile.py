@@ -101,7 +101,7 @@ class EngineProfile:
     """Number of iterations after a prefill until new inferences are considered; an empty replica
     considers them at once."""
     overflow: Literal["swap", "recompute"] = "swap"
-    """What happens to preempted inferences. `swap`: they keep their tokens. `recompute`: prompt and
+    """Treatment of preempted inferences. `swap`: they keep their tokens. `recompute`: prompt and
     tokens are computed again (vLLM).
     """
     reserved_tokens_per_client: _CountFrom0 = 0

@@ -23,6 +23,7 @@ from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from scripts import check_prose
 from tests.pages import PAGES, ROOT, examples
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,6 +36,11 @@ SUBCOMMANDS = next(
 
 def relative_path(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+def test_docstrings_can_be_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert check_prose.main() == 0
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *ADMISSIONS, *(option.name for option in COMMON)])

@@ -41,7 +41,7 @@ class Chart:
 
 
 class Arm(NamedTuple):
-    """One of the runs that an experiment compares; arms of a group have the same workload."""
+    """A run that an experiment compares with others; arms of a group have the same workload."""
 
     group: str
     name: str

@@ -409,7 +409,7 @@ class ConnectorGauge(Protocol):
     """Reads what an engine's KV connector keeps, from the statistics that it sends."""
 
     def note(self, report: Mapping[str, Any], /) -> None:
-        """Take the statistics that the connector has sent with an iteration."""
+        """Record the statistics that the connector has sent with an iteration."""
 
     def read(self, now: Seconds) -> KeptKv:
         """Return what the connector keeps at `now` (monotonic clock, seconds)."""

@@ -36,7 +36,7 @@ class _Known:
 
 
 class ReplicaLinks:
-    """One connection to each replica; a lost connection does not mean a lost replica.
+    """Connections, at most one to each replica; a lost connection does not mean a lost replica.
 
     Args:
         dial: Opens a connection to an address, at which the process with the given name

@@ -150,7 +150,7 @@ class CoreArm(SessionArm):
 
 
 class _Means:
-    """What a service knows of a class of sessions before any model is trained."""
+    """Means of a class of sessions, which a service knows before any model is trained."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         outputs = [turn.output_tokens for session in sessions for turn in session.turns]

@@ -112,7 +112,7 @@ class ChaosRun:
         self._seed = seed
         self._say = say
         self.records = RunRecords()
-        """What the callers and the injector have recorded so far."""
+        """Records of the callers and the injector so far."""
         self.runs: tuple[EngineRun, ...] = ()
         """Journal of the engine runs, available after `run`."""
         self._unmended: tuple[str, ...] = ()

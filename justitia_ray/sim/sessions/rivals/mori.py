@@ -65,7 +65,7 @@ class MoriArm(ProgramArm):
             replica.holds.add(program.name, call.content, call.turn.prompt_tokens, rank)
 
     def pause(self, program: Program, now: Seconds) -> None:
-        """Take a program's place away, and let its context be evicted."""
+        """Stop a program until it gets another place, and let its context be evicted."""
         replica = program.replica
         super().pause(program, now)
         if replica is not None:

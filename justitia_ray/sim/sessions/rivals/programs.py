@@ -101,7 +101,7 @@ class ProgramArm(SessionArm):
         """Record that a program submits a turn. Called before its status changes."""
 
     def pause(self, program: Program, now: Seconds) -> None:
-        """Take a program's place away; it does not run."""
+        """Stop a program until it gets another place."""
         program.replica, program.is_marked = None, False
 
     def on(self, replica: SessionReplica) -> list[Program]:
