@@ -197,7 +197,9 @@ class Engine:
         return self._last_start[name] - reached
 
     def _handle(self, event: ev.Event) -> None:
-        for action in self.core.handle(event, self._now * ITERATION_S):
+        actions = self.core.handle(event, self._now * ITERATION_S)
+        self.note_handled()
+        for action in actions:
             if isinstance(action, Grant):
                 self._start(action)
             elif isinstance(action, EndApplication):
@@ -205,6 +207,13 @@ class Engine:
                 self.outcomes.ended[name] = action
                 self.outcomes.finished[name] = self._now
                 self.outcomes.jct[name] = self._now - self._arrivals[name].iteration
+
+    def note_handled(self) -> None:
+        """Note the state of the core after an event, before the core's actions are executed."""
+
+    def found_tokens(self, grant: Grant, prompt: int) -> int:
+        """Return the tokens of a started prompt that its replica finds in its cache."""
+        return self._arrivals[grant.request_id.split("/")[0]].found(prompt)
 
     def _arrive(self, name: str, arrival: Arrival) -> None:
         self._handle(
@@ -256,7 +265,7 @@ class Engine:
     def _start(self, grant: Grant) -> None:
         name = grant.request_id.split("/")[0]
         prompt, output = self._sizes[grant.request_id]
-        found = self._arrivals[name].found(prompt)
+        found = self.found_tokens(grant, prompt)
         prefill = self._prefill(prompt, found)
         started = _Running(grant.lease_id, prompt, output, found, prefill)
         self._running[int(grant.replica_id)][grant.request_id] = started
