@@ -6,6 +6,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.lags import most_left
 from justitia_ray.core.prefill_ratios import PrefillRatios
+from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.cost import PrefillCost, kv_token_time
 from tests.core_driver import PATIENT, CoreDriver
@@ -276,6 +277,60 @@ def test_common_beginning_added_to_a_prompt_makes_it_no_cheaper() -> None:
         turns.open_application()
 
     assert padded.run_turn(1500, found=500) > plain.run_turn(1000, found=0)
+
+
+def _wait_with_prompts(driver: CoreDriver, **prompts: int) -> None:
+    """Submit a first prompt of each application while no replica takes leases."""
+    for name in driver.core.state.replicas:
+        driver.pull(name, kv=KV, caches=True, stalled=True)
+    for name, prompt in prompts.items():
+        driver.open(name, 10_000, tenant=name)
+        driver.submit(f"{name}1", name, prompt=prompt, output=1)
+
+
+@pytest.mark.parametrize("fairness", ["application", "tenant"])
+def test_common_beginning_added_to_a_prompt_does_not_bring_it_forward(fairness: str) -> None:
+    """Others have computed the beginning, which is in the cache; its tokens are charged anyway."""
+    driver = core_with_replicas(fairness=fairness)
+    turns = TurnRunner(driver)
+    turns.open_application("other")
+    turns.run_turn(4000, name="other")
+    turns.run_turn(4001, found=4000, name="other")
+    _wait_with_prompts(driver, padded=5000, plain=1000)
+
+    order = [one.application_id for one in driver.core.ledger.queue.in_order()]
+    assert order == ["plain", "padded"]
+    driver.pull("r0", kv=KV, seats=1, caches=True)
+    assert [driver.core.state.leases[name].request_id for name in driver.core.state.leases] == [
+        "plain1"
+    ]
+
+
+def _submit_with_beginning(driver: CoreDriver, name: str, prompt: int) -> None:
+    """Submit a prompt of which the first 4,000 tokens are common to all of these prompts."""
+    driver.open(name, 10_000, tenant=name)
+    prefixes = pack_prefixes([Prefix(4000, b"common!")])
+    sizes = {"prompt_tokens": prompt, "predicted_output_tokens": 10, "max_output_tokens": 10}
+    request = f"{name}1"
+    driver.handle(
+        ev.InferenceSubmitted(request, name, request, "i0", **sizes, prefixes=prefixes, copies=1)
+    )
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_common_beginning_that_makes_a_prompt_fit_lets_it_overtake_no_other(
+    *, is_first: bool
+) -> None:
+    """A running inference holds the beginning, so that the memory for it is counted once."""
+    driver = core_with_replicas()
+    _submit_with_beginning(driver, "other", 4010)
+    if not is_first:
+        driver.open("plain", 10_000, tenant="plain")
+        driver.submit("plain1", "plain", prompt=7000, output=10)
+        assert driver.waiting("plain") == ["plain1"]
+    _submit_with_beginning(driver, "padded", 7500)
+
+    assert driver.waiting("padded") == ([] if is_first else ["padded1"])
 
 
 # --- preemptions

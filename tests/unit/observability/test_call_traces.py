@@ -259,6 +259,25 @@ async def test_waiting_calls_span_records_the_reason() -> None:
     )
 
 
+@pytest.mark.parametrize("full_s", [0.84, None])
+async def test_waiting_calls_span_records_how_long_the_replica_with_its_context_is_full(
+    full_s: float | None,
+) -> None:
+    exported = TracedCalls()
+    reason = {"position": 1, "reason": "context:r-2", "context_full_s": full_s}
+    exported.answer = {KEY: reason}
+    trace = exported.begin_call()
+    trace.note_submitted(KEY)
+    await eventually(lambda: exported.asked, "it is asked", 10 + ASKED_AFTER_S)
+    trace.note_granted(GRANT)
+    trace.end(200)
+    (waits,) = exported.spans_named("justitia.queue")
+
+    assert "context:r-2" == waits.attributes["justitia.reason"]
+    assert full_s == waits.attributes.get("justitia.context_full_s")
+    assert has_only_table_attributes(exported.spans)
+
+
 @pytest.mark.parametrize("answer", [{}, AdmissionError("it is being started again")])
 async def test_unknown_outlook_adds_no_attribute(answer: Any) -> None:
     """The outlook is unknown if the application or the scheduler has ended."""
