@@ -310,10 +310,9 @@ def _submit_with_beginning(driver: CoreDriver, name: str, prompt: int) -> None:
     """Submit a prompt of which the first 4,000 tokens are common to all of these prompts."""
     driver.open(name, 10_000, tenant=name)
     prefixes = pack_prefixes([Prefix(4000, b"common!")])
-    sizes = {"prompt_tokens": prompt, "predicted_output_tokens": 10, "max_output_tokens": 10}
     request = f"{name}1"
     driver.handle(
-        ev.InferenceSubmitted(request, name, request, "i0", **sizes, prefixes=prefixes, copies=1)
+        ev.InferenceSubmitted(request, name, request, "i0", prompt, 10, 10, prefixes=prefixes)
     )
 
 

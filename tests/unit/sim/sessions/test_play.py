@@ -1,8 +1,9 @@
 """Small plays of sessions: times computed by hand, and each arm under too much load."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -12,8 +13,9 @@ from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.holder_waits import HolderWaits
 from justitia_ray.engine_model.block_pool import BlockPool, CachedPrefix
 from justitia_ray.errors import ConfigError
+from justitia_ray.sim.sessions import play
 from justitia_ray.sim.sessions.arm import TurnCall
-from justitia_ray.sim.sessions.arms import ARMS, ArmOptions
+from justitia_ray.sim.sessions.arms import ARMS, ArmKind, ArmOptions
 from justitia_ray.sim.sessions.core_arm import CoreArm
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
 from justitia_ray.sim.sessions.replica import SessionReplica
@@ -122,6 +124,62 @@ def test_wrong_belief_in_cached_contexts_costs_little(
 
     assert unaware != misled
     assert max(told / true for told, true in zip(misled, unaware, strict=True)) <= 1.1
+
+
+class _MisledArm(CoreArm):
+    """Core whose table loses contexts, or has them on the next replica; its engines have them."""
+
+    misplaces: Literal["never", "first", "always"] = "never"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._begun: set[str] = set()
+        tables = [replica.contexts for replica in self.core.state.replicas.values()]
+        for table, following in zip(tables, [*tables[1:], tables[0]], strict=True):
+            setattr(table, "put", partial(self._put, table, following))  # noqa: B010 - a method
+
+    def _put(
+        self, table: Contexts, following: Contexts, name: str, context: Context, room: int
+    ) -> None:
+        """Leave an idle context in the table of another replica, or in none."""
+        if self.misplaces == "first" and name in self._begun:
+            Contexts.put(table, name, context, room)
+            return
+        self._begun.add(name)
+        table._remove_from_application(name, context)
+        if self.misplaces != "never":
+            Contexts.put(following, name, context, room)
+
+
+@pytest.mark.parametrize(
+    ("misplaces", "most"),
+    [
+        pytest.param("never", 1.1, id="contexts hidden from the table"),
+        pytest.param("first", 1.1, id="first context of each session on the wrong replica"),
+        # above the target of 1.1; the table has a context where the engine has computed it, so that
+        # it cannot be wrong again after each answer
+        pytest.param("always", 1.35, id="every context on the wrong replica"),
+    ],
+)
+def test_lost_and_misplaced_contexts_cost_little(
+    misplaces: Literal["never", "first", "always"],
+    most: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mean completion is compared with that of a core whose table has all contexts."""
+    sessions = read_written(
+        tmp_path, *(growing_session(f"s{k}", turns=8, more=150) for k in range(30))
+    )
+    plays = [(load, seed) for load in (1.0, 2.0) for seed in (7, 8)]
+    right = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
+    monkeypatch.setattr(_MisledArm, "misplaces", misplaces)
+    monkeypatch.setattr(play, "ARMS", {"justitia": ArmKind(_MisledArm, "priority")})
+    misled = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
+
+    assert right != misled
+    ratios = [told / true for told, true in zip(misled, right, strict=True)]
+    assert max(ratios) <= most, ratios
 
 
 def test_turns_wait_for_their_contexts_if_memory_is_short(
