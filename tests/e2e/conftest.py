@@ -116,6 +116,15 @@ async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]
     serving.retire("divided")
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def measured(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
+    """`local-cpu.yaml` with one engine, on which the replica measures the cost of prefill."""
+    args, user_config = _shipped_config("local-cpu.yaml", serving, "measured")
+    args["scheduler"]["cost"] = "with_prefill"
+    yield await _deployed_service(serving, "measured", args, user_config, keys)
+    serving.retire("measured")
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def reading(serving: "Serving", keys: KeyRing) -> "Service":
     """Return a service of `several-models.yaml` that embeds texts and scores pairs of texts."""
