@@ -80,6 +80,7 @@ class SchedulerInspector:
         self._term = term
         self.kv_meter = KvMeter()
         """Integrals of the KV usage that the replicas report."""
+        term.driver.outboxes.on_lost_replica = self.kv_meter.forget
         self._last_report: tuple[Seconds, dict[str, Any]] | None = None
         self._shares: _CachedWalk[tuple[NodeShare, ...]] = _CachedWalk(shares_view)
         self._working_set: _CachedWalk[WorkingSetView | None] = _CachedWalk(working_set_view)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from justitia_ray.core.actions import (
@@ -135,6 +135,8 @@ class Outboxes:
         answer says so.
         """
         self.replicas: dict[ReplicaId, Outbox] = {}
+        self.on_lost_replica: Callable[[ReplicaId], None] = lambda replica_id: None
+        """Function that is called for every replica that the core has given up."""
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0
         """Highest message number in a dropped outbox."""
@@ -214,12 +216,14 @@ class Outboxes:
         """Drop the outboxes of ingresses and replicas that the core has given up."""
         if len(self.ingresses) > len(state.ingresses):
             self.forgotten |= self.ingresses.keys() - state.ingresses.keys()
-        for outboxes, known in (
-            (self.ingresses, state.ingresses.keys()),
-            (self.replicas, state.replicas.keys()),
+        for outboxes, known, on_lost in (
+            (self.ingresses, state.ingresses.keys(), None),
+            (self.replicas, state.replicas.keys(), self.on_lost_replica),
         ):
             if len(outboxes) > len(known):
                 for name in [name for name in outboxes if name not in known]:
                     outbox = outboxes.pop(name)
                     self._last_dropped = max(self._last_dropped, outbox.last)
                     outbox.notify()
+                    if on_lost is not None:
+                        on_lost(name)

@@ -53,17 +53,21 @@ class KvMeter:
 
     def record_pull(self, pull: Pull, now: Seconds) -> None:
         """Record the KV usage in a replica's pull, the usage reported before counts until `now`."""
-        self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
             at, used, capacity, preemptions = self._last[pull.replica_id]
             self._used_token_s += used * (now - at)
             self._capacity_token_s += capacity * (now - at)
-            self._preemptions -= preemptions
+            self._preemptions += pull.preemptions - preemptions
         capacity = pull.capacity.kv_tokens
         used = capacity - pull.free_kv_tokens
         self._last[pull.replica_id] = (now, used, capacity, pull.preemptions)
         if pull.kept is not None:
             self.kept[pull.replica_id] = pull.kept
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """Drop the readings of a lost replica; if it returns, it counts from its next pull on."""
+        self._last.pop(replica_id, None)
+        self.kept.pop(replica_id, None)
 
     def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
         """Return the KV tokens used at a replica's last report; None without a report."""

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
-from justitia_ray.core.events import ApplicationClosed, LeaseFinished
+from justitia_ray.core.events import ApplicationClosed, DeadlinePassed, LeaseFinished
 from justitia_ray.protocol.engine import KeptKv
 from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, ReplicaMail
 from justitia_ray.protocol.status import KeptKvView
@@ -174,3 +174,35 @@ async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Service
     assert [] == await replica.pull(progress=None, kept=KeptKv(held_contexts=0, held_kv_tokens=0))
     assert {"r": KeptKvView(held_contexts=0, held_kv_tokens=0)} == kept_by_replica(second)
     assert "a" not in second.term.driver.core.state.applications
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "falls silent"])
+async def test_readings_of_a_lost_replica_are_dropped(leaves: bool, services: Services) -> None:
+    """Otherwise a scheduler would keep readings of all replicas that autoscaling ever stopped."""
+    service = await services.start_leader(replica_timeout_s=0.5)
+    meter = service.inspector.kv_meter
+    for number in range(3):
+        name = f"r{number}"
+        await PullingOnCall(service, HOLDING, name).pull(kept=HELD)
+        assert [name] == [*meter.kept] == [*meter._last]
+        if leaves:
+            await service.leave(name)
+        else:
+            service.term.clock.beat()
+            services.hands.at += 1.0
+            service.term.driver.apply(DeadlinePassed())
+        assert {} == meter.kept == meter._last
+
+
+async def test_preemptions_of_a_lost_replica_that_returns_are_counted_once(
+    services: Services,
+) -> None:
+    service = await services.start_leader()
+    replica = PullingOnCall(service, HOLDING)
+    await replica.pull()
+    await replica.pull(progress=None, preemptions=3)
+    await service.leave("r")
+    await replica.pull(preemptions=4)
+    await replica.pull(progress=None, preemptions=6)
+
+    assert 3 + 2 == service.inspector.status().kv.preemptions
