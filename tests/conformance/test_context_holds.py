@@ -279,3 +279,15 @@ async def test_model_with_recurrent_layers_is_refused_by_releases_that_corrupt_i
     config: Any = SimpleNamespace(model_config=SimpleNamespace(is_hybrid=True))
     with pytest.raises(ValueError, match=r"engine\.hold_contexts: .*vllm#53505"):
         ContextHoldConnector(config, KVConnectorRole.SCHEDULER, None)
+
+
+async def test_engine_stops_while_contexts_are_held(engine: VllmEngine) -> None:
+    """The last test of the module: it stops the engine, with holds of a quarter of an hour."""
+    await complete_prompt(engine, prompt_of(_CONTEXT), Hold("agent", _FOREVER))
+    processes = list(engine._process_tree)
+    held = engine.kept_kv()
+    await engine.stop()
+
+    assert KeptKv(held_contexts=1, held_kv_tokens=_CONTEXT) == held
+    assert processes
+    assert not [process for process in processes if process.is_running()]

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.protocol.engine import Hold
+from justitia_ray.serve.replica.call_holds import CallHolds
+from justitia_ray.units import LeaseId, Seconds
 from scripts import simulate_protocol
 from tests.harness.planned import PlannedInference
 from tests.harness.simulation.broken_parts import BROKEN
 from tests.harness.simulation.connections import Connections
+from tests.harness.simulation.parts import Parts, ReplicaHost
 from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_plan, with_holds
 from tests.harness.simulation.run import run_plan, run_seeds, shrink
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
+from tests.harness.simulation.world import World
 
 _SEEDS = (0, 25)
 
@@ -37,6 +42,39 @@ def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() 
 
         assert () == simulated.failures, f"seed {seed}"
         assert 20 < simulated.held, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", [0, 4, 6])
+def test_draining_replica_stops_when_its_leases_end_whatever_it_holds(seed: int) -> None:
+    """Held blocks are free, so nothing waits for a hold."""
+    drain = Fault(FaultKind.REPLICA_DRAIN, at_s=5.0, for_s=1.0)
+    plan = replace(with_holds(draw_plan(seed)), faults=(drain,))
+    endless = _drains_of(plan, BROKEN["holds have no end"].parts)
+    ended = _drains_of(plan, Parts(holds=_HoldsThatEndAtOnce))
+
+    assert [left_s for left_s, _ in ended] == [left_s for left_s, _ in endless]
+    assert 0 == ended[0][1] < endless[0][1]
+
+
+class _HoldsThatEndAtOnce(CallHolds):
+    def take(self, lease_id: LeaseId) -> Hold | None:
+        hold = super().take(lease_id)
+        return hold and hold._replace(for_s=0.0)
+
+
+def _drains_of(plan: Plan, parts: Parts) -> list[tuple[Seconds, int]]:
+    """Return when each drained replica had stopped, and how many contexts it held then."""
+    drains: list[tuple[Seconds, int]] = []
+    leave = World._leave
+
+    async def leave_and_record(world: World, host: ReplicaHost) -> None:
+        await leave(world, host)
+        drains.append((world.recorder.now, host.engine.kept_kv().held_contexts or 0))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "_leave", leave_and_record)
+        run_plan(plan, parts)
+    return drains
 
 
 def _with_deaths(plan: Plan) -> Plan:
