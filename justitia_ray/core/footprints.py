@@ -174,6 +174,10 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Shared beginnings that are counted in the sums, each with its KV tokens and the
         application charged for them.
         """
+        self._beginning_ends: dict[Beginning, Tokens] = {}
+        """Iterations until the last lease of a beginning ends, of the beginnings asked for since
+        the last report.
+        """
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
         return self._by_lease[lease_id]
@@ -192,8 +196,11 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             if self._forecast is not None:
                 self._former, self._forecast = self._forecast, None
             self._add_to_sums(footprint, 1)
+            if self._beginning_ends:
+                self._extend_beginnings(lease_id, footprint.iterations)
             return
         self._ends = self._forecast = self._former = None
+        self._beginning_ends.clear()
         if before.full_tokens == footprint.full_tokens:
             # The usual case: the lease has grown as expected, so that all other sums stay.
             self.context_tokens += footprint.context_tokens - before.context_tokens
@@ -322,6 +329,8 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     def _remove_from_beginnings(self, beginnings: Beginnings, lease_id: LeaseId) -> None:
         del self._contexts[lease_id]
         path = beginnings.path(lease_id)
+        for node in path:
+            self._beginning_ends.pop(node, None)
         self._recount_leases(beginnings.leave(lease_id))
         self._recount_beginnings(path)
 
@@ -355,7 +364,18 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             yield Footprint(self._end_of_beginning(node), 0, tokens, owner)
 
     def _end_of_beginning(self, node: Beginning) -> Tokens:
-        return max([self._by_lease[lease_id].iterations for lease_id in node.leases])
+        end = self._beginning_ends.get(node)
+        if end is None:
+            end = max([self._by_lease[lease_id].iterations for lease_id in node.leases])
+            self._beginning_ends[node] = end
+        return end
+
+    def _extend_beginnings(self, lease_id: LeaseId, iterations: Tokens) -> None:
+        """Let the beginnings of a new lease end no earlier than the lease."""
+        for node in () if self.beginnings is None else self.beginnings.path(lease_id):
+            end = self._beginning_ends.get(node)
+            if end is not None and end < iterations:
+                self._beginning_ends[node] = iterations
 
     def _add_to_sums(self, footprint: Footprint, sign: int) -> None:
         self.context_tokens += sign * footprint.context_tokens

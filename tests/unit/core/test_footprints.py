@@ -107,3 +107,42 @@ def test_memory_of_applications_and_shared_tokens_add_up(footprints: Footprints)
     assert sum(part.context_tokens for part in parts) == footprints.context_tokens == 60 + 32
     assert sum(part.choices for part in parts) == footprints.sequences
     assert len(parts) == 6
+
+
+class CountedFootprint(Footprint):
+    """Footprint that counts how often its remaining iterations are read."""
+
+    reads = 0
+
+    @property
+    def iterations(self) -> int:
+        CountedFootprint.reads += 1
+        return self[0]
+
+    def less(self, tokens: int) -> "CountedFootprint":
+        return CountedFootprint(*super().less(tokens))
+
+
+def test_end_of_a_shared_beginning_is_read_from_all_leases_once_between_two_reports() -> None:
+    """A replica that fills up asks for it with each grant; a system prompt may be in all leases."""
+    made, named = Footprints(), (Prefix(16, b"system"),)
+
+    def grant_lease(name: str, iterations: int) -> None:
+        made.join(name, named)
+        made[name] = CountedFootprint(iterations, 1, 20, "a")
+
+    for number in range(100):
+        grant_lease(f"lease-{number}", number)
+    assert ((99, 16),) == made.extension(named, 1000)
+
+    CountedFootprint.reads = 0
+    grant_lease("short", 5)
+    assert ((99, 16),) == made.extension(named, 1000)
+    grant_lease("long", 200)
+    assert ((200, 16),) == made.extension(named, 1000)
+    assert CountedFootprint.reads < 20
+
+    made["long"] = CountedFootprint(150, 1, 20, "a")
+    assert ((150, 16),) == made.extension(named, 1000)
+    del made["long"]
+    assert ((99, 16),) == made.extension(named, 1000)
