@@ -6,7 +6,6 @@ import time
 from http.client import HTTPException, HTTPMessage
 from typing import IO
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 from urllib.request import (
     HTTPRedirectHandler,
     HTTPSHandler,
@@ -17,7 +16,7 @@ from urllib.request import (
     getproxies,
 )
 
-from justitia_ray.errors import shown_short
+from justitia_ray.access.addresses import check_url
 from justitia_ray.units import Seconds
 
 LONGEST_DOCUMENT_BYTES = 1 << 20
@@ -25,24 +24,6 @@ SILENCE_S: Seconds = 5.0
 """Timeout for a server that sends nothing, in seconds."""
 _LONGEST_READ_S: Seconds = 10.0
 """Timeout for the whole document, in seconds: a slow server may send a byte now and then."""
-
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-
-
-def check_url(url: str) -> None:
-    """Check that documents may be read from an address: HTTPS, or HTTP to this machine.
-
-    Raises:
-        ValueError: If the address is neither `https://` nor `http://` of this machine.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "http" and parts.hostname in _THIS_MACHINE:
-        return
-    if parts.scheme != "https" or not parts.hostname:
-        raise ValueError(
-            f"{shown_short(url)} is not read: only https://, and http:// of this machine, are"
-            " allowed"
-        )
 
 
 async def fetch(url: str, ca_file: str | None) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import jwt
 
+from justitia_ray.access.addresses import discovery_url
 from justitia_ray.errors import AdmissionError, Unauthenticated, shown_short
 from justitia_ray.units import Seconds
 
@@ -52,11 +53,6 @@ allowed.
 
 _Keys: TypeAlias = dict[str, list[jwt.PyJWK]]
 """Verification keys by signature algorithm."""
-
-
-def discovery_url(issuer: str) -> str:
-    """Return the URL of an issuer's discovery document (OpenID Connect Discovery 1.0, 4.1)."""
-    return f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
 
 
 class KeySet:

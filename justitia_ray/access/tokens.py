@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 import jwt
 
-from justitia_ray.access.documents import check_url, fetch
+from justitia_ray.access.addresses import check_url, discovery_url
+from justitia_ray.access.documents import fetch
 from justitia_ray.access.identity import Identity, Scope, check_tenant
-from justitia_ray.access.key_sets import KEY_TYPES, Fetch, KeySet, discovery_url
+from justitia_ray.access.key_sets import KEY_TYPES, Fetch, KeySet
 from justitia_ray.errors import ConfigError, Forbidden, RequestError, Unauthenticated
 from justitia_ray.units import Seconds
 

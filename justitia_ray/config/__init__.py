@@ -21,6 +21,7 @@ from justitia_ray.config.engine import AutoscalingSection, EngineSection, Replic
 from justitia_ray.config.scheduling import AppSettings, SchedulingConfig
 from justitia_ray.config.schema import Weight, describe
 from justitia_ray.config.service import (
+    LONG_POLL_S,
     IngressSection,
     PredictionSection,
     SchedulerSection,
@@ -31,6 +32,7 @@ from justitia_ray.config.service import (
 )
 
 __all__ = [
+    "LONG_POLL_S",
     "AccessSection",
     "AppArgs",
     "AppConfig",

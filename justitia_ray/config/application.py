@@ -17,6 +17,7 @@ from justitia_ray.config.engine import (
 )
 from justitia_ray.config.schema import Name, Section
 from justitia_ray.config.service import (
+    LONG_POLL_S,
     IngressSection,
     MetricsSection,
     PredictionSection,
@@ -151,6 +152,25 @@ class AppArgs(SharedSections):
     model: ModelSection | None = None
     models: tuple[ModelEntry, ...] = ()
     """Several models. Exactly one of `model` and `models` is required; see below."""
+
+    @model_validator(mode="after")
+    def _waiting_callers_are_not_given_up(self) -> "AppArgs":
+        most_s = self.scheduler.replica_timeout_s / 2
+        own = [(f"models: {one.name}: replica", one.replica) for one in self.models]
+        for where, replica in [("replica", self.replica), *own]:
+            if replica is not None and replica.heartbeat_s > most_s:
+                raise ValueError(
+                    f"{where}.heartbeat_s is {replica.heartbeat_s:g}: at most half of"
+                    f" scheduler.replica_timeout_s, {most_s:g}, is allowed, for a replica that"
+                    " waits for work is silent for so long"
+                )
+        if self.scheduler.ingress_timeout_s <= LONG_POLL_S:
+            raise ValueError(
+                f"scheduler.ingress_timeout_s is {self.scheduler.ingress_timeout_s:g}: above"
+                f" {LONG_POLL_S:g} is allowed, for an ingress that waits for leases is silent for"
+                " so long"
+            )
+        return self
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from justitia_ray.access.addresses import check_url, discovery_url
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.config.schema import HeaderName, NotNegative, Positive, Section, Weight
 from justitia_ray.errors import RequestError
@@ -47,6 +48,14 @@ class JwtIssuerSection(Section):
     """Largest weight that a token's applications may request."""
     leeway_s: NotNegative = 30.0
     """Allowed difference between the issuer's clock and the service's."""
+
+    @model_validator(mode="after")
+    def _keys_can_be_read(self) -> "JwtIssuerSection":
+        try:
+            check_url(self.jwks_url or discovery_url(self.issuer))
+        except ValueError as error:
+            raise ValueError(f"jwks_url: {error}") from None
+        return self
 
 
 class AccessSection(Section):

@@ -82,6 +82,14 @@ class FakeEngineSection(Section):
     enable_prompt_tokens_details: bool = False
     """Whether `usage` contains the number of cached prompt tokens; as vLLM's option."""
 
+    @model_validator(mode="after")
+    def _memory_holds_a_block(self) -> "FakeEngineSection":
+        if self.kv_tokens < self.block_size:
+            raise ValueError(
+                f"kv_tokens is {self.kv_tokens}: at least block_size, {self.block_size}, is allowed"
+            )
+        return self
+
 
 class PrefillCostSection(Section):
     """Cost of computing prompts on this model's engines, relative to the cost of KV memory."""
@@ -245,7 +253,7 @@ class ReplicaSection(Section):
     """Interval over which a replica collects ended inferences before its next pull; a pull costs
     about 2 ms of CPU."""
     heartbeat_s: Positive = 1.0
-    """Longest duration of a pull while no inference runs; well below
+    """Longest duration of a pull while no inference runs; at most half of
     `scheduler.replica_timeout_s`."""
     chunk_interval_s: NotNegative = 0.0
     """Interval over which stream chunks are joined into one: the CPU cost of a chunk hardly depends

@@ -130,6 +130,14 @@ class TierSection(Section):
         )
 
 
+def _check_node(setting: str, path: str) -> None:
+    """Raise ValueError for the path of a node that no tenant can have."""
+    try:
+        check_tenant(path)
+    except RequestError as error:
+        raise ValueError(f"{setting}: {error}") from None
+
+
 def _build_tree(
     sections: Mapping[str, TenantSection], weights: Mapping[str, float] | None = None
 ) -> TenantTree:
@@ -174,11 +182,10 @@ class SchedulingConfig(Section):
     @model_validator(mode="after")
     def _tenant_tree_is_valid(self) -> "SchedulingConfig":
         for path in self.tenants:
-            parent, _, last = path.rpartition("/")
-            try:
-                check_tenant(parent or "any" if last == ANY else path)
-            except RequestError as error:
-                raise ValueError(f"tenants: {error}") from None
+            if path != ANY:
+                _check_node("tenants", path.removesuffix(f"/{ANY}"))
+        for path in self.tenant_weights:
+            _check_node("tenant_weights", path)
         both = sorted(set(self.tenants) & set(self.tenant_weights))
         if both:
             raise ValueError(f"tenant_weights: {both[0]!r} is in tenants, too; name it there only")

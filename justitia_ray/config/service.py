@@ -9,6 +9,10 @@ from justitia_ray.config.schema import Count, LabelCount, Name, NotNegative, Pos
 from justitia_ray.errors import ConfigError, shown_short
 from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
 from justitia_ray.store.redis_url import Setup, read_redis_url
+from justitia_ray.units import Seconds
+
+LONG_POLL_S: Seconds = 20.0
+"""Time for which a poll of an ingress waits for a message of the scheduler (seconds)."""
 
 
 class SchedulerSection(Section):
@@ -221,6 +225,15 @@ class IngressSection(Section):
     attempts: Count = 20
     """Largest number of leases for one call before its caller gets an error; also the number of
     times that a stream may be cut."""
+
+    @model_validator(mode="after")
+    def _longest_body_can_be_held(self) -> "IngressSection":
+        if self.max_body_bytes > self.max_body_bytes_held:
+            raise ValueError(
+                f"max_body_bytes is {self.max_body_bytes}: at most max_body_bytes_held,"
+                f" {self.max_body_bytes_held}, is allowed, for a longer body never finds room"
+            )
+        return self
 
 
 class MetricsSection(Section):

@@ -1,5 +1,6 @@
 """Parse `redis_url` without connecting: one server, Sentinel, or Cluster."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import SplitResult, urlsplit
@@ -32,6 +33,10 @@ _SCHEMES = {
     "redis+cluster": (Setup.CLUSTER, False),
     "rediss+cluster": (Setup.CLUSTER, True),
 }
+
+
+_DATABASE = re.compile(r"/?|/[0-9]{1,9}/?")
+"""Path of the URL of a single server: none, or the number of a database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,9 @@ def read_redis_url(url: str) -> RedisUrl:
 def _address_of_server(parts: SplitResult) -> str:
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
+    # redis-py reads database 0 from a path that is no number, and localhost without a host.
+    if not parts.hostname or parts.port == 0 or not _DATABASE.fullmatch(parts.path):
+        raise ValueError
     return f"{parts.scheme}://{parts.hostname}:{parts.port or _REDIS_PORT}"
 
 

@@ -101,6 +101,7 @@ RULES: dict[str, Rule] = {
     "accounts": Rule((*BASE, "core"), standard=PURE),
     "scaling": Rule((*BASE, "core"), standard=PURE),
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
+    "access.addresses": Rule(BASE),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
     # only the ingress imports these schemas, for vLLM engines
@@ -125,7 +126,7 @@ RULES: dict[str, Rule] = {
     "recognition.harnesses": Rule(),
     "config": Rule(
         (
-            *(*BASE, "access.identity", "core", "predictor", "store"),
+            *(*BASE, "access.addresses", "access.identity", "core", "predictor", "store"),
             *("recognition.harnesses", "recognition.rules", "scaling.sizing"),
         ),
         ("pydantic",),

@@ -131,6 +131,36 @@ def test_only_the_model_is_required() -> None:
             for key, value in (("max_classes", 0), ("max_tenants", 1_001), ("interval_s", 0))
         ),
         ({"name": ""}, r"name: .*pattern.*''"),
+        (
+            {"engine": {"fake": {"kv_tokens": 8, "block_size": 16}}},
+            r"engine\.fake: .*kv_tokens is 8: at least block_size, 16, is allowed",
+        ),
+        (
+            {"ingress": {"max_body_bytes": 2_000, "max_body_bytes_held": 1_000}},
+            r"ingress: .*max_body_bytes is 2000: at most max_body_bytes_held, 1000, is allowed",
+        ),
+        *(
+            ({section: {key: float("inf")}}, rf"{section}\.{key}: .*finite.*inf")
+            for section, key in (
+                ("replica", "pull_interval_s"),
+                ("ingress", "submit_interval_s"),
+            )
+        ),
+        *(
+            ({"store": {"redis_url": url}}, r"redis_url cannot be read .*redis://host:port/db")
+            for url in ("redis://h/cache", "redis://h/-1", "redis://h:0/0", "redis:///0")
+        ),
+        *(
+            (
+                {"access": {"jwt": [{"issuer": "https://i", "audience": "a", **keys}]}},
+                rf"access\.jwt\.0: .*jwks_url: '{shown}.* only https://, and http:// of this",
+            )
+            for keys, shown in (
+                ({"jwks_url": "ftp://h/keys"}, "ftp://h/keys"),
+                ({"jwks_url": "http://h/keys"}, "http://h/keys"),
+                ({"issuer": "acme"}, "acme/.well-known"),
+            )
+        ),
     ],
 )
 def test_invalid_setting_is_named_with_key_value_and_allowed_values(
@@ -139,6 +169,31 @@ def test_invalid_setting_is_named_with_key_value_and_allowed_values(
     """A deployment that fails after minutes of loading must give the reason on one line."""
     with pytest.raises(ConfigError, match=message):
         parse_config(**sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"model": _MODEL, "replica": {"heartbeat_s": 3}},
+            r"replica\.heartbeat_s is 3: at most half of scheduler\.replica_timeout_s, 2, is",
+        ),
+        (
+            {"models": [{**_MODEL, "replica": {"heartbeat_s": 3}}]},
+            r"models: m: replica\.heartbeat_s is 3: at most half of scheduler\.replica_timeout_s",
+        ),
+        (
+            {"model": _MODEL, "scheduler": {"ingress_timeout_s": 20}},
+            r"scheduler\.ingress_timeout_s is 20: above 20 is allowed",
+        ),
+    ],
+)
+def test_process_that_waits_must_not_count_as_silent(
+    sections: dict[str, Any], message: str
+) -> None:
+    """A waiting call's inference would be ended, or an idle replica would get no leases."""
+    with pytest.raises(ConfigError, match=message):
+        AppArgs.parse(sections)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +328,11 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
         ({"tiers": {"gold": {}}}, r"tiers\.gold.*'flex', 'default' or 'priority'"),
         ({"tenant_weights": {"t": 0}}, r"tenant_weights\.t: .*equal to 0\.001 \(got 0\)"),
         ({"polcy": "fcfs"}, r"polcy: Extra inputs are not permitted"),
+        *(
+            ({"tenant_weights": {path: 2}}, rf"tenant_weights: tenant is '{shown}': a path of")
+            for path, shown in (("a b", "a b"), ("a/*", r"a/\*"), ("", ""), ("a//b", "a//b"))
+        ),
+        ({"tenants": {"/*": {}}}, r"tenants: tenant is '': a path of"),
     ],
 )
 def test_forbidden_setting_is_named(settings: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from justitia_ray.config import LONG_POLL_S
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.fair_share import Account, ServedShare
 from justitia_ray.core.clock.tenant_share import TenantShare
@@ -29,7 +30,7 @@ from justitia_ray.protocol.inspection import (
 )
 from justitia_ray.protocol.status import NodeShare, SchedulerStatus, WorkingSetView
 from justitia_ray.serve.scheduler.leadership import Term
-from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
+from justitia_ray.serve.scheduler.outboxes import Outbox
 from justitia_ray.serve.scheduler.shares import shares_view
 from justitia_ray.serve.scheduler.status import (
     KvMeter,

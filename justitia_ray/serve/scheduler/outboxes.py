@@ -19,8 +19,6 @@ from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import IngressMessage, Pull, ReplicaMessage
 from justitia_ray.units import ApplicationId, IngressId, ReplicaId, Seconds
 
-LONG_POLL_S: Seconds = 20.0
-"""Time for which a poll of an ingress waits for a message (seconds)."""
 _NO_HURRY_S: Seconds = 0.25
 
 

@@ -9,6 +9,7 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
+from justitia_ray.config import LONG_POLL_S
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant, Refusal, Refuse, RefuseApplication
 from justitia_ray.core.ended_by_owner import EndedByOwner
@@ -36,7 +37,7 @@ from justitia_ray.serve.scheduler.listing import (
     listing,
     unopened_view,
 )
-from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
+from justitia_ray.serve.scheduler.outboxes import Outbox
 from justitia_ray.units import (
     ApplicationId,
     ClientId,
