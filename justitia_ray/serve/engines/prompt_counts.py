@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _BYTES_PER_TOKEN = 4
 """Typical bytes per token of English text; used if the model's tokenizer cannot be loaded."""
+_TOKEN_IDS = 2**32
+"""Number of token ids that a prefix's name can contain; the engine refuses larger ids."""
 _JINJA = "{}\n"
 _OWN_RENDERERS = ("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_audio", "kimi_k3", "inkling")
 """Prefixes of model types whose chats vLLM renders by code instead of a template (vLLM's
@@ -63,9 +65,10 @@ class PromptCounter:
         """
         ids = Ids() if body.wants_ids and self._is_exact else None
         if isinstance(prompt, list):
-            if ids is not None and all(type(token) is int and token >= 0 for token in prompt):
-                return PromptCount(len(prompt), ids=array("I", prompt))
-            return PromptCount(len(prompt))
+            is_named = ids is not None and all(
+                type(token) is int and 0 <= token < _TOKEN_IDS for token in prompt
+            )
+            return PromptCount(len(prompt), ids=array("I", prompt) if is_named else None)
         if isinstance(prompt, Conversation):
             text = self._rendered_text(prompt, body)
             if text is None:

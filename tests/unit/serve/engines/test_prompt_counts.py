@@ -1,6 +1,7 @@
 """Prompt tokens by a model's tokenizer and chat template, and requests that the count refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def prompt_count(
         except StopIteration as end:
             count: PromptCount = end.value
             return count
+
+
+@pytest.mark.parametrize("token", [2**32, 10**30, -1, True, 1.0])
+def test_prompt_of_impossible_token_ids_is_counted_for_the_engine_to_refuse(
+    tokenizer_folder: Path, token: float
+) -> None:
+    """Such a prompt gets no names of prefixes, whose ids have 32 bits."""
+    config = AppConfig.parse({"model": {"name": "m", "path": str(tokenizer_folder)}})
+    body = parse_body(COMPLETIONS, json.dumps({"prompt": [1, token]}).encode(), ("m",), None)
+    counting = load_prompt_counter(config)(body.prompts[0], replace(body, wants_ids=True), None)
+    with pytest.raises(StopIteration) as end:
+        next(counting)
+
+    assert (2, None) == (end.value.value.tokens, end.value.value.ids)
 
 
 class RefusingTokenizer:
