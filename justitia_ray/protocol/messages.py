@@ -93,6 +93,8 @@ class Opened:
     """Seconds until a retry may succeed; None: unknown."""
     standings: tuple[LimitStanding, ...] = ()
     """State of the tenant's limits, if the application was opened."""
+    is_known: bool = False
+    """Whether the application was open before the call, and keeps its class, weight and charge."""
 
 
 @dataclass(frozen=True, slots=True)

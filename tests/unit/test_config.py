@@ -135,10 +135,6 @@ def test_only_the_model_is_required() -> None:
             {"engine": {"fake": {"kv_tokens": 8, "block_size": 16}}},
             r"engine\.fake: .*kv_tokens is 8: at least block_size, 16, is allowed",
         ),
-        (
-            {"ingress": {"max_body_bytes": 2_000, "max_body_bytes_held": 1_000}},
-            r"ingress: .*max_body_bytes is 2000: at most max_body_bytes_held, 1000, is allowed",
-        ),
         *(
             ({section: {key: float("inf")}}, rf"{section}\.{key}: .*finite.*inf")
             for section, key in (

@@ -7,7 +7,7 @@ scheduler. It returns the answers, whose messages the client passes to the waiti
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from justitia_ray.application_key import split_key
@@ -36,6 +36,17 @@ from justitia_ray.serve.ingress.pending_inferences import PendingInference, Pend
 from justitia_ray.serve.ingress.scheduler_session import SchedulerAnswer, SchedulerSession
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, VirtualTime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedApplication:
+    """Application that a call has opened, or found open."""
+
+    arrival: ApplicationArrived
+    """Event that opened the application."""
+    virtual_finish_time: VirtualTime
+    is_new: bool = True
+    """Whether the call opened it, as far as this ingress knows."""
 
 
 class QueueClient:
@@ -95,8 +106,8 @@ class QueueClient:
 
     # --- applications
 
-    async def open_application(self, arrival: ApplicationArrived) -> VirtualTime:
-        """Open an application at the scheduler and return its tag.
+    async def open_application(self, arrival: ApplicationArrived) -> OpenedApplication:
+        """Open an application at the scheduler, or find it open there.
 
         Raises:
             AdmissionError: If there is no room for the application, it cannot be stored, or the
@@ -109,13 +120,16 @@ class QueueClient:
             )
         if opened.standings:
             self._note_standings({arrival.tenant: opened.standings})
+        known = self.pending.applications.get(arrival.application_id) if opened.is_known else None
+        if known is not None:
+            arrival = known
         if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
             # An application that was opened under an earlier epoch or ingress id is registered
             # again.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
             self.session.send(arrival)
         self.pending.note_opened(arrival)
-        return opened.virtual_finish_time
+        return OpenedApplication(arrival, opened.virtual_finish_time, is_new=known is None)
 
     def close_application(self, application_id: ApplicationId) -> None:
         """Close an application: the scheduler accepts only inferences submitted before."""

@@ -165,21 +165,25 @@ class Submitter:
     ) -> tuple[ApplicationArrived, VirtualTime]:
         """Open an application if it is not open; return its arrival event and its tag.
 
+        An application that this ingress has open stays as it was opened: input, class and weight of
+        `spec` have no effect.
+
         Raises:
             TooManyApplications: If there is no room for the application.
         """
         arrival, summary, source = await self._predict_application(spec, None, None)
         try:
-            tag = await self._queue.open_application(arrival)
+            opened = await self._queue.open_application(arrival)
         except JustitiaError as error:
             if self._metrics is not None:
                 self._metrics.record_drop(error)
             raise
-        self._estimates.inputs.keep_input(arrival.application_id, summary)
-        if self._metrics is not None:
-            self._metrics.record_estimate(arrival.application_id, source)
-            self._metrics.record_opening(arrival.application_id)
-        return arrival, tag
+        if opened.is_new:
+            self._estimates.inputs.keep_input(arrival.application_id, summary)
+            if self._metrics is not None:
+                self._metrics.record_estimate(arrival.application_id, source)
+                self._metrics.record_opening(arrival.application_id)
+        return opened.arrival, opened.virtual_finish_time
 
     async def submit_inference(
         self, context: RequestContext, body: InferenceBody

@@ -88,8 +88,9 @@ class SchedulerService:
         if not self._reopen_application(arrival.application_id):
             return Opened(term.epoch, 0.0, Refusal.APPLICATION_ENDING)
         arrival = replace(arrival, reopens=True)
-        term.admit(arrival)
         name, core = arrival.application_id, term.driver.core
+        is_known = name in core.state.applications
+        term.admit(arrival)
         refused = await term.gate.decided(name)
         if isinstance(refused, Refusal):
             return Opened(term.epoch, 0.0, refused)
@@ -110,7 +111,7 @@ class SchedulerService:
         term.check_lead()
         standings = term.gate.standings(arrival.tenant) if term.gate.has_quotas else ()
         refusal = None if is_stored else Refusal.NOT_STORED
-        return Opened(term.epoch, tag, refusal, standings=standings)
+        return Opened(term.epoch, tag, refusal, standings=standings, is_known=is_known)
 
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Close an application to new inferences; return whether it was open."""

@@ -17,6 +17,7 @@ from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
+from justitia_ray.serve.ingress.queue_client import OpenedApplication
 from justitia_ray.serve.ingress.replica_calls import Head
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.test_gateway import (
@@ -43,8 +44,8 @@ class GrantingQueue(FakeQueueClient):
         self.pending = PendingInferences()
         self.items.clear()
 
-    async def open_application(self, arrival: ApplicationArrived) -> float:
-        return 1.0
+    async def open_application(self, arrival: ApplicationArrived) -> OpenedApplication:
+        return OpenedApplication(arrival, 1.0)
 
 
 class AnsweringReplicas:

@@ -34,6 +34,7 @@ from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
 from justitia_ray.serve.ingress.prefix_names import PrefixNames
+from justitia_ray.serve.ingress.queue_client import OpenedApplication
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
@@ -59,9 +60,9 @@ class FakeQueueClient:
     items: list[InferenceSubmitted] = field(default_factory=list)
     standings: TenantStandings = field(default_factory=TenantStandings)
 
-    async def open_application(self, arrival: ApplicationArrived) -> float:
-        self.pending.applications[arrival.application_id] = arrival
-        return 1.0
+    async def open_application(self, arrival: ApplicationArrived) -> OpenedApplication:
+        known = self.pending.applications.setdefault(arrival.application_id, arrival)
+        return OpenedApplication(known, 1.0, is_new=known is arrival)
 
     def submit_inference(
         self, item: InferenceSubmitted, opening: ApplicationArrived | None, *, is_last: bool
@@ -240,6 +241,16 @@ async def test_submission_carries_the_stage_length_and_later_stages(
     assert [0, 0, 1] == [item.stage for item in (first, sibling, second)]
     assert first.predicted_output_tokens < second.predicted_output_tokens
     assert CHARGE_FACTOR * 1_000_000 == second.remaining_kv_token_time
+
+
+async def test_application_opened_again_keeps_its_class_and_input(gateway_rig: GatewayRig) -> None:
+    """A sub-agent or a retry may open the application without its input."""
+    submitter = gateway_rig.gateway.submitter
+    first, _ = await submitter.open_application(ApplicationSpec("EV", "text", "t", None, "a"))
+    again, _ = await submitter.open_application(ApplicationSpec("CC", "", "t", 7.0, "a"))
+
+    assert first is again
+    assert {"t|a": "seen: text"} == gateway_rig.estimates.remembered
 
 
 async def test_later_stages_are_sent_at_the_opening_and_when_a_stage_begins(

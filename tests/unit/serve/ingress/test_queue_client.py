@@ -186,7 +186,7 @@ async def test_opening_is_repeated_until_the_scheduler_is_reachable(rig: Rig) ->
     """The caller that opens the application waits for the restart of the scheduler."""
     rig.scheduler.fail_next("open_application", ConnectionLost("cut"), ConnectionLost("cut"))
 
-    assert 42.0 == await rig.client.open_application(arrival_of())
+    assert 42.0 == (await rig.client.open_application(arrival_of())).virtual_finish_time
     assert "a" in rig.pending.applications
 
 
@@ -373,6 +373,31 @@ async def test_application_opened_under_an_earlier_epoch_or_name_is_sent_again(
     await rig.client.open_application(replace(arrival_of(), ingress_id=ingress_id))
 
     assert [replace(arrival_of(), resubmitted=True)] == await rig.accepted_items(1)
+
+
+async def test_application_that_is_opened_again_stays_as_it_was_opened(rig: Rig) -> None:
+    """A second opening may have another class, and its scheduler keeps the first.
+
+    An application that has ended meanwhile at the scheduler is new.
+    """
+    first, second = arrival_of(), replace(arrival_of(), application_class="other", weight=7.0)
+    is_known = False
+
+    async def answer_opening(arrival: ApplicationArrived) -> Opened:
+        return Opened(1, 42.0, is_known=is_known)
+
+    rig.scheduler._open_application = answer_opening  # type: ignore[method-assign]
+    await rig.client.open_application(first)
+    rig.client.close_application("a")
+    is_known = True
+    again = await rig.client.open_application(second)
+    kept = rig.pending.applications["a"]
+    is_known = False
+    anew = await rig.client.open_application(second)
+
+    assert (first, False, first) == (again.arrival, again.is_new, kept)
+    assert (second, True) == (anew.arrival, anew.is_new)
+    assert second is rig.pending.applications["a"]
 
 
 @pytest.mark.parametrize(

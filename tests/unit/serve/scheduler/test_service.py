@@ -97,6 +97,17 @@ async def test_answer_has_the_positions_of_new_inferences(service: SchedulerServ
     assert {} == (await service.submit_many("i", 1, 0, ())).positions
 
 
+async def test_answer_to_an_opening_says_whether_the_application_was_open(
+    service: SchedulerService,
+) -> None:
+    """An ingress then keeps the class and the input with which it was opened."""
+    opened = [await service.open_application(arrival_of()) for _ in range(2)]
+    await service.cancel_application("a")
+
+    assert [False, True] == [one.is_known for one in opened]
+    assert not (await service.open_application(arrival_of())).is_known
+
+
 # --- status
 
 
