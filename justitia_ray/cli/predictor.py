@@ -28,7 +28,7 @@ from justitia_ray.predictor.evaluation import (
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_to_bytes
 from justitia_ray.predictor.observation import LEAST_TRAINED_ON, Sample
-from justitia_ray.predictor.training import KINDS, check_kind, train
+from justitia_ray.predictor.training import KINDS, check_kind, check_seed, train
 from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.sim.suites.recorded_samples import load_samples, recorded_classes
@@ -121,6 +121,7 @@ def run_train(options: argparse.Namespace) -> int:
             installed.
     """
     check_kind(options.kind)
+    check_seed(options.seed)
     data_dir = data_directory(options.data, required=True)
     samples = _samples_by_class(data_dir, options.classes)
     models = ModelDirectory(options.out)
@@ -149,6 +150,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
             installed.
     """
     check_kind(options.kind)
+    check_seed(options.seed)
     data_dir = data_directory(options.data, required=True)
     evaluations = {}
     for name, known in _samples_by_class(data_dir, options.classes, options.holdout).items():

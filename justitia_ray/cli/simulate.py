@@ -20,6 +20,7 @@ from justitia_ray.core.policies import (
     policy_path,
 )
 from justitia_ray.errors import ConfigError
+from justitia_ray.predictor.training import check_seed
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost, load_profile
 from justitia_ray.sim.predictions import LEARNED, parse_noise, predictions_of
 from justitia_ray.sim.recognition import APPLICATION, CONVERSATION, WAYS, count_recognised
@@ -132,6 +133,7 @@ def run(options: argparse.Namespace) -> int:
     """
     engine = _engine_of(options)
     _check_range("--replicas", options.replicas, least=1)
+    check_seed(options.seed)
     interval_s = options.report_interval_s
     if interval_s is None:
         interval_s = 0.0 if options.replicas <= _EXACT_UP_TO else _LATE_S

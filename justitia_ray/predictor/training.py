@@ -36,6 +36,7 @@ GROWTH = 0.25
 proportional to the samples.
 """
 LEAST_NEW = 10
+_LARGEST_SEED = 2**32 - 1
 
 _AS_GOOD = 0.01
 """Relative error by which a first model may be worse than the class mean. If all costs are equal,
@@ -133,6 +134,16 @@ _REMOVED = ("auto", "ridge", "forest", "median")
 """Kinds of release 0.2.0, removed because they did not shorten completion times."""
 _AS_PUBLISHED = ("paper",)
 """Kinds of models without a shift of the predictions to the least relative error."""
+
+
+def check_seed(seed: int) -> None:
+    """Check that every random number generator of a training accepts a seed.
+
+    Raises:
+        ConfigError: If the seed is out of range.
+    """
+    if not 0 <= seed <= _LARGEST_SEED:
+        raise ConfigError(f"seed must be a whole number of 0 to {_LARGEST_SEED}, got {seed}")
 
 
 def check_kind(kind: str) -> None:
