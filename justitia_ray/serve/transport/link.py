@@ -184,8 +184,8 @@ class SocketLink:
 
     def _take_message(self, message: Message) -> None:
         pending = self._pending.get(message.id)
-        if pending is None:
-            return  # the call has already ended on this side
+        if pending is None or pending.is_ended:
+            return  # the call has already ended on this side; its caller may have dropped items
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()

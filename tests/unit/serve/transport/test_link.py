@@ -19,7 +19,15 @@ from justitia_ray.errors import (
     UnknownLease,
 )
 from justitia_ray.serve.transport.connection import Connection
-from justitia_ray.serve.transport.frames import Answer, Cancel, Failure, Item, Ping
+from justitia_ray.serve.transport.frames import (
+    Answer,
+    Cancel,
+    End,
+    Failure,
+    Item,
+    Message,
+    Ping,
+)
 from justitia_ray.serve.transport.link import SocketLink
 from justitia_ray.serve.transport.peer_host import tcp_counts
 from tests.eventually import eventually
@@ -182,6 +190,50 @@ async def test_abandoned_calls_fail_locally_and_are_cancelled_remotely(
     link.abandon("s", lost)
 
     assert 1 == await link.call("echo", 1)
+
+
+@pytest.mark.parametrize(
+    "in_flight",
+    [
+        [Item(1, raw_value(7))],
+        [Item(1, raw_value(7)), End(1)],
+        [End(1)],
+        [Failure(1, "EngineError", ["dead"])],
+    ],
+)
+async def test_abandoned_stream_ends_at_the_last_read_item(in_flight: list[Message]) -> None:
+    """Items 5 and 6 were dropped unread, so item 7, which was in flight, must not follow item 4."""
+    socket = FakeSocket()
+    link = SocketLink(socket.as_socket, "peer", METHODS)
+    stream = link.stream("count", "s", 7)
+    first = asyncio.create_task(anext(stream))
+    await eventually(lambda: socket.sent, "it is sent")
+    socket.receive_messages(*(Item(1, raw_value(number)) for number in range(1, 5)))
+    assert [1, 2, 3, 4] == await first
+    socket.receive_messages(Item(1, raw_value(5)), Item(1, raw_value(6)))
+    await eventually(socket.arriving.empty, "they wait to be read")
+    link.abandon("s", UnknownLease("lease-1", "replica-1"))
+    socket.receive_messages(*in_flight)
+    await eventually(socket.arriving.empty, "the last messages came")
+
+    with pytest.raises(UnknownLease):
+        await anext(stream)
+
+    await link.close()
+
+
+async def test_abandoned_call_fails_although_its_answer_was_in_flight() -> None:
+    socket = FakeSocket()
+    link = SocketLink(socket.as_socket, "peer", METHODS)
+    call = asyncio.create_task(link.call("echo", "s"))
+    await eventually(lambda: socket.sent, "it is sent")
+    link.abandon("s", UnknownLease("lease-1", "replica-1"))
+    link._take_message(Answer(1, raw_value("late")))
+
+    with pytest.raises(UnknownLease):
+        await call
+
+    await link.close()
 
 
 async def test_ended_call_sends_no_cancel() -> None:
