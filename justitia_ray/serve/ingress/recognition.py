@@ -2,13 +2,14 @@
 
 Most rules need nothing but the call. Sessions with a parent and conversations are looked up in the
 directory of the first model's scheduler, which all ingresses share. While that scheduler restarts,
-calls are treated as if the directory had no entry.
+or does not answer in time, calls are treated as if the directory had no entry.
 """
 
+import asyncio
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -21,7 +22,10 @@ from justitia_ray.recognition.conversations import Conversation, Name, read_conv
 from justitia_ray.recognition.rules import CONVERSATION, Recognized, Recognizer
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
+from justitia_ray.units import Seconds
 
+_DIRECTORY_S: Seconds = 1.0
+"""Longest wait of a call, and of its finished answer, for the directory (seconds)."""
 _MOST_NAMED = 10_000
 """Maximum number of names that an ingress sends to a new scheduler, the most recently used ones."""
 _AT_ONCE = 1_000
@@ -169,19 +173,26 @@ class ApplicationFinder:
         )
 
     async def _call_directory(self, method: str, *arguments: Any) -> str | None:
-        """Call the scheduler's directory; return None if it does not answer."""
+        """Call the scheduler's directory; return None if it does not answer in time."""
         if self._directory is None:
             return None
         try:
-            answer: str | None = await self._directory.call(method, *arguments)
-        except JustitiaError:
+            async with asyncio.timeout(_DIRECTORY_S):
+                answer: str | None = await self._directory.call(method, *arguments)
+        except (JustitiaError, TimeoutError):
             return None  # the names stored here are sent to a restarted scheduler
         return answer
 
     async def tell_new_scheduler(self) -> None:
-        """Send a new scheduler the names by which recent calls found their applications."""
+        """Send a new scheduler the names by which recent calls found their applications.
+
+        A scheduler that has just started is busy, but no call waits for these answers.
+        """
+        if self._directory is None:
+            return
         for tenant, names in (*self._sessions.batches(), *self._conversations.batches()):
-            await self._call_directory("restore_names", tenant, names)
+            with suppress(JustitiaError):
+                await self._directory.call("restore_names", tenant, names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Two ingresses that share a directory assign every call to the same application."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -14,6 +15,7 @@ from justitia_ray.recognition.directory import Directory
 from justitia_ray.serve.ingress.recognition import ApplicationFinder, FoundApplication
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import read_context
+from tests.harness.simulation.virtual_loop import run_virtually
 
 Json = dict[str, Any]
 ACME = Identity("acme", frozenset({Scope.INFER}), "key:acme")
@@ -28,11 +30,15 @@ class Link:
     def __init__(self) -> None:
         self.directory = Directory()
         self.is_lost = False
+        self.has_leader = asyncio.Event()
+        """Whether there is a scheduler: as in `SchedulerLink`, calls wait for one."""
+        self.has_leader.set()
         self.asked: list[str] = []
 
     async def call(self, method: str, *arguments: Any) -> Any:
         if self.is_lost:
             raise ConnectionLost("it is being started again")
+        await self.has_leader.wait()
         self.asked.append(method)
         return getattr(self.directory, method)(*arguments)
 
@@ -236,6 +242,48 @@ async def test_calls_are_recognised_without_the_directory(
     assert first != await other.application_of_chat(QUESTION, ANSWER, QUESTION)
     assert "opencode/root" == await one.application_of_session("child", "root")
     assert "opencode/root" == await one.application_of_session("root")
+
+
+def test_calls_and_answers_do_not_wait_for_a_scheduler_that_restarts() -> None:
+    """The directory's calls wait while Redis is down; another model's calls go on meanwhile."""
+
+    async def answer_whole(body: bytes) -> AsyncGenerator[StreamItem]:
+        yield 200, {}
+        yield body
+
+    async def converse() -> float:
+        began_at = asyncio.get_running_loop().time()
+        link = Link()
+        link.has_leader.clear()
+        ingress = FinderOfIngress(link, rules=(*RecognitionSection().rules, "conversation"))
+        first = await ingress.application_of_chat(QUESTION)
+        assert first == await ingress.application_of_chat(QUESTION, ANSWER, QUESTION)
+        assert "opencode/root" == await ingress.application_of_session("child", "root")
+        found = await ingress.find({})
+        whole = json.dumps({"choices": [{"message": ANSWER}]}).encode()
+        items = found.reading(answer_whole(whole), stream=False)
+        assert whole == [item async for item in items][-1]
+        return asyncio.get_running_loop().time() - began_at
+
+    assert run_virtually(converse()) < 10.0
+
+
+def test_new_scheduler_may_take_long_to_read_the_recorded_names() -> None:
+    """All ingresses submit everything to it at the same time."""
+
+    async def restore() -> str | None:
+        link = Link()
+        rules = (*RecognitionSection().rules, "conversation")
+        one, other = FinderOfIngress(link, rules=rules), FinderOfIngress(link, rules=rules)
+        first = await one.application_of_chat(QUESTION)
+        link.directory = Directory()
+        link.has_leader.clear()
+        asyncio.get_running_loop().call_later(20.0, link.has_leader.set)
+        await one.finder.tell_new_scheduler()
+        assert first == await other.application_of_chat(QUESTION, ANSWER, QUESTION)
+        return first
+
+    assert run_virtually(restore())
 
 
 async def test_local_conversation_continues_before_a_new_scheduler_is_updated(
