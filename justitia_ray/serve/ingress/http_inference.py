@@ -43,7 +43,7 @@ from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
-from justitia_ray.units import Seconds
+from justitia_ray.units import ApplicationId, Seconds
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -106,12 +106,8 @@ class Endpoint:
             raise
 
 
-async def _close_elsewhere(
-    models: ServedModels, model: ServedModel, context: RequestContext
-) -> None:
+async def _close_elsewhere(models: ServedModels, model: ServedModel, key: ApplicationId) -> None:
     """Close an application at all other models; at `model` its last inference closes it."""
-    assert context.application_id is not None
-    key = application_key(context.tenant, context.application_id)
     others = [other.scheduler.close_application(key) for other in models if other is not model]
     # A scheduler that does not answer ends the application later, when it is idle.
     await asyncio.gather(*others, return_exceptions=True)
@@ -151,6 +147,16 @@ def inference_endpoints(
         section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes
     )
 
+    closings: set[asyncio.Task[None]] = set()
+
+    def close_elsewhere(model: ServedModel, context: RequestContext) -> None:
+        """Start to close an application; no call waits for the schedulers of other models."""
+        assert context.application_id is not None
+        key = application_key(context.tenant, context.application_id)
+        closing = asyncio.get_running_loop().create_task(_close_elsewhere(models, model, key))
+        closings.add(closing)
+        closing.add_done_callback(closings.discard)
+
     async def infer(reply: Reply, context: RequestContext, raw: bytes, held: HeldBody) -> None:
         since, asked = asyncio.get_running_loop().time(), context.keepalive
         async with held.turn():
@@ -178,7 +184,7 @@ def inference_endpoints(
         found = await finder.find(context, reply.path, fields)
         reply.standings = partial(gateway.standings, found.context)
         if found.context.is_final and models.only is None:
-            await _close_elsewhere(models, model, found.context)
+            close_elsewhere(model, found.context)
         key = context.idempotency_key
         if key is None and not body.stream:
             answer = await gateway.attempts.answer(reply.path, found.context, body)

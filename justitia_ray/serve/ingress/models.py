@@ -19,6 +19,9 @@ from justitia_ray.serve.ingress.inspection import InspectionCalls
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
 from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
+_ANSWER_S: Seconds = 30.0
+"""Longest wait for a scheduler's answer (seconds): one that waits for Redis does not answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerCalls:
@@ -115,7 +118,12 @@ class SchedulerCalls:
         if call is None:
             raise AdmissionError(f"the scheduler runs an earlier version, without {method!r}")
         try:
-            return await call.remote(*arguments)
+            async with asyncio.timeout(_ANSWER_S):
+                return await call.remote(*arguments)
+        except TimeoutError:
+            raise AdmissionError(
+                f"the scheduler has not answered within {_ANSWER_S:g} s, and may do the call later"
+            ) from None
         except RayActorError:
             raise AdmissionError("the scheduler is being started again") from None
         except RayTaskError as error:

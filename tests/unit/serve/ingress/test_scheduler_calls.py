@@ -1,5 +1,6 @@
 """Scheduler calls of the HTTP surface: ended applications are repeated to the next scheduler."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from justitia_ray.core.ended_by_owner import EndedByOwner
 from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.ingress.models import SchedulerCalls
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
+from tests.harness.simulation.virtual_loop import run_virtually
 
 
 class Actor:
@@ -72,3 +74,18 @@ async def test_scheduler_of_an_earlier_version_lacks_later_calls() -> None:
     """While a version is rolled out, an ingress may be newer than its scheduler."""
     with pytest.raises(AdmissionError, match="an earlier version, without 'console_frame'"):
         await calls_to(Actor()).console_frame(None, None, None)
+
+
+def test_scheduler_that_waits_for_redis_does_not_hold_a_call_back_forever() -> None:
+    """Such an actor accepts calls and answers none of them."""
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    actor = SimpleNamespace(close_application=SimpleNamespace(remote=never))
+
+    async def close() -> None:
+        with pytest.raises(AdmissionError, match="has not answered within 30 s"):
+            await calls_to(actor).close_application("a")
+
+    run_virtually(close())

@@ -1,5 +1,6 @@
 """One ingress with two queues: routing by model, and applications that use both."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.eventually import eventually
 from tests.unit.serve.ingress.http_client import client_of
 from tests.unit.serve.ingress.test_gateway import (
     FakeCounter,
@@ -37,6 +39,9 @@ class ModelRig:
         self.client = FakeQueueClient()
         self.ended: list[tuple[str, str]] = []
         """Applications that were closed or cancelled, in order."""
+        self.may_answer = asyncio.Event()
+        """Whether its scheduler answers calls that close an application."""
+        self.may_answer.set()
         self.told: dict[str, Any] = {}
         """Additional fields in the scheduler's view of an application."""
         self.scheduler_status: dict[str, Any] | AdmissionError = {
@@ -67,6 +72,7 @@ class ModelRig:
         return None if arrival is None else application_view(arrival) | self.told
 
     async def close_application(self, application_id: str, verb: str = "close") -> bool:
+        await self.may_answer.wait()
         self.ended.append((verb, application_id))
         return self.open_applications.pop(application_id, None) is not None
 
@@ -324,8 +330,24 @@ async def test_final_inference_closes_its_application_at_the_other_model(
 ) -> None:
     await open_in_both(two_models)
     await send_inference(two_models, CHAT, **{"x-justitia-final": "true"})
+    await eventually(lambda: two_models.embed.ended, "it is closed there")
 
     assert ([], [("close", "t|a")]) == (two_models.chat.ended, two_models.embed.ended)
+
+
+async def test_final_inference_does_not_wait_for_the_other_models_scheduler(
+    two_models: TwoModels,
+) -> None:
+    """That scheduler may wait for Redis; it closes the application once it answers."""
+    await open_in_both(two_models)
+    two_models.embed.may_answer.clear()
+    async with asyncio.timeout(30):
+        await send_inference(two_models, CHAT, **{"x-justitia-final": "true"})
+    ended_meanwhile = list(two_models.embed.ended)
+    two_models.embed.may_answer.set()
+    await eventually(lambda: two_models.embed.ended, "it is closed there")
+
+    assert ([], [("close", "t|a")]) == (ended_meanwhile, two_models.embed.ended)
 
 
 async def test_application_without_calls_can_be_closed(two_models: TwoModels) -> None:
