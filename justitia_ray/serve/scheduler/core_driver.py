@@ -81,6 +81,7 @@ class CoreDriver:
         self._timer_at: Seconds = 0.0
         """Scheduler time at which the timer fires."""
         self._has_failed = False
+        self._is_closed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
         """Function that is called for every application that ends."""
         self.observer: Observer | None = None
@@ -157,13 +158,15 @@ class CoreDriver:
         *,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Let the core handle an event, and deliver the resulting actions.
+        """Let the core handle an event, and deliver the resulting actions; no effect once closed.
 
         Args:
             event: Event that happened now.
             quiet: Outbox that the caller reads itself, so its waiting call is not woken.
             unstored: Application that the event ends because it could not be stored.
         """
+        if self._is_closed:
+            return
         began_at = time.perf_counter()
         actions = self.core.handle(event, self.now())
         took_s = time.perf_counter() - began_at
@@ -207,8 +210,12 @@ class CoreDriver:
 
         self.holds = ContextHolds()
 
-    def stop_timer(self) -> None:
-        """Cancel the timer, so that no deadlines are handled any more."""
+    def close(self) -> None:
+        """Handle no more events and deadlines: the term has ended, or another scheduler leads."""
+        self._is_closed = True
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -281,7 +288,7 @@ class CoreDriver:
         deadline = self.core.next_deadline()
         if deadline is None or (self._timer is not None and self._timer_at <= deadline):
             return
-        self.stop_timer()
+        self._stop_timer()
         delay_s = max(0.0, deadline - self.now())
         self._timer_at = deadline
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._deadline_passed)

@@ -169,11 +169,11 @@ class Term:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._exporter is not None:
             self._exporter.end()
-        self.driver.stop_timer()
         if self.serving.is_set():
             await self.checkpointer.save_once()
             self.admission.close()
             self.gate.close()
+        self.driver.close()
         self.driver.outboxes.notify_all()
         await self.checkpointer.aclose()
 
@@ -366,7 +366,7 @@ class Term:
         log_event(logger, logging.WARNING, "scheduler.superseded", reason=str(error))
         self.admission.close()
         self.gate.close()
-        self.driver.stop_timer()
+        self.driver.close()
         self.driver.outboxes.notify_all()
         if self._exporter is not None:
             self._exporter.end()

@@ -288,9 +288,11 @@ class SchedulerService:
         # until this call is answered, the replica repeats the failure to a new scheduler
         if is_news:
             await term.checkpointer.next_save()
+            term.check_lead()
         self._sample_outlooks()
         if not await outbox.wait(pull.wait_s):
             return ReplicaMail(term.epoch)
+        term.check_lead()
         driver.apply(ev.PullAnswered(pull.replica_id, pulls_again=True))
         return ReplicaMail(
             term.epoch,

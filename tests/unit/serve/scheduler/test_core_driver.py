@@ -39,7 +39,7 @@ async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -
     assert [(logging.ERROR, "decision.not_told")] == [
         (record.levelno, record.message) for record in caplog.records
     ]
-    driver.stop_timer()
+    driver.close()
 
 
 async def test_failing_observer_loses_no_grant_and_is_called_no_more(
@@ -58,7 +58,7 @@ async def test_failing_observer_loses_no_grant_and_is_called_no_more(
     assert ["q"] == [told.request_id for _, told in line.unread_after(0) if isinstance(told, Grant)]
     assert driver.observer is None
     assert ["console.recording_failed"] == [record.message for record in caplog.records]
-    driver.stop_timer()
+    driver.close()
 
 
 async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
@@ -69,7 +69,7 @@ async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
         driver.apply(event)
 
     assert 5 == driver.decisions.totals()["count"]
-    driver.stop_timer()
+    driver.close()
 
 
 async def test_timer_is_reset_only_for_an_earlier_deadline() -> None:
@@ -91,7 +91,7 @@ async def test_timer_is_reset_only_for_an_earlier_deadline() -> None:
     driver._deadline_passed()  # before the deadline
     assert driver._timer is not None
     assert not driver._timer.cancelled()
-    driver.stop_timer()
+    driver.close()
 
 
 async def test_tenant_tree_reaches_the_core_on_change_and_after_a_restart() -> None:
@@ -111,7 +111,7 @@ async def test_tenant_tree_reaches_the_core_on_change_and_after_a_restart() -> N
         assert one.core.state.tenants.node("acme").weight == 3.0
         assert one.core.state.tenants.branch_weight("beta") == 0.5
         assert one.core.state.tiers["flex"].weight_factor == 0.5
-        one.stop_timer()
+        one.close()
 
 
 async def test_moved_setting_is_accepted_and_logged(
@@ -124,7 +124,7 @@ async def test_moved_setting_is_accepted_and_logged(
     assert driver.configure({"policy": "justitia", "policy_options": {"guard_iterations": 300}})
     assert "justitia-guarded" == driver.core.ledger.policy_name
     assert "guard_iterations moved: use policy: justitia-guarded" in caplog.text
-    driver.stop_timer()
+    driver.close()
 
 
 async def test_stored_policy_that_moved_to_the_lab_is_accepted() -> None:
@@ -133,4 +133,4 @@ async def test_stored_policy_that_moved_to_the_lab_is_accepted() -> None:
     driver.begin(StoredState(None, {}, {"policy": "drr"}, {}), 2)
 
     assert LAB_POLICIES["drr"] == driver.core.ledger.policy_name
-    driver.stop_timer()
+    driver.close()

@@ -66,6 +66,33 @@ async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
     )
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_core_handles_nothing_more_after_the_end_of_its_term(
+    services: Services, is_lost: bool
+) -> None:
+    """Otherwise it would expire replicas and applications, and log ends that are not true."""
+    service = await services.start_with_replica()
+    await service.open_application(arrival_of())
+    driver, handled = service.term.driver, list[str]()
+    if is_lost:
+        services.store.epoch = 2
+        service.term.note_epoch(2)
+        await eventually(lambda: service.term.lost, "it has noticed")
+    else:
+        await service.term.end()
+    driver.observer = lambda event, actions, now: handled.append(type(event).__name__)
+    pulling = services.replicas[0]._task
+    if is_lost:
+        await asyncio.wait([pulling])
+        with pytest.raises(SchedulerSuperseded):
+            pulling.result()
+    else:
+        await services.replicas[0].stop()
+    service.replica_disconnected("r")
+
+    assert ([], None) == (handled, driver._timer)
+
+
 async def test_superseded_scheduler_exports_no_queue_metrics(services: Services) -> None:
     """Metrics of a superseded process would be added to the next scheduler's."""
     old = await services.start_leader()
