@@ -120,7 +120,7 @@ class Attempts:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
                 else:
-                    self._queue.pending.note_answered(inference)
+                    self._queue.note_answered(inference)
                     status, head, whole = answer
                     if trace is not None:
                         trace.end(status)
@@ -204,7 +204,7 @@ class Attempts:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
                 else:
-                    self._queue.pending.note_answered(inference)
+                    self._queue.note_answered(inference)
                     if delivered.status is not None and delivered.status < 400:
                         end.check()
                     if trace is not None:

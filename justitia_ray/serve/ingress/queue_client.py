@@ -209,6 +209,13 @@ class QueueClient:
         if not waits and not inference.answers:
             self._submit_under_new_id(inference)
 
+    def note_answered(self, inference: PendingInference) -> None:
+        """Drop an answered inference, and return a lease that it was granted meanwhile."""
+        is_granted_again = inference.held_lease() != inference.lease_id
+        self.pending.note_answered(inference)
+        if is_granted_again:  # no payload will come: its replica would keep the lease until then
+            self.session.send(InferenceCancelled(inference.item.request_id))
+
     def cancel_inference(self, inference: PendingInference) -> None:
         """Cancel an inference; no effect if it was answered."""
         if self.pending.remove(inference):

@@ -76,6 +76,9 @@ class FakeQueueClient:
     async def next_grant(self, inference: PendingInference) -> Any:
         raise EngineError("no replica here")
 
+    def note_answered(self, inference: PendingInference) -> None:
+        self.pending.note_answered(inference)
+
     def cancel_inference(self, inference: PendingInference) -> None:
         pass
 

@@ -251,6 +251,28 @@ async def test_grant_of_a_cancelled_inference_is_returned(rig: Rig) -> None:
     assert expected == await rig.accepted_items(4)
 
 
+async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig) -> None:
+    """Otherwise its replica would keep it free for a payload, and the scheduler grant another."""
+    ticket, _ = await rig.submit_and_grant()
+    rig.scheduler.post_messages(grant_of(lease_id="1-2"))
+    await eventually(lambda: ticket.answers, "the second lease arrives")
+    rig.client.note_answered(ticket)
+
+    assert InferenceCancelled("q") == (await rig.accepted_items(3))[-1]
+
+
+async def test_answered_inference_with_one_lease_is_not_cancelled(rig: Rig) -> None:
+    """A new leader grants the lease that it adopts once more."""
+    ticket, _ = await rig.submit_and_grant()
+    rig.scheduler.post_messages(grant_of())
+    await eventually(lambda: ticket.answers, "the lease arrives again")
+    rig.client.note_answered(ticket)
+    rig.client.close_application("a")
+
+    assert ApplicationClosed("a") == (await rig.accepted_items(3))[-1]
+    assert {} == rig.pending.inferences
+
+
 async def test_ended_inference_is_not_cancelled_at_the_scheduler(rig: Rig) -> None:
     """Every caller cancels when it finishes, however the inference ended."""
     ticket = rig.client.submit_inference(submission_of(), arrival_of())

@@ -29,7 +29,6 @@ class Leases:
     """Queue client of one inference whose grants the test controls."""
 
     def __init__(self) -> None:
-        self.pending = self
         self.inference = PendingInference(InferenceSubmitted("q", "t|a", "1", "i", 1, 1, 1), 0.0)
         self.given_back: list[tuple[str, NackReason]] = []
         self.answered = 0

@@ -61,7 +61,6 @@ class FakeQueueClient:
     """Queue client that grants lease after lease until the test stops it."""
 
     def __init__(self) -> None:
-        self.session = self.pending = self
         self.may_grant = asyncio.Event()
         self.may_grant.set()
         self.refusals: deque[JustitiaError] = deque()
