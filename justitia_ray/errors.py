@@ -276,10 +276,10 @@ class StreamUnfinished(EngineError):
 
 
 class StreamRefused(JustitiaError):
-    """The engine refused a call after keep-alives were sent on its stream.
+    """The engine refused a stream that had begun, after keep-alives or after the stream's head.
 
     Attributes:
-        status: HTTP status of the engine's answer.
+        status: HTTP status of the engine's answer, or that of its error.
         error: The engine's error, in the form of OpenAI's API; not in the message, which is logged.
     """
 

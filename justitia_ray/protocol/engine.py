@@ -155,6 +155,7 @@ class Engine(Protocol):
         Raises:
             EngineError: If the engine died. A stream then does not look complete (no `[DONE]` is
                 sent), and the call gets no head with status 5xx.
+            StreamRefused: If the engine lives, and refuses or fails the call after its head.
         """
 
     def paths(self) -> frozenset[str]:

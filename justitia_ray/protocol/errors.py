@@ -209,6 +209,8 @@ def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
 
 def error_body(error: JustitiaError) -> dict[str, Any]:
     """Return the error's body in the form of OpenAI's API."""
+    if isinstance(error, StreamRefused):
+        return {"error": error.error}
     _, kind, code = status_of(error)
     param = error.param if isinstance(error, RequestError) else None
     return openai_error(str(error), kind, param, code)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.errors import StreamRefused
 from justitia_ray.protocol.engine import Engine, EngineCall
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from tests.conformance.conftest import VLLM_ONLY
@@ -93,23 +94,24 @@ async def test_grammar_that_vllm_refuses_is_answered_with_its_400(engine: Engine
         assert 400 == status, said
 
 
+def _call_in_schema(path: str, schema: dict[str, Any], **fields: Any) -> EngineCall:
+    if path == RESPONSES:
+        described = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
+        text = {"format": described}
+        return _leased_call(path, input="a", max_output_tokens=9, text=text, **fields)
+    if path == MESSAGES:
+        form = {"format": {"type": "json_schema", "schema": schema}}
+        messages = chat_of("a")
+        return _leased_call(path, messages=messages, max_tokens=9, output_config=form, **fields)
+    return _chat_call(**_response_format(schema), **fields)
+
+
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 async def test_schema_that_compiles_too_long_is_refused_while_other_calls_continue(
     engine: Engine, path: str
 ) -> None:
     """Without the limit such a compilation blocked the replica's event loop for 30 s."""
-    schema = _nested_schema(13)
-    if path == RESPONSES:
-        described = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
-        heavy = _leased_call(path, input="a", max_output_tokens=9, text={"format": described})
-    elif path == MESSAGES:
-        described = {"type": "json_schema", "schema": schema}
-        messages = chat_of("a")
-        heavy = _leased_call(
-            path, messages=messages, max_tokens=9, output_config={"format": described}
-        )
-    else:
-        heavy = _chat_call(**_response_format(schema))
+    heavy = _call_in_schema(path, _nested_schema(13))
     await _chat_content(engine, **_response_format(_SMALL))  # starts the worker
     gaps: list[float] = []
 
@@ -130,6 +132,26 @@ async def test_schema_that_compiles_too_long_is_refused_while_other_calls_contin
     assert 400 == head.status, body[:300]
     assert b"engine.grammar_timeout_s" in body
     assert max(gaps) < 2.0
+    engine.check()
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+async def test_stream_with_a_refused_schema_is_refused_by_a_living_engine(
+    engine: Engine, path: str
+) -> None:
+    """VLLM refuses it after the head. On two paths it sends an error event, on one it raises."""
+    heavy = _call_in_schema(path, _nested_schema(13), stream=True)
+    status, told = 400, ""
+    try:
+        head, body = await answer_to(engine, heavy)
+        told = body.decode()
+        assert 200 == head.status
+    except StreamRefused as error:
+        status, told = error.status, error.error["message"]
+
+    assert 400 == status
+    # vLLM's converter from chats to messages loses the text of an error event
+    assert ("event: error" if path == MESSAGES else "engine.grammar_timeout_s") in told
     engine.check()
 
 

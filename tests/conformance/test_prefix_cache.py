@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.errors import StreamRefused
 from justitia_ray.protocol.engine import Engine, EngineCall
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
@@ -90,4 +91,18 @@ async def test_request_with_one_salt_too_many_is_refused(strict: Engine) -> None
     assert 400 == status
     assert "engine.max_cache_salts" in answered["error"]["message"]
     assert 64 <= await _cached_tokens(strict, "e", "chat", cache_salt="s0")
+    strict.check()
+
+
+async def test_stream_with_one_salt_too_many_is_refused_by_a_living_engine(
+    strict: Engine,
+) -> None:
+    """On this path vLLM raises the refusal after the head."""
+    for number in range(MOST_SALTS):
+        await _send_prompt(strict, "f", "responses", cache_salt=f"s{number}")
+    with pytest.raises(StreamRefused) as refused:
+        await _send_prompt(strict, "f", "responses", cache_salt="more", stream=True)
+
+    assert 400 == refused.value.status
+    assert "engine.max_cache_salts" in refused.value.error["message"]
     strict.check()

@@ -5,6 +5,7 @@ here. vLLM is imported when an engine starts, so that importing this module is c
 """
 
 import asyncio
+import logging
 import multiprocessing.process
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -15,7 +16,8 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from justitia_ray.errors import EngineError
+from justitia_ray.errors import EngineError, StreamRefused
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.engine import (
     EngineCall,
     EngineCapacity,
@@ -26,6 +28,7 @@ from justitia_ray.protocol.engine import (
     ResponseHead,
     Steps,
 )
+from justitia_ray.protocol.errors import openai_error
 from justitia_ray.serve.asgi import Message, call_asgi
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_itself
@@ -33,7 +36,11 @@ from justitia_ray.serve.engines.grammar_checks import GrammarChecks
 from justitia_ray.serve.engines.grammar_worker import vllm_judge
 from justitia_ray.serve.engines.start_log import StartLog
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
-from justitia_ray.serve.engines.vllm_releases import http_server
+from justitia_ray.serve.engines.vllm_releases import (
+    http_server,
+    is_engine_death,
+    status_of,
+)
 from justitia_ray.serve.engines.vllm_requests import (
     CURRENT_METER,
     EngineGauges,
@@ -42,6 +49,8 @@ from justitia_ray.serve.engines.vllm_requests import (
     meter_requests,
 )
 from justitia_ray.units import LeaseId, Seconds, Tokens
+
+logger = logging.getLogger("ray.serve")
 
 _NOT_PASSED_ON = frozenset(
     {
@@ -247,6 +256,7 @@ class VllmEngine:
 
         Raises:
             EngineError: If the engine is dead, or dies before the last chunk.
+            StreamRefused: If vLLM raises an error after the head while the engine lives.
         """
         self.check()
         meter = self._meters[call.lease_id] = LeaseMeter(
@@ -289,14 +299,21 @@ class VllmEngine:
     ) -> AsyncGenerator[ResponseHead | bytes]:
         assert self._app is not None
         messages = call_asgi(self._app, path, _request_headers(headers, body), body, context)
-        async with aclosing(messages):
-            async for message in messages:
-                # An answer that vLLM gives after the engine's death is not passed on.
-                self._raise_if_errored()
-                if message["type"] == "http.response.start":
-                    yield _response_head(message)
-                elif message["type"] == "http.response.body" and message.get("body"):
-                    yield message["body"]
+        try:
+            async with aclosing(messages):
+                async for message in messages:
+                    # An answer that vLLM gives after the engine's death is not passed on.
+                    self._raise_if_errored()
+                    if message["type"] == "http.response.start":
+                        yield _response_head(message)
+                    elif message["type"] == "http.response.body" and message.get("body"):
+                        yield message["body"]
+        except EngineError as error:
+            self.check()
+            cause = _cause_of(error)
+            if is_engine_death(cause):
+                raise
+            raise _refused_stream(path, error, cause) from None
 
     def progress(self, lease_id: LeaseId) -> Progress:
         """Return the tokens that a leased call has used so far; zeros for an unknown lease."""
@@ -408,6 +425,28 @@ def _kill_processes(processes: list[psutil.Process]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=_KILL_WAIT_S)
+
+
+def _cause_of(error: EngineError) -> BaseException | None:
+    """Return the exception of vLLM that ended a call, or None if its application only returned.
+
+    Starlette wraps an exception for which it has a handler, if the head was sent before.
+    """
+    cause = error.__cause__
+    if isinstance(cause, RuntimeError) and cause.__cause__ is not None:
+        return cause.__cause__
+    return cause
+
+
+def _refused_stream(path: str, error: EngineError, cause: BaseException | None) -> StreamRefused:
+    """Return the error of a stream that a living engine has ended after its head."""
+    status = 500 if cause is None else status_of(cause)
+    if status >= 500:
+        reason = type(cause).__name__  # its text may contain a prompt
+        log_event(logger, logging.ERROR, "engine.call_failed", path=path, reason=reason)
+    kind = "BadRequestError" if status < 500 else "InternalServerError"
+    message = str(cause or "") or str(error)
+    return StreamRefused(status, openai_error(message, kind, code=status)["error"])
 
 
 def _request_headers(given: Mapping[str, str], body: bytes) -> Iterable[tuple[bytes, bytes]]:

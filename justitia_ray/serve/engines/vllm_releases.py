@@ -43,6 +43,30 @@ def retryable_error(message: str) -> Exception:
     return error
 
 
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of vLLM's answer to a call that fails with this exception."""
+    from vllm import exceptions
+
+    named = getattr(error, "http_status", None) or getattr(error, "status_code", None)
+    if isinstance(named, int):
+        return int(named)
+    if isinstance(error, exceptions.VLLMNotFoundError):
+        return 404
+    if isinstance(error, exceptions.VLLMUnprocessableEntityError):
+        return 422
+    by_client: type[BaseException] = getattr(exceptions, "VLLMClientError", ValueError)
+    if isinstance(error, by_client | ValueError | TypeError | OverflowError):
+        return 400
+    return 501 if isinstance(error, NotImplementedError) else 500
+
+
+def is_engine_death(error: BaseException | None) -> bool:
+    """Return whether vLLM raises this exception only if its engine is dead."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return isinstance(error, EngineDeadError)
+
+
 def http_server() -> HttpServer:
     """Import the HTTP server of the installed vLLM."""
     if find_spec("vllm.entrypoints.launchers") is None:

@@ -19,6 +19,7 @@ from justitia_ray.errors import (
     JustitiaError,
     KillsEngines,
     LeaseSuperseded,
+    StreamRefused,
     StreamUnfinished,
 )
 from justitia_ray.observability.call_traces import CallFacts, CallTrace, CallTracer
@@ -119,6 +120,9 @@ class Attempts:
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
+                except StreamRefused:
+                    self._queue.note_answered(inference)
+                    raise
                 else:
                     self._queue.note_answered(inference)
                     status, head, whole = answer
@@ -203,6 +207,9 @@ class Attempts:
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
+                except StreamRefused:
+                    self._queue.note_answered(inference)
+                    raise
                 else:
                     self._queue.note_answered(inference)
                     if delivered.status is not None and delivered.status < 400:

@@ -155,6 +155,7 @@ class EngineReplica:
         Raises:
             UnknownLease: If the lease is unknown or no longer valid.
             EngineError: If the engine died.
+            StreamRefused: If the engine lives, and fails the call after its head.
         """
         clock = asyncio.get_running_loop().time
         arrived_at = clock()
@@ -194,6 +195,7 @@ class EngineReplica:
                 has.
             UnknownLease: If the lease is unknown or no longer valid.
             EngineError: If the engine died; the stream then does not look complete.
+            StreamRefused: If the engine lives, and refuses or fails the call after its head.
         """
         earlier = () if resume is None else resume.outputs
         answer = self._answer_leased(caller, lease_id, path, headers, body, earlier)
@@ -330,6 +332,9 @@ class EngineReplica:
                     if caller.is_lost:
                         # No outcome: the call may run again on another replica
                         lease.outcome = None
+                    raise
+                except Exception:
+                    lease.outcome = Outcome.FAILED  # none if the engine died: it runs again
                     raise
                 finally:
                     if self._tracer is not None and span is not None:

@@ -20,6 +20,7 @@ from justitia_ray.errors import (
     RequestError,
     SchedulerSuperseded,
     StoreError,
+    StreamRefused,
     TooManyApplications,
     UnknownApplication,
     UnknownLease,
@@ -172,6 +173,14 @@ def test_anthropic_clients_get_their_own_error_format(
 ) -> None:
     """Agents decide by the error types of Anthropic's reference whether to retry."""
     assert {"type": "error", "error": {"type": kind, "message": "x"}} == error_in_form(path, error)
+
+
+def test_refused_stream_without_a_sent_head_answers_with_the_engines_error() -> None:
+    error = StreamRefused(400, {"message": "m", "type": "BadRequestError"})
+
+    assert {"error": error.error} == error_in_form(CHAT, error)
+    turned = {"type": "invalid_request_error", "message": "m"}
+    assert {"type": "error", "error": turned} == error_in_form(MESSAGES, error)
 
 
 def test_engine_error_is_converted_to_the_format_of_the_path() -> None:

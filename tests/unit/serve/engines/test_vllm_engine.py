@@ -8,12 +8,17 @@ import pytest
 from pydantic import ValidationError
 
 from justitia_ray.config import EngineSection
-from justitia_ray.errors import ConfigError
-from justitia_ray.protocol.engine import Progress
+from justitia_ray.errors import ConfigError, EngineError, StreamRefused
+from justitia_ray.protocol.engine import EngineCall, Progress, ResponseHead
 from justitia_ray.serve.engines import vllm_engine
 from justitia_ray.serve.engines.recomputations import Recomputations
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from justitia_ray.serve.engines.vllm_releases import (
+    retryable_error,
+    status_of,
+    validation_error,
+)
 from justitia_ray.serve.engines.vllm_requests import LeaseMeter
 
 
@@ -122,6 +127,86 @@ def test_engine_that_was_killed_did_not_die_by_itself() -> None:
     engine.kill()
 
     assert not engine.died_by_itself()
+
+
+class VllmRefuses(Exception):
+    """Exception that stands for vLLM's own."""
+
+
+class EngineIsDead(Exception):
+    """Exception that stands for the one that vLLM raises once its engine is dead."""
+
+
+def _engine_raising(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an engine whose application raises an error after its head, as Starlette does."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        raise RuntimeError("Caught handled exception, but response already started.") from error
+
+    monkeypatch.setattr(vllm_engine, "is_engine_death", lambda e: isinstance(e, EngineIsDead))
+    monkeypatch.setattr(vllm_engine, "status_of", lambda e: 400 if e.args else 500)
+    engine: Any = VllmEngine("model", "name", {})
+    engine._app, engine._llm = app, SimpleNamespace(errored=False)
+    return engine
+
+
+async def _items_of(engine: Any, seen: list[Any]) -> None:
+    call = EngineCall("1-1", 0, "/v1/responses", {}, b"{}")
+    async for item in engine.call(call):
+        seen.append(item)  # noqa: PERF401  # kept when the next one fails
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (VllmRefuses("the grammar is refused"), 400, "the grammar is refused"),
+        (VllmRefuses(), 500, "the engine ended /v1/responses without a complete answer"),
+    ],
+)
+async def test_error_after_the_head_of_a_living_engine_is_a_refusal(
+    error: Exception, status: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for the engine's death, it would end a replica with all its calls."""
+    engine, seen = _engine_raising(error, monkeypatch), list[Any]()
+    with pytest.raises(StreamRefused) as refused:
+        await _items_of(engine, seen)
+
+    assert (status, told) == (refused.value.status, refused.value.error["message"])
+    assert [ResponseHead(200, {}), b"begun"] == seen
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_errored", [False, True])
+async def test_error_after_the_head_of_a_dead_engine_is_its_death(
+    is_errored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VLLM's exception may arrive before the engine's state shows its death."""
+    error = VllmRefuses("x") if is_errored else EngineIsDead("x")
+    engine = _engine_raising(error, monkeypatch)
+    engine._llm.errored = is_errored
+    engine.check = engine._raise_if_errored
+    monkeypatch.setattr(engine, "_raise_if_errored", lambda: None)
+    with pytest.raises(EngineError):
+        await _items_of(engine, [])
+
+
+@pytest.mark.vllm
+def test_status_of_an_exception_is_that_of_vllms_answer() -> None:
+    from vllm import exceptions
+
+    errors = {
+        validation_error("wrong"): 400,
+        exceptions.VLLMNotFoundError("none"): 404,
+        exceptions.VLLMUnprocessableEntityError("unreadable"): 422,
+        ValueError("wrong"): 400,
+        NotImplementedError("not yet"): 501,
+        KeyError("a bug"): 500,
+    }
+    assert list(errors.values()) == [status_of(error) for error in errors]
+    assert status_of(retryable_error("later")) in (500, 503)
 
 
 @pytest.mark.vllm

@@ -19,6 +19,7 @@ from justitia_ray.errors import (
     EngineError,
     EngineFailed,
     JustitiaError,
+    StreamRefused,
     StreamUnfinished,
 )
 from justitia_ray.protocol.endpoints import TENANT_HEADER
@@ -249,6 +250,19 @@ async def test_retry_reads_a_continued_stream_from_its_start(stream_rig: StreamR
     assert first == again
     assert 2 == stream_rig.client.granted
     assert first[1].endswith(b"data: [DONE]\n\n")
+
+
+async def test_stream_that_its_engine_refuses_is_not_tried_again(stream_rig: StreamRig) -> None:
+    """Every engine would refuse it, and the engine has already ended it."""
+    refused = StreamRefused(400, {"message": "the grammar is refused"})
+    _, error = await read_failed(stream_rig.run_chat(3, error=refused), StreamRefused)
+
+    assert refused is error
+    assert (1, 1, []) == (
+        stream_rig.client.granted,
+        stream_rig.client.ended,
+        stream_rig.client.given_back,
+    )
 
 
 async def test_stream_that_cannot_be_continued_ends_with_the_reason(stream_rig: StreamRig) -> None:
