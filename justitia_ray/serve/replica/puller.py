@@ -24,7 +24,7 @@ from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.engine import Engine, EngineCapacity
 from justitia_ray.protocol.inspection import HeldLeaseReport, ReplicaReport
 from justitia_ray.protocol.mailbox import Cursor
-from justitia_ray.protocol.messages import Pull, ReplicaMail
+from justitia_ray.protocol.messages import NOT_TAKEN, Pull, ReplicaMail
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens
@@ -203,7 +203,11 @@ class Puller:
         )
 
     async def _send_pull(self, pull: Pull) -> bool:
-        """Send a report with a pull; return whether the scheduler was reached."""
+        """Send a report with a pull; return whether the next pull may follow at once.
+
+        It may not if no scheduler was reached, or only one that this replica ignores: one with a
+        lower epoch answers at once, for as long as the store that lost the epochs is unreachable.
+        """
         try:
             mail: ReplicaMail = await self._scheduler.call("pull", pull)
         except JustitiaError as error:
@@ -218,7 +222,7 @@ class Puller:
         if mail.epoch != pull.epoch:
             self._progress_due_at = 0.0
             self._take_epoch(mail.epoch)
-            return True
+            return mail.epoch == NOT_TAKEN or mail.epoch > pull.epoch
         if mail.epoch == self.epoch:  # another scheduler may have become leader during the call
             self._leases.confirm_ends(pull.finished)
             if pull.failure is not None:

@@ -160,7 +160,8 @@ async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Pe
     nonce = secrets.token_bytes(_NONCE_BYTES)
     proof = _hello_proof(key, b"listener", hello, nonce)
     await send(msgspec.msgpack.encode(Challenge(nonce=nonce, proof=proof)))
-    if not hmac.compare_digest(await receive(), _hello_proof(key, b"caller", hello, nonce)):
+    proven = _limited(await receive())
+    if not hmac.compare_digest(proven, _hello_proof(key, b"caller", hello, nonce)):
         raise ConnectionLost(f"the caller does not know the secret of key {key.key_id}")
     return Peer(hello.role, hello.name)
 
@@ -169,10 +170,15 @@ def _hello_proof(key: Key, side: bytes, hello: Hello, nonce: bytes) -> bytes:
     return hmac.digest(key.secret, side + msgspec.msgpack.encode((hello, nonce)), "sha256")
 
 
-def _decode_message(data: bytes, kind: type[T]) -> T:
+def _limited(data: bytes) -> bytes:
+    """Return a received message of the handshake, unless it is too long."""
     if len(data) > _MAX_BYTES:
         raise ConnectionLost(f"a message of the handshake is longer than {_MAX_BYTES} bytes")
+    return data
+
+
+def _decode_message(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return msgspec.msgpack.decode(_limited(data), type=kind)
     except msgspec.MsgspecError as error:
         raise ConnectionLost(f"a message of the handshake cannot be read: {error}") from None

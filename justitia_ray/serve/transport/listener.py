@@ -47,6 +47,12 @@ HANDSHAKE_S: Seconds = 5.0
 """Time within which a new connection must authenticate, or be closed (seconds)."""
 _MAX_STRANGERS = 256
 """Maximum number of unauthenticated connections; further connections are closed at once."""
+_STRANGER_BYTES = 2**14
+"""Maximum number of bytes that an unauthenticated connection may send: the head of its request, and
+the messages of its handshake or its notice of a crash.
+"""
+
+_OVER_LIMIT = ConnectionLost(f"more than {_STRANGER_BYTES} bytes came without a proof")
 
 Serve = Callable[..., Awaitable[Any]] | Callable[..., AsyncGenerator[Any]]
 
@@ -101,8 +107,8 @@ class Listener:
         self._on_crashed = on_crashed
         self._tls = tls
         self._refused = 0
-        self._strangers: set[web.RequestHandler] = set()
-        """Connections that have not authenticated yet."""
+        self._strangers: dict[web.RequestHandler, _Stranger] = {}
+        """Connections that have not authenticated yet, by aiohttp's protocol of each."""
         self._served: list[_Served] = []
         self._http: web.Server | None = None
         self._server: asyncio.Server | None = None
@@ -154,11 +160,11 @@ class Listener:
         """Return the protocol for a new connection, which then has little time to authenticate."""
         if self._http is None or self._is_full():
             return _RefusedConnection()
-        stranger = self._http()
-        self._strangers.add(stranger)
+        handler = self._http()
+        stranger = self._strangers[handler] = _Stranger(handler)
         # The handshake's own timeout comes first, so that a slow caller still receives an error.
         within_s = HANDSHAKE_S + CLOSE_S
-        asyncio.get_running_loop().call_later(within_s, self._close_stranger, stranger)
+        asyncio.get_running_loop().call_later(within_s, self._close_stranger, handler)
         return stranger
 
     def _is_full(self) -> bool:
@@ -167,10 +173,9 @@ class Listener:
             return False
         return sum(one.transport is not None for one in self._strangers) >= _MAX_STRANGERS
 
-    def _close_stranger(self, stranger: web.RequestHandler) -> None:
-        if stranger in self._strangers:
-            self._strangers.discard(stranger)
-            stranger.force_close()
+    def _close_stranger(self, handler: web.RequestHandler) -> None:
+        if self._strangers.pop(handler, None) is not None:
+            handler.force_close()
 
     async def _accept_connection(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == CRASH_PATH and self._on_crashed is not None:
@@ -182,9 +187,12 @@ class Listener:
         )
         # aiohttp's `prepare` uses only attributes that a BaseRequest has
         opening = socket.prepare(cast("web.Request", request))
-        peer = await self.shake_hands(socket, opening)
-        self._strangers.discard(request.protocol)  # not reached if the request was no WebSocket
+        stranger = self._strangers.get(request.protocol)
+        peer = await self.shake_hands(socket, opening, stranger)
+        self._strangers.pop(request.protocol, None)  # not reached if the request was no WebSocket
         if peer is not None:
+            if stranger is not None:
+                stranger.lift_limit()
             await self.serve_calls(socket, peer)
         return socket
 
@@ -208,7 +216,10 @@ class Listener:
         return web.Response(status=204)
 
     async def shake_hands(
-        self, socket: web.WebSocketResponse, opening: Awaitable[object]
+        self,
+        socket: web.WebSocketResponse,
+        opening: Awaitable[object],
+        stranger: "_Stranger | None" = None,
     ) -> Peer | None:
         """Do the handshake of a socket; return the calling process, or None if it is refused."""
         try:
@@ -218,7 +229,8 @@ class Listener:
                     socket.send_bytes, lambda: receive(socket), self._name, self._keyring
                 )
         except (ConnectionLost, TimeoutError, OSError) as error:
-            self._note_refused(error)
+            is_over_limit = stranger is not None and stranger.is_over_limit
+            self._note_refused(_OVER_LIMIT if is_over_limit else error)
             with suppress(Exception):  # ignore any error: the socket is not used any more
                 await socket.close()
             return None
@@ -268,6 +280,54 @@ class _RefusedConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).abort()
+
+
+class _Stranger(asyncio.Protocol):
+    """Connection that may send only few bytes until it has authenticated.
+
+    aiohttp's own limit is that of one message, and holds for the whole life of a connection.
+
+    Args:
+        handler: aiohttp's protocol of the connection.
+    """
+
+    def __init__(self, handler: web.RequestHandler) -> None:
+        self._handler = handler
+        self._left_bytes = _STRANGER_BYTES
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the connection was closed because too many bytes came."""
+        return self._left_bytes < 0
+
+    def lift_limit(self) -> None:
+        """Let the connection send any number of bytes from now on."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.set_protocol(self._handler)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._left_bytes -= len(data)
+        if not self.is_over_limit:
+            self._handler.data_received(data)
+        elif self._transport is not None:
+            self._transport.abort()
+
+    def eof_received(self) -> None:
+        self._handler.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
 
 
 class _Served:

@@ -204,6 +204,28 @@ def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> Non
     _run_scenario(lose_a_pull)
 
 
+def test_scheduler_with_a_lower_epoch_is_called_with_pauses() -> None:
+    """It answers at once until it can read from the store that its epoch is too low."""
+
+    async def meet_a_lower_epoch(replica: _Replica) -> None:
+        replica.puller.epoch = 3
+        replica.scheduler.pulls.clear()
+
+        def answer(pull: Pull) -> ReplicaMail:
+            assert len(replica.scheduler.pulls) < 100
+            return ReplicaMail(1)
+
+        replica.scheduler.answer = answer
+        await asyncio.sleep(5.0)
+        replica.scheduler.answer = lambda pull: None
+        replica.scheduler.epoch = 4
+        await asyncio.sleep(1.0)
+
+        assert 4 == replica.puller.epoch
+
+    _run_scenario(meet_a_lower_epoch)
+
+
 @pytest.mark.parametrize("trouble", ["none", "new epoch", "lost"])
 def test_last_ended_leases_are_sent_before_the_replica_leaves(trouble: str) -> None:
     """Otherwise the leases of a stopped replica would count as lost and run once more."""

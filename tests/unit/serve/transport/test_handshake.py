@@ -110,6 +110,16 @@ async def test_caller_with_another_secret_is_refused() -> None:
         await listener
 
 
+async def test_proof_of_any_length_but_its_own_is_refused() -> None:
+    wire = RecordedWire()
+    listener = asyncio.create_task(wire.admit_caller(keyring_of(KEY)))
+    await wire.sender_to(wire.to_listener)(hello_bytes())
+    await wire.to_caller.get()
+    wire.to_listener.put_nowait(b"x" * 5000)
+    with pytest.raises(ConnectionLost, match="longer than 4096"):
+        await listener
+
+
 async def test_replayed_handshake_is_refused() -> None:
     wire = RecordedWire()
     await asyncio.gather(wire.greet_listener(KEY), wire.admit_caller(keyring_of(KEY)))

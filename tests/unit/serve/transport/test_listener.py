@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import aiohttp
@@ -147,15 +147,46 @@ async def test_invalid_connection_is_closed_and_others_are_served(
 ) -> None:
     url = f"http://{port.address}{PATH}"
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
-        if isinstance(send, str):
-            await stranger.send_str(send)
-        else:
-            await stranger.send_bytes(send)
+        with suppress(aiohttp.ClientConnectionResetError):  # it may be closed while this is sent
+            if isinstance(send, str):
+                await stranger.send_str(send)
+            else:
+                await stranger.send_bytes(send)
         answer = await stranger.receive()
 
     assert answer.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
     assert await is_accepted(port)
     assert 1 == len(logged_refusals(caplog))
+
+
+async def test_stranger_cannot_fill_the_memory_with_a_message_that_never_ends(
+    port: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A frame within aiohttp's limit was kept until it was whole, for each of 256 connections."""
+    host, _, number = port.address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(number))
+    head = f"GET {PATH} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    keys = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    writer.write((head + keys).encode())
+    await reader.readuntil(b"\r\n\r\n")
+    of_a_million = b"\x82\xff" + (10**6).to_bytes(8, "big") + bytes(4)
+    writer.write(of_a_million + bytes(20_000))  # and no more
+    async with asyncio.timeout(listener.HANDSHAKE_S / 2):
+        with suppress(ConnectionResetError):
+            assert b"" == await reader.read()
+    writer.close()
+
+    assert await is_accepted(port)
+    assert ["more than 16384 bytes came without a proof"] == [
+        line["reason"] for line in logged_refusals(caplog)
+    ]
+
+
+async def test_known_process_may_send_more_than_a_stranger(port: Listener) -> None:
+    link = await dialer_with(KEY).dial(port.address, NAME)
+    for size in (10, 30_000, 3_000_000):
+        assert bytes(size) == await link.call("echo", bytes(size))
+    await link.close()
 
 
 async def test_slow_unauthenticated_connection_times_out(
