@@ -29,7 +29,9 @@ from justitia_ray.core.tenants import ancestors
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
-"""Maximum number of blocked applications that a dispatch passes over in its search."""
+"""Maximum number of blocked applications that a dispatch passes over in its search, which ends at
+the next blocked one.
+"""
 
 
 class _GrantCandidates:
