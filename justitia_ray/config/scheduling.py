@@ -1,7 +1,7 @@
 """Sections of `user_config`: policy, tree of tenants and tiers. They can change at run time."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,8 @@ from justitia_ray.core.tenants import (
 from justitia_ray.errors import ConfigError, RequestError, shown_short
 
 Share = Annotated[float, Field(ge=0, le=1)]
+_BY_TAG = ("justitia", "justitia-guarded")
+"""Policies whose order is by tags."""
 
 
 class KvShareSection(Section):
@@ -196,6 +198,40 @@ class SchedulingConfig(Section):
         return self
 
     @property
+    def deprioritises(self) -> bool:
+        """Whether a quota of a tenant deprioritises applications when it is exhausted."""
+        return any(
+            quota.on_exhausted is OnExhausted.DEPRIORITISE
+            for section in self.tenants.values()
+            for quota in section.quotas
+        )
+
+    @model_validator(mode="after")
+    def _applications_beyond_a_quota_have_their_own_clock(self) -> "SchedulingConfig":
+        fairness = self.policy_options.get("fairness")
+        if fairness == "application" and self.policy in _BY_TAG and self.deprioritises:
+            raise ValueError(
+                "policy_options.fairness: application is not allowed beside a quota with"
+                " on_exhausted: deprioritise; tenant is allowed, and is the default there"
+            )
+        return self
+
+    def fair_between_tenants(self) -> Self:
+        """Return the settings with `fairness: tenant` as default.
+
+        It is the default for authenticated tenants, and where a quota deprioritises: with shares by
+        application one clock would serve applications within and beyond quota, and lose its
+        precision within days. Settings with another `fairness`, or with a clock that does not
+        support it, stay as they are.
+        """
+        options = self.policy_options
+        if self.policy not in _BY_TAG or "fairness" in options:
+            return self
+        if options.get("clock", "served") != "served":
+            return self
+        return self.model_copy(update={"policy_options": options | {"fairness": "tenant"}})
+
+    @property
     def advice(self) -> str | None:
         """Advice for a policy or option that was renamed or moved; None if none was."""
         return advice(self.policy, self.policy_options)
@@ -217,17 +253,6 @@ class AppSettings(SchedulingConfig):
     models: dict[str, dict[str, Any]] = Field(default={})
     """With several models: settings of this table that are different for a model, by the model's
     name."""
-
-    def fair_between_tenants(self) -> "AppSettings":
-        """Return the settings with `fairness: tenant` as default, for authenticated tenants.
-
-        Settings with another `fairness`, or with a clock that does not support it, stay as they
-        are.
-        """
-        options = self.policy_options
-        if self.policy != "justitia" or "fairness" in options or "clock" in options:
-            return self
-        return self.model_copy(update={"policy_options": options | {"fairness": "tenant"}})
 
     def each_model(self, names: Sequence[str]) -> dict[str, SchedulingConfig]:
         """Return the settings of each given model.

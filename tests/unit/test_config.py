@@ -491,6 +491,40 @@ def test_model_overrides_only_the_settings_that_it_names() -> None:
     assert [{"t": 2.0}] * 3 == [settings[name].tenant_weights for name in ("m", "n", "o")]
 
 
+_BEYOND = {
+    "a": {
+        "quotas": [
+            {"unit": "inferences", "limit": 1, "per": "day", "on_exhausted": "deprioritise"},
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("policy", ["justitia", "justitia-guarded"])
+def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
+    """On one clock the work beyond quotas moves V a million times as fast as other work."""
+    by_application = {"policy": policy, "policy_options": {"fairness": "application"}}
+    assert SchedulingConfig.parse(by_application).policy_options == {"fairness": "application"}
+    with pytest.raises(ConfigError, match=r"policy_options\.fairness: application is not allowed"):
+        SchedulingConfig.parse(by_application | {"tenants": _BEYOND})
+
+    unset = SchedulingConfig.parse({"policy": policy, "tenants": _BEYOND})
+    assert unset.deprioritises
+    assert unset.fair_between_tenants().policy_options == {"fairness": "tenant"}
+
+
+def test_shares_by_tenant_are_the_default_only_for_an_order_by_tags() -> None:
+    for settings in (
+        {"policy": "fcfs"},
+        {"policy_options": {"clock": "nominal"}},
+        {"policy_options": {"fairness": "application"}},
+    ):
+        parsed = SchedulingConfig.parse(settings)
+        assert parsed.fair_between_tenants() == parsed
+    served = SchedulingConfig.parse({"policy_options": {"clock": "served", "backfill": 2}})
+    assert served.fair_between_tenants().policy_options["fairness"] == "tenant"
+
+
 def test_options_of_a_policy_do_not_apply_to_another_policy() -> None:
     """The model would be refused for an option that it did not set."""
     shared = {"policy_options": {"clock": "nominal"}}

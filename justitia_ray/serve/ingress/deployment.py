@@ -291,9 +291,9 @@ class Ingress:
             ConfigError: If a setting is invalid; then no model's settings change.
         """
         shared = AppSettings.parse(user_config or {})
-        if self._args.access is not None:
-            shared = shared.fair_between_tenants()
         settings = shared.each_model(self._args.model_names)
+        if self._args.access is not None or shared.deprioritises:
+            settings = {name: one.fair_between_tenants() for name, one in settings.items()}
         await asyncio.gather(
             *(queue.reconfigure(settings[queue.config.model.name]) for queue in self._queues)
         )

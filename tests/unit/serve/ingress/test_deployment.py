@@ -26,6 +26,7 @@ class RecordingHandle:
 
     def __init__(self) -> None:
         self.policies: list[str] = []
+        self.options_of_policy: list[dict[str, Any]] = []
 
     def options(self, **options: Any) -> "RecordingHandle":
         return self
@@ -37,6 +38,7 @@ class RecordingHandle:
 
     async def _configure(self, settings: dict[str, Any]) -> int:
         self.policies.append(settings["policy"])
+        self.options_of_policy.append(settings["policy_options"])
         return 1
 
     async def _status(self, applications: int) -> dict[str, Any]:
@@ -89,6 +91,17 @@ async def test_settings_reach_the_scheduler_of_their_model(
 
     assert ["vtc", "srjf"] == schedulers["m"].policies
     assert ["fcfs", "fcfs"] == schedulers["org/n"].policies
+
+
+async def test_quota_that_deprioritises_gives_every_model_shares_by_tenant(
+    ingress: WithoutServe, schedulers: dict[str, RecordingHandle]
+) -> None:
+    quota = {"unit": "inferences", "limit": 1, "per": "day", "on_exhausted": "deprioritise"}
+    models = {"org/n": {"policy_options": {"backfill": 2}}}
+    await ingress.reconfigure({"tenants": {"a": {"quotas": [quota]}}, "models": models})
+
+    assert schedulers["m"].options_of_policy == [{"fairness": "tenant"}]
+    assert schedulers["org/n"].options_of_policy == [{"backfill": 2, "fairness": "tenant"}]
 
 
 @pytest.mark.parametrize("models", [{"x": {}}, {"org/n": {"policy": "fifo"}}])
