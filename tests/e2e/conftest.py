@@ -70,12 +70,13 @@ async def _deployed_service(
     args: dict[str, Any],
     user_config: dict[str, Any],
     keys: KeyRing,
+    replicas: int = 1,
 ) -> "Service":
     from tests.harness.service import Service
 
     path = "tests.e2e.probe_app:build"
     args["access"] = {"keys_file": str(keys.file)}
-    service = Service(serving, name, path, 1, user_config, args, api_key=keys.secrets[AGENT])
+    service = Service(serving, name, path, replicas, user_config, args, api_key=keys.secrets[AGENT])
     serving.add(service)
     await service.deploy(REPLACED_WITHIN_S)
     return service
@@ -123,6 +124,16 @@ async def measured(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"
     args["scheduler"]["cost"] = "with_prefill"
     yield await _deployed_service(serving, "measured", args, user_config, keys)
     serving.retire("measured")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def holding(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
+    """`local-cpu.yaml` with two engines that hold contexts, and memory for all of them."""
+    args, user_config = _shipped_config("local-cpu.yaml", serving, "holding")
+    args["engine"] |= {"hold_contexts": True}
+    args["engine"]["vllm_args"] |= {"enable_prefix_caching": True, "num_gpu_blocks_override": 1025}
+    yield await _deployed_service(serving, "holding", args, user_config, keys, replicas=2)
+    serving.retire("holding")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -3,18 +3,43 @@
 `import_path` names it in place of `justitia_ray.serve.app:build`.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ray.serve import Application
 
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import Engine, Hold
 from justitia_ray.serve import app
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from justitia_ray.serve.replica.deployment import EngineReplica
+from justitia_ray.units import LeaseId, Seconds
 from tests.harness.probe import Probed
 
 
 class WatchedReplica(Probed, EngineReplica):
-    """Replica that records the priority of each request to vLLM's engine process."""
+    """Replica that records the priority of each request to vLLM's engine process, and its holds."""
+
+    _longest_hold_s: Seconds = 0.0
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
+    ) -> None:
+        await super().__init__(config, build_engine)
+        if self._holds is not None:
+            take = self._holds.take
+
+            def take_and_record(lease_id: LeaseId) -> Hold | None:
+                hold = take(lease_id)
+                if hold is not None:
+                    self._longest_hold_s = max(self._longest_hold_s, hold.for_s)
+                return hold
+
+            self._holds.take = take_and_record  # type: ignore[method-assign]
+
+    def longest_hold_s(self) -> Seconds:
+        """Return the longest time for which a context was held."""
+        return self._longest_hold_s
 
     def watch_priorities(self) -> None:
         """Start recording, and drop earlier records."""
