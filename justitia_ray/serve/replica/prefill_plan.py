@@ -1,10 +1,10 @@
 """Measure the cost of computing prompts on a replica's engine, before it takes leases.
 
-The measurement makes a dozen calls to the idle engine: prompts of three lengths, each alone, and
-decoding with little and with much context. The first steps of real work cannot replace it: the
-batches of one load are often alike, so that the effects of new tokens, context and the number of
-sequences cannot be separated. The difference of two calls that differ in one length leaves out the
-time that a call takes besides its steps.
+The measurement makes some dozen calls to the idle engine: prompts of three lengths, each alone, and
+decoding with little and with much context, in rounds until no time gets shorter. The first steps of
+real work cannot replace it: the batches of one load are often alike, so that the effects of new
+tokens, context and the number of sequences cannot be separated. The difference of two calls that
+differ in one length leaves out the time that a call takes besides its steps.
 """
 
 import asyncio
@@ -36,9 +36,12 @@ _LONGEST_CALL_S: Seconds = 2.0
 """Longest expected time of a measured prompt (seconds); longer prompts are left out."""
 _DECODED = 16
 """Number of iterations in each measurement of decoding."""
-_REPEATS = 2
-"""Number of measurements of each length, of which the shortest counts: interference only adds time.
+_ROUNDS = 8
+"""Maximum number of measurements of each call, of which the shortest counts: interference only adds
+time.
 """
+_SHORTER = 0.99
+"""Ratio of a time to the shortest one before it up to which it counts as shorter."""
 _BUDGET_S: Seconds = 10.0
 """Time after which no measurement is repeated (seconds)."""
 _GIVEN_UP_AFTER_S: Seconds = 60.0
@@ -107,23 +110,47 @@ class _MeasurementPlan:
         """Return the shortest times of prompts and of decoding iterations, in ascending order."""
         shortest = self.lengths[0]
         await self._call_time([self._random_prompt(shortest)], 2)  # the first call may compile
-        prompts: list[PromptTime] = []
+        prompts: dict[Tokens, Seconds] = {}
         for length in self.lengths:
-            seconds = await self._prompt_time(length)
-            prompts.append(PromptTime(length, seconds))
-            if _TIMES_LONGER * seconds > _LONGEST_CALL_S and len(prompts) > 1:
+            prompts[length] = await self._prompt_time(length)
+            if _TIMES_LONGER * prompts[length] > _LONGEST_CALL_S and len(prompts) > 1:
                 break
-        longest, distinct, choices = prompts[-1].prompt_tokens, 1, 1
+        used = [*prompts][-_LENGTHS_USED:]
+        longest, distinct, choices = used[-1], 1, 1
         if self._capacity.caches_prefixes:
             distinct = min(2, self._capacity.max_num_seqs)
             choices = self._capacity.kv_tokens // (2 * distinct * longest)
             choices = max(1, min(choices, self._capacity.max_num_seqs // distinct))
-        few = await self._decode_time([shortest], 1)
-        many = await self._decode_time([longest] * distinct, choices)
-        return prompts[-_LENGTHS_USED:], [few, many]
+        plans = [([shortest], 1), ([longest] * distinct, choices)]
+        decodes = [await self._decode_times(*plan) for plan in plans]
+        for _ in range(_ROUNDS - 1):
+            is_shorter = False
+            for length in used:
+                if self._now() < self._until:
+                    seconds = await self._prompt_time(length)
+                    is_shorter |= seconds < _SHORTER * prompts[length]
+                    prompts[length] = min(prompts[length], seconds)
+            for number, plan in enumerate(plans):
+                if self._now() < self._until:
+                    short_s, long_s = await self._decode_times(*plan)
+                    least = decodes[number]
+                    is_shorter |= short_s < _SHORTER * least[0] or long_s < _SHORTER * least[1]
+                    decodes[number] = min(least[0], short_s), min(least[1], long_s)
+            if not is_shorter or self._now() >= self._until:
+                break
+        times = [
+            DecodeTime(
+                choices * sum(length + _DECODED // 2 for length in lengths),
+                (long_s - short_s) / _DECODED,
+            )
+            for (lengths, choices), (short_s, long_s) in zip(plans, decodes, strict=True)
+        ]
+        return [PromptTime(length, prompts[length]) for length in used], times
 
-    async def _decode_time(self, lengths: Sequence[Tokens], choices: int) -> DecodeTime:
-        """Return the time of an iteration that decodes `choices` sequences of each prompt.
+    async def _decode_times(
+        self, lengths: Sequence[Tokens], choices: int
+    ) -> tuple[Seconds, Seconds]:
+        """Return the times of calls with 1 and with 1 + `_DECODED` output tokens in each sequence.
 
         Several prompts are used, because some engines would read a beginning that all sequences
         share only once.
@@ -132,19 +159,11 @@ class _MeasurementPlan:
         if self._capacity.caches_prefixes:
             await self._call_time(prompts, 1, choices)
         short_s = await self._call_time(prompts, 1, choices)
-        long_s = await self._call_time(prompts, 1 + _DECODED, choices)
-        if self._now() < self._until:
-            short_s = min(short_s, await self._call_time(prompts, 1, choices))
-            long_s = min(long_s, await self._call_time(prompts, 1 + _DECODED, choices))
-        held = sum(length + _DECODED // 2 for length in lengths)
-        return DecodeTime(choices * held, (long_s - short_s) / _DECODED)
+        return short_s, await self._call_time(prompts, 1 + _DECODED, choices)
 
     async def _prompt_time(self, length: Tokens) -> Seconds:
-        """Return the shortest time of prompts of one length, each computed alone."""
-        times = [await self._call_time([self._random_prompt(length)], 1)]
-        while len(times) < _REPEATS and self._now() < self._until:
-            times.append(await self._call_time([self._random_prompt(length)], 1))
-        return min(times)
+        """Return the time of a prompt that is computed alone."""
+        return await self._call_time([self._random_prompt(length)], 1)
 
     def _random_prompt(self, tokens: Tokens) -> list[int]:
         return self._random.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=tokens)

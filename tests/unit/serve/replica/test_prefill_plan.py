@@ -1,7 +1,9 @@
 """Measurement of the cost of computing prompts, on fake engines in virtual time."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import pytest
 
@@ -30,8 +32,10 @@ def measure_engine(engine: FakeEngine) -> tuple[MeasuredPrefill | None, float]:
     return run_virtually(run_measurement())
 
 
-def fake_engine_with(*, caching: bool = True, **options: float) -> FakeEngine:
-    return FakeEngine(
+def fake_engine_with(
+    kind: type[FakeEngine] = FakeEngine, *, caching: bool = True, **options: float
+) -> FakeEngine:
+    return kind(
         "fake",
         _KV,
         max_model_len=20_000,
@@ -54,6 +58,26 @@ def test_measured_prefill_cost_is_that_of_the_engine(seats: int, *, caching: boo
     assert found.cost.per_token == pytest.approx(_KV * 1e-4 / 0.02, rel=1e-3)
     assert found.cost.per_pair == 0
     assert took_s < 10
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_that_other_work_delays_do_not_count(seed: int) -> None:
+    """A third of all calls takes up to half a second more, as on a busy machine."""
+    chance = random.Random(seed)
+
+    class DelayedEngine(FakeEngine):
+        async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+            if chance.random() < 1 / 3:
+                await asyncio.sleep(chance.uniform(0.05, 0.5))
+            async with aclosing(super().call(call)) as items:
+                async for item in items:
+                    yield item
+
+    found, took_s = measure_engine(fake_engine_with(DelayedEngine, prefill_s_per_token=2e-5))
+
+    assert found is not None
+    assert found.cost.per_token == pytest.approx(_KV * 2e-5 / 0.02, rel=0.05)
+    assert took_s < 13
 
 
 def test_prompts_that_take_no_time_have_no_cost() -> None:
