@@ -29,16 +29,17 @@ class PrefillRatios:
     """Ratios of prefill to KV token-time by class, from sums over ended applications."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, _Sums] = {}
+        self.sums: dict[str, _Sums] = {}
+        """Sums over the ended applications of each class."""
 
     def observe(
         self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
     ) -> None:
         """Learn the ratio of prefill to KV token-time from an ended application."""
         name = application_class
-        if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
+        if name not in self.sums and len(self.sums) >= _MOST_CLASSES:
             name = _OTHER
-        sums = self._sums.setdefault(name, _Sums())
+        sums = self.sums.setdefault(name, _Sums())
         if sums.applications == _HALVED_AT:
             sums.applications //= 2
             sums.kv_token_time /= 2
@@ -49,21 +50,21 @@ class PrefillRatios:
 
     def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
         """Return the prefill expected in addition to a KV token-time; 0 for an unknown class."""
-        sums = self._sums.get(application_class) or self._sums.get(_OTHER)
+        sums = self.sums.get(application_class) or self.sums.get(_OTHER)
         if sums is None or not sums.kv_token_time:
             return 0
         return round(kv_token_time * (sums.prefill / sums.kv_token_time))
 
     def scale(self, factor: float) -> None:
         """Multiply all prefill by a factor, because its cost has changed."""
-        for sums in self._sums.values():
+        for sums in self.sums.values():
             sums.prefill *= factor
 
     def record(self) -> Record:
         """Return the sums by class as JSON."""
         return {
             name: [sums.applications, sums.kv_token_time, sums.prefill]
-            for name, sums in self._sums.items()
+            for name, sums in self.sums.items()
         }
 
     def restore(self, record: object) -> None:
@@ -83,4 +84,4 @@ class PrefillRatios:
                 raise ValueError(
                     f"prefill_ratios: {str(name)[:80]!r} is {values!r}: three sums >= 0"
                 )
-            self._sums[str(name)] = _Sums(int(values[0]), *values[1:])
+            self.sums[str(name)] = _Sums(int(values[0]), *values[1:])

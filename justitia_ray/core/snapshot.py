@@ -68,7 +68,7 @@ _ACCOUNT_FIELDS: Fields = {
 def clock_record(core: SchedulerCore) -> Record:
     """Return virtual time V, and the kind of the clock that moves V."""
     branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
-    suspects, ratios = core.suspects.record(), core.state.prefill_ratios.record()
+    suspects, ratios = core.suspects, core.state.prefill_ratios
     measured = core.state.measured_prefill
     return {
         "virtual_time": core.ledger.fair_share.clock.virtual_time,
@@ -78,8 +78,8 @@ def clock_record(core: SchedulerCore) -> Record:
         "policy": core.ledger.policy_name,
         "counted": policy.state() if isinstance(policy, Durable) else {},
         **({"branches": branches} if branches else {}),
-        **({"suspects": suspects} if suspects else {}),
-        **({"prefill_ratios": ratios} if ratios else {}),
+        **({"suspects": suspects.record()} if suspects.known else {}),
+        **({"prefill_ratios": ratios.record()} if ratios.sums else {}),
         **({"measured_prefill": measured.record()} if measured else {}),
     }
 

@@ -266,9 +266,7 @@ class Suspects:
     # --- durable state
 
     def record(self) -> Record:
-        """Return the suspects and their engine deaths as JSON; empty without suspects."""
-        if not self.known:
-            return {}
+        """Return the suspects and their engine deaths as JSON."""
         return {
             "deaths": {name: sorted(members) for name, members in self._members.items()},
             "suspects": {

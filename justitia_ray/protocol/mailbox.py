@@ -38,15 +38,11 @@ class Mailbox(Generic[Message]):
 
     def unread_after(self, ack: int) -> list[tuple[int, Message]]:
         """Return the unread messages after number `ack`, and drop the messages up to `ack`."""
-        self.drop_read(ack)
+        while self._messages and self._messages[0][0] <= ack:
+            self._withdrawn.discard(self._messages.popleft()[0])
         if not self._withdrawn:
             return list(self._messages)
         return [one for one in self._messages if one[0] not in self._withdrawn]
-
-    def drop_read(self, ack: int) -> None:
-        """Drop the messages up to number `ack`."""
-        while self._messages and self._messages[0][0] <= ack:
-            self._withdrawn.discard(self._messages.popleft()[0])
 
 
 class Cursor:

@@ -211,9 +211,11 @@ class QueueClient:
 
     def note_answered(self, inference: PendingInference) -> None:
         """Drop an answered inference, and return a lease that it was granted meanwhile."""
-        is_granted_again = inference.held_lease() != inference.lease_id
+        granted = [unread for unread in inference.answers if isinstance(unread, Grant)]
         self.pending.note_answered(inference)
-        if is_granted_again:  # no payload will come: its replica would keep the lease until then
+        if (
+            granted and granted[-1].lease_id != inference.lease_id
+        ):  # no payload will come: its replica would keep the lease until then
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def cancel_inference(self, inference: PendingInference) -> None:

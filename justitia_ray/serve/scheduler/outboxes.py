@@ -88,7 +88,7 @@ class Outbox(Mailbox[Any]):
         if pull.progress is None if last is None else pull.number <= last.number:
             return None
         self.last_pull = pull
-        self.drop_read(pull.ack)
+        self.unread_after(pull.ack)  # drops what the replica has read
         return ReplicaPulled(
             pull.replica_id,
             pull.capacity,

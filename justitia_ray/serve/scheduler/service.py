@@ -230,7 +230,7 @@ class SchedulerService:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))
             outbox = outboxes.of_ingress(ingress_id)
             self._note_read(outbox, ack)
-            outbox.drop_read(ack)
+            outbox.unread_after(ack)  # drops what the ingress has read
             if not await outbox.wait(LONG_POLL_S):
                 return IngressMail(term.epoch)
             if ingress_id not in outboxes.forgotten:

@@ -36,15 +36,11 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class _HastyLine(Outbox):
-    """Broken outbox that treats all its messages as read once the receiver calls."""
-
-    def drop_read(self, ack: int) -> None:
-        super().drop_read(self.last)
+    """Broken outbox that treats delivered messages as read by the receiver."""
 
     def unread_after(self, ack: int) -> list[tuple[int, Any]]:
-        super().drop_read(ack)
-        unread = [one for one in self._messages if one[0] not in self._withdrawn]
-        self.drop_read(ack)
+        unread = super().unread_after(ack)
+        super().unread_after(self.last)
         return unread
 
 
