@@ -211,11 +211,10 @@ class QueueClient:
 
     def note_answered(self, inference: PendingInference) -> None:
         """Drop an answered inference, and return a lease that it was granted meanwhile."""
-        granted = [unread for unread in inference.answers if isinstance(unread, Grant)]
+        unread = [grant for grant in inference.answers if isinstance(grant, Grant)]
         self.pending.note_answered(inference)
-        if (
-            granted and granted[-1].lease_id != inference.lease_id
-        ):  # no payload will come: its replica would keep the lease until then
+        if unread and unread[-1].lease_id != inference.lease_id:
+            # no payload will come: its replica would keep the lease until it expires
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def cancel_inference(self, inference: PendingInference) -> None:
