@@ -477,9 +477,11 @@ def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
     }
     leaving = (departure.inference for departure in core.state.leaving.values())
     for inference in (*core.state.inferences.values(), *leaving):
-        prefill, of = inference.prefill, sums.get(inference.application_id)
-        if prefill is None or of is None:
+        prefill, name = inference.prefill, inference.application_id
+        if prefill is None:
             continue
+        yield name in sums, (name,), f"prefill of {inference.request_id} without an account"
+        of = sums.get(name, [0, 0, 0])
         of[0] += prefill.charged
         of[1] += prefill.paid
         of[2] += prefill.forgiven

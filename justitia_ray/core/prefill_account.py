@@ -9,15 +9,15 @@ from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.cost import PrefillCost
 from justitia_ray.units import KvTokenTime
 
-_FIELDS: Fields = {
-    "prefill_token_time": RecordReader.not_negative,
-    "predicted_prefill": RecordReader.not_negative,
-    "charged_prefill": RecordReader.not_negative,
-    "pending_prefill": RecordReader.not_negative,
-    "unfinished_prefill": RecordReader.not_negative,
-    "unfinished_forgiven": RecordReader.not_negative,
+_AMOUNTS = {
+    "prefill_token_time": "paid",
+    "predicted_prefill": "predicted",
+    "charged_prefill": "charged",
+    "pending_prefill": "pending",
+    "unfinished_prefill": "unfinished",
+    "unfinished_forgiven": "forgiven",
 }
-"""Amounts in an application's record; an amount of 0 is omitted."""
+"""Attribute of each amount in an application's record; an amount of 0 is omitted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,16 +49,9 @@ class PrefillAccount:
 
     def record(self) -> Record:
         """Return the fields of an application's record that describe its prefill."""
-        amounts: Record = {
-            "prefill_token_time": self.paid,
-            "predicted_prefill": self.predicted,
-            "charged_prefill": self.charged,
-            "pending_prefill": self.pending,
-            "unfinished_prefill": self.unfinished,
-            "unfinished_forgiven": self.forgiven,
-            "own_contexts": self.contexts.record() if self.contexts else None,
-        }
-        kept = {name: value for name, value in amounts.items() if value}
+        record: Record = {name: getattr(self, amount) for name, amount in _AMOUNTS.items()}
+        record["own_contexts"] = self.contexts.record() if self.contexts else None
+        kept = {name: value for name, value in record.items() if value}
         return {**kept, "prefill_cost": cost_record(self.cost)}
 
     @classmethod
@@ -70,19 +63,15 @@ class PrefillAccount:
         """
         if "prefill_cost" not in record:
             return None
-        given = {name: read for name, read in _FIELDS.items() if name in record}
-        amounts = dict.fromkeys(_FIELDS, 0) | read_fields(record, given)
-        own = record.get("own_contexts")
-        return cls(
+        given: Fields = {name: RecordReader.not_negative for name in _AMOUNTS if name in record}
+        read = read_fields(record, given)
+        account = cls(
             read_cost(record["prefill_cost"]),
-            predicted=amounts["predicted_prefill"],
-            charged=amounts["charged_prefill"],
-            paid=amounts["prefill_token_time"],
-            pending=amounts["pending_prefill"],
-            pending_before=amounts["pending_prefill"],
-            unfinished=amounts["unfinished_prefill"],
-            paid_before=amounts["unfinished_prefill"],
-            forgiven=amounts["unfinished_forgiven"],
-            forgiven_before=amounts["unfinished_forgiven"],
-            contexts=None if own is None else OwnContexts.restored(own),
+            **{_AMOUNTS[name]: amount for name, amount in read.items()},
         )
+        account.pending_before = account.pending
+        account.paid_before = account.unfinished
+        account.forgiven_before = account.forgiven
+        if "own_contexts" in record:
+            account.contexts = OwnContexts.restored(record["own_contexts"])
+        return account

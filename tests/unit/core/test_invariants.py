@@ -15,6 +15,7 @@ from justitia_ray.core.entities import Lease, move
 from justitia_ray.core.footprints import Footprint
 from justitia_ray.core.invariants import RULES, InvariantViolation, check, check_rule
 from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.prefill import Prefill
 from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.states import ApplicationState, InferenceState
 from justitia_ray.cost import PrefillCost
@@ -313,6 +314,10 @@ def _charge_absent_prefill(d: CoreDriver) -> None:
     d.application().prefill = PrefillAccount(PrefillCost(1.0), pending=1)
 
 
+def _expect_prefill_without_an_account(d: CoreDriver) -> None:
+    next(iter(d.core.state.inferences.values())).prefill = Prefill(expected=1)
+
+
 def _forgive_absent_service(d: CoreDriver) -> None:
     d.application().prefill = PrefillAccount(PrefillCost(1.0), forgiven=1)
 
@@ -320,6 +325,7 @@ def _forgive_absent_service(d: CoreDriver) -> None:
 DAMAGES: list[tuple[str, Damage]] = [
     ("prefill_is_what_was_paid", _charge_absent_prefill),
     ("prefill_is_what_was_paid", _forgive_absent_service),
+    ("prefill_is_what_was_paid", _expect_prefill_without_an_account),
     ("counters_sum_what_waits", _miscount_waiting_kv_tokens),
     ("counters_sum_what_waits", _miscount_waiting_kv_token_time),
     ("quotas_count_what_is_there", _miscount_open_applications),
