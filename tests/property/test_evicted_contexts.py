@@ -66,7 +66,7 @@ class _EvictingEngine(Engine):
         self.core.handle(ev.TenantsChanged(TenantTree(tree), TIERS), 0.0)
 
     def found_tokens(self, grant: Grant, prompt: int) -> int:
-        """Return what is left of the context in the table."""
+        """Return the tokens of the prompt that the engine still has, by the drawn fate."""
         fates, state = self._world.fates, self.core.state
         believed = prompt - state.leases[grant.lease_id].uncomputed_tokens
         fate = fates[len(self.started) % len(fates)]

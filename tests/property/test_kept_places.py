@@ -96,7 +96,7 @@ _LONG = st.builds(
     weight=st.sampled_from([Fraction(1), Fraction(2)]),
     predicted=st.sampled_from([Fraction(1, 6), Fraction(1, 5), Fraction(1, 4), Fraction(1, 3)]),
 )
-"""Application predicted too small, with so many calls that contexts and calls alternate."""
+"""Application with a low predicted cost and many calls, between which its context is idle."""
 _SHORT = st.builds(
     one_stage,
     st.integers(2, 30),

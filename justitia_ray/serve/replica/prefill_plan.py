@@ -127,16 +127,16 @@ class _MeasurementPlan:
             is_shorter = False
             for length in used:
                 if self._now() < self._until:
-                    seconds = await self._prompt_time(length)
-                    is_shorter |= seconds < _SHORTER * prompts[length]
-                    prompts[length] = min(prompts[length], seconds)
+                    before, seconds = prompts[length], await self._prompt_time(length)
+                    is_shorter |= seconds < _SHORTER * before
+                    prompts[length] = min(before, seconds)
             for number, plan in enumerate(plans):
                 if self._now() < self._until:
                     short_s, long_s = await self._decode_times(*plan)
                     least = decodes[number]
                     is_shorter |= short_s < _SHORTER * least[0] or long_s < _SHORTER * least[1]
                     decodes[number] = min(least[0], short_s), min(least[1], long_s)
-            if not is_shorter or self._now() >= self._until:
+            if not is_shorter:
                 break
         times = [
             DecodeTime(
