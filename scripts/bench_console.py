@@ -11,11 +11,10 @@ from scripts.bench.console import Reading, measure
 from scripts.bench.output import print_machine, write_json
 
 TARGET = 0.10
-"""Largest part of a core that the console may take, with an operator and four tenants."""
+"""Largest share of a core that the console may use, with an operator and four tenants watching."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about = print_machine()
     readings = asyncio.run(
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(readings: Sequence[Reading]) -> str:
-    """Return the figures as text."""
     last = readings[-1]
     costs = [reading.console for reading in readings]
     cost = statistics.median(costs)
@@ -54,7 +52,6 @@ def report(readings: Sequence[Reading]) -> str:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_console", description=__doc__)
     parser.add_argument("--applications", type=int, default=1_000, metavar="N")
     parser.add_argument("--replicas", type=int, default=32, metavar="N")

@@ -56,7 +56,7 @@ _PIECES = """async () => {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if Chromium is missing, otherwise 0 regardless of the figures."""
+    """Run the benchmark; return 1 if Chromium is missing, otherwise 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     parser.add_argument("--applications", type=int, default=1_000)
     parser.add_argument("--replicas", type=int, default=32)
@@ -117,7 +117,6 @@ async def _measure_page(program: str, url: str, seconds: float) -> dict[str, Any
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of all processes of the browser so far."""
     browser = [
         one for one in psutil.Process().children(recursive=True) if "chrom" in one.name().lower()
     ]

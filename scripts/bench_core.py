@@ -25,11 +25,10 @@ from scripts.bench.output import print_machine, progress_printer, write_json
 JUDGED = "justitia"
 MOST_APPLICATIONS = 1_000_000
 MEMORY_OF_OTHERS = 1_000
-"""Live applications at which memory is measured under policies without a memory target."""
+"""Number of live applications at which memory is measured if the policy has no memory target."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     plan = default_plan(options.sizes, options.repeats, quick=options.quick, clock=options.clock)
     about = print_machine()

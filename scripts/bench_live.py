@@ -25,10 +25,7 @@ from scripts.bench.output import print_machine, progress_printer
 APPLICATION = "justitia"
 SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
-"""Predictor settings without models, because training would use the same cores during runs. An
-application is predicted by the mean of its class, which is individual with `--known`; the limits
-leave room for the separate classes of every run.
-"""
+"""Predictor settings without model training, which would use the same CPU cores during runs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,7 +127,7 @@ def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
 
 
 def profile_to_start_from(engine: Any, status: Mapping[str, Any]) -> EngineProfile:
-    """Return the engines' memory and vLLM's rules, which recompute a preempted sequence."""
+    """Return the engine profile before the fit: memory size and vLLM's rule of recomputation."""
     kv_tokens = max(replica["kv_tokens"] for replica in status["replicas"].values())
     return EngineProfile(
         kv_tokens=kv_tokens,
@@ -145,7 +142,6 @@ def profile_to_start_from(engine: Any, status: Mapping[str, Any]) -> EngineProfi
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_live", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads: 6 minutes")
     parser.add_argument(

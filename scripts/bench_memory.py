@@ -23,22 +23,18 @@ SCHEDULER = (
     Case(50_000, 0),
     Case(200_000, 0),
 )
-"""Cases at the scheduler: 200,000 waiting inferences in few and in many applications, and idle
-applications at the default limit and at four times that.
-"""
+"""Measured cases at the scheduler: 200,000 waiting inferences, or many idle applications."""
 INGRESS = (Case(20_000, 1), Case(2_000, 10), Case(50_000, 0))
-"""Cases at the ingress: as many inferences as `ingress.max_outstanding` allows, and idle
-applications."""
+"""Measured cases at the ingress: as many inferences as it allows, or many idle applications."""
 BODIES = (1_000,)
 """Number of bodies of 1 kB to 16 MB, sent 20 at a time."""
 QUICK = 20
-"""Factor by which --quick reduces the cases."""
+"""Factor by which `--quick` reduces the number of applications and inferences."""
 
 Measure = Callable[[Any, Path], Coroutine[Any, Any, Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases and print a table for scheduler, ingress and bodies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} times smaller")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")

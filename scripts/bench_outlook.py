@@ -51,7 +51,6 @@ class OutlookCluster(LocalCluster):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if a call failed, otherwise 0 regardless of the figures."""
     options = parse_arguments(arguments)
     cells = [CELLS[name] for name in options.cells]
     about = print_machine(("ray",))
@@ -89,7 +88,6 @@ async def _play_cell(
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_outlook", description=__doc__)
     parser.add_argument(
         "--cell",

@@ -42,12 +42,11 @@ from scripts.bench.predictor import (
 from scripts.bench.session_costs import measure_sessions, session_table
 
 DRIFTS = (("KBQAV", "CC"), ("EV", "PE"))
-"""Pairs of classes, joined into one class that drifts: to longer inputs, and to higher costs."""
+"""Pairs of classes; the drift test replaces the first by the second half-way."""
 CURVE_SETS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 regardless of the figures, 2 if it cannot run."""
     options = parse_arguments(arguments)
     try:
         data_dir = data_directory(options.data, required=True)
@@ -91,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_sessions(data_dir: Path, options: argparse.Namespace) -> int:
-    """Measure and print predictions for recorded sessions; return 0.
+    """Measure and print predictions of the costs of recorded sessions; return 0.
 
     Raises:
         ConfigError: If the data directory lacks them.
@@ -113,7 +112,6 @@ def _print_sessions(data_dir: Path, options: argparse.Namespace) -> int:
 
 
 def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
-    """Run, print and return all measurements."""
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -161,7 +159,6 @@ def _print_verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> di
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_predictor", description=__doc__)
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="recorded runs and inputs (or JUSTITIA_DATA)"

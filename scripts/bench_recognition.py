@@ -111,7 +111,6 @@ def measure(
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_recognition", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads")
     parser.add_argument("--only", choices=PARTS, help="measure only this part (default: all)")

@@ -32,7 +32,7 @@ PAPER = {
     "mean_jct_s": 366.7,
     "training": "about 2 h on a V100",
 }
-"""Figures of Justitia v1, Table II; 55.7 ms is of an unnamed machine, probably the same V100."""
+"""Figures of S3 in the paper (Justitia v1, Table II)."""
 SAMPLES_OF_ALL = 100 * len(CLASSES)
 """Number of training samples: 100 of each class, as in the paper (Sec. IV-B)."""
 VARIANTS = {
@@ -43,7 +43,6 @@ VARIANTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about = machine(("torch", "transformers", "tokenizers"))
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
@@ -66,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     data = os.environ.get("JUSTITIA_DATA") or None
     parser.add_argument("--data", type=Path, default=data, help="recorded runs and inputs")
@@ -77,7 +75,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def shuffled_inputs(data_dir: Path | None) -> list[str]:
-    """Return the inputs of all classes, shuffled; without a directory, Python's own texts."""
+    """Return all inputs in random order; without a directory, texts of Python's own library."""
     names = [name for name in CLASSES if data_dir is not None] or ["MRS", "CC", "KBQAV"]
     texts = [item.text for name in names for item in load_inputs(data_dir, name)[:60]]
     random.Random(SEED).shuffle(texts)
@@ -135,7 +133,7 @@ def measure_full_size(texts: Sequence[str], weights: str | None, *, quick: bool)
 
 
 def out_of_fold_errors(data_dir: Path, config: S3Config) -> dict[str, Any]:
-    """Return the out-of-fold errors of a small model with random weights."""
+    """Return the errors of a small model with random weights on samples outside its training."""
     found = predict_out_of_fold(S3, data_dir, config)
     return {
         "config": asdict(config),
@@ -147,7 +145,6 @@ def out_of_fold_errors(data_dir: Path, config: S3Config) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any], weights: str) -> str:
-    """Return the report on the full-size model."""
     memory, single, batched = found["memory_mb"], found["single_ms"], found["batched_ms"]
     hours = found["extrapolated_training_s"] / 3600
     return (

@@ -12,12 +12,11 @@ from scripts.bench.scheduler import OUTPUT_TOKENS, PROMPT_TOKENS, SEATS, Load, R
 from scripts.bench.statistics import Verdict, spread
 
 JUDGED = (2, 8)
-"""Numbers (ingresses, replicas) of the load whose figures are compared with targets."""
+"""Numbers of ingresses and replicas in the load whose figures are compared with targets."""
 _LEAST_PER_S, _MOST_DECISION_S = 2_500.0, 1e-4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about, say = print_machine(("msgspec", "aiohttp")), progress_printer()
     print(
@@ -119,7 +118,6 @@ def verdicts(readings: dict[Load, list[Reading]]) -> list[Verdict]:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_scheduler", description=__doc__)
     positive = _positive_int
     parser.add_argument("--ingresses", nargs="+", type=positive, default=[1, 2, 8], metavar="N")

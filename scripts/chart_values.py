@@ -26,7 +26,7 @@ _KEY = re.compile(r"( *)([\w-]+):( |$)")
 _MARK = "# -- "
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
 _DEFAULT_CHARACTERS = 40
-"""Longest default that the table shows; for longer ones it refers to values.yaml."""
+"""Length of the longest default that the table shows."""
 
 _COUNT = {"minimum": 1}
 _PULL_POLICY = {"enum": ["Always", "IfNotPresent", "Never"]}
@@ -46,7 +46,7 @@ _RESOURCES = {
     "additionalProperties": False,
 }
 _BYTES = {"minimum": 80 * 1024 * 1024}
-"""Schema of a size in bytes, of which Ray refuses less than 75 MiB for its object store."""
+"""Schema of a size in bytes that Ray accepts for its object store (at least 75 MiB)."""
 _GRACE = {"minimum": 120}
 _SECRET_NAME = {"pattern": r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"}
 _LABELS = {"additionalProperties": {"type": "string"}}
@@ -96,7 +96,7 @@ _NARROWED: dict[str, dict[str, Any]] = {
 }
 """Restrictions of parameters beyond the type of their defaults."""
 _REQUIRED = ("networkPolicies.callerNamespaceLabels",)
-"""Parameters that `null` must not remove: a policy without labels would admit every namespace."""
+"""Parameters that must not be `null`: a network policy without labels admits every namespace."""
 _LISTS_OF_TEXTS = ("modelCache.accessModes",)
 _APPLICATION: Mapping[str, type[BaseModel]] = {
     "serve.args": AppArgs,
@@ -197,7 +197,7 @@ def _schema_of_value(parameter: Parameter, definitions: dict[str, Any]) -> dict[
     if model is not None:
         own = model.model_json_schema()
         definitions |= own.pop("$defs")
-        if model is AppArgs:  # The chart has one `Replica`; several models need `serve.config`.
+        if model is AppArgs:  # The chart has one `Replica`, so several models need `serve.config`.
             del own["properties"]["models"]
         return own | {"description": parameter.description}
     schema: dict[str, Any] = {
@@ -210,7 +210,7 @@ def _schema_of_value(parameter: Parameter, definitions: dict[str, Any]) -> dict[
 
 
 def _documented_keys(text: str) -> Iterator[tuple[str, str]]:
-    """Yield path and description of every key below a comment with the mark."""
+    """Yield path and description of every documented key of values.yaml."""
     path: list[tuple[int, str]] = []
     comment: list[str] = []
     for line in text.splitlines():
@@ -245,6 +245,6 @@ def _value_at(values: Any, path: str) -> Any:
 
 
 def _as_yaml(default: Any) -> str:
-    """Return a default as YAML in one line; for a long one, a reference to values.yaml."""
+    """Return a default as one line of YAML; for a long one, a reference to values.yaml."""
     text = json.dumps(default)
     return f"`{text}`" if len(text) <= _DEFAULT_CHARACTERS else "see values.yaml"

@@ -10,7 +10,7 @@ BANNED = re.compile(
     r"(What|Which|One|Of|Take|So|Likewise|There (is|are)|The same|The rest|It|Its|They|Their|Them|"
     r"These|Those|As above)\b"
 )
-"""First words of unreadable docstrings: a pronoun without a noun, a verb without an object."""
+"""First words that a docstring must not begin with, such as pronouns without a noun."""
 ROOTS = ("justitia_ray", "scripts", "tests/harness", "deployments")
 
 
@@ -28,13 +28,12 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _statement_pairs(node: ast.AST) -> Iterator[tuple[ast.stmt | None, ast.stmt]]:
-    """Yield each statement of a body with its predecessor."""
+    """Yield each statement of a body with the statement before it."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield from zip([None, *node.body], node.body, strict=False)
 
 
 def main() -> int:
-    """Print each unreadable docstring with its place; return 1 if any was found."""
     found = [
         f"{path}:{line}: {text.strip().splitlines()[0]}"
         for root in ROOTS

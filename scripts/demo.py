@@ -37,7 +37,6 @@ POLICIES = ("fcfs", "justitia")
 
 
 def main() -> int:
-    """Run the demo; return 0 if no application failed."""
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     load = demo_load(
@@ -80,7 +79,6 @@ class ProgressLine:
         self._told_at = started
 
     def print_progress(self, running: str) -> None:
-        """Print the running applications after the seconds since the start."""
         now = time.monotonic()
         line = f"  {now - self._started:5.0f} s  running: {running}"
         if sys.stdout.isatty():
@@ -116,7 +114,7 @@ async def run_all_policies(
 async def run_load(
     policy: str, load: list[PlannedApplication], client: JustitiaClient, transport: HttpTransport
 ) -> PolicyRun:
-    """Run the load under the policy in force, with progress output."""
+    """Run the load under the current policy, and print progress."""
     before = await service_status(transport)
     if before["policy"] != policy:
         raise JustitiaError(f"the running scheduler is under {before['policy']}, not {policy}")
@@ -162,7 +160,6 @@ async def run_load(
 
 
 async def service_status(transport: HttpTransport) -> dict[str, Any]:
-    """Return the application's `/v1/status`."""
     answer = await transport.request("GET", "/v1/status", {})
     found: dict[str, Any] = json.loads(answer.body)
     return found
@@ -171,7 +168,6 @@ async def service_status(transport: HttpTransport) -> dict[str, Any]:
 def report(
     options: argparse.Namespace, headroom: Headroom, runs: list[PolicyRun], total_s: float
 ) -> None:
-    """Print the table; write the figure and the JSON."""
     fcfs, justitia = runs
     compared = completion_ratios(justitia, fcfs)
     summary = summarise(runs)
@@ -226,14 +222,13 @@ def report(
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument(
         "--quick",
         action="store_true",
         help="40 applications, three quarters as long, instead of 72",
     )
-    # the draws of seed 3 are closest to the planned mix, at both sizes
+    # At both sizes, seed 3 draws the mix that is closest to the plan.
     parser.add_argument("--seed", type=int, default=3, help="seed of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument("--json", type=Path, help="file for the summary")

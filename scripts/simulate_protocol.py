@@ -12,7 +12,6 @@ from tests.harness.simulation.run import SearchResult, SimulationRun, run_plan, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run many simulations or replay one; return 1 if a rule was broken."""
     options = parse_arguments(arguments)
     if options.replay is not None:
         return replay_seed(options)
@@ -20,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_search(options: argparse.Namespace) -> int:
-    """Run many simulations; print each failure, and the number of faults injected."""
+    """Run many simulations; print each failure and the number of injected faults."""
     about = print_machine(("ray",))
     result, told = SearchResult(), 0
     for result in search(options.seed, options.count, options.jobs):
@@ -41,7 +40,7 @@ def run_search(options: argparse.Namespace) -> int:
             "seed": options.seed,
             "jobs": options.jobs,
             **asdict(result),
-            "struck": dict(result.struck),  # `asdict` would turn a Counter into a Counter of pairs
+            "struck": dict(result.struck),  # `asdict` would turn a Counter into a Counter of pairs.
             "per_minute": round(result.per_minute, 1),
         },
     )
@@ -49,7 +48,6 @@ def run_search(options: argparse.Namespace) -> int:
 
 
 def replay_seed(options: argparse.Namespace) -> int:
-    """Replay the simulation of one seed, and print it."""
     plan = draw_plan(options.replay)
     if options.shrink:
         plan = shrink(plan).plan
@@ -76,7 +74,6 @@ def print_simulation(simulated: SimulationRun) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/simulate_protocol", description=__doc__)
     parser.add_argument("--count", type=positive, default=2_000, help="simulations (default 2000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first (default 0)")

@@ -10,7 +10,6 @@ from scripts.bench.trace import CallTrace, trace_granted_submission, trace_infer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trace both, and print the counts; return 0."""
     parser = argparse.ArgumentParser(prog="scripts/trace_inference", description=__doc__)
     parser.add_argument(
         "--stream", action="store_true", help="trace a stream instead of a whole answer"

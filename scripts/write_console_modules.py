@@ -27,7 +27,7 @@ _PATHS = {
     "preact/hooks": "./preact-hooks.mjs",
     "@preact/signals-core": "./signals-core.mjs",
 }
-"""Relative path of each module that another one imports by a bare name."""
+"""Relative path of each browser module that is imported by a bare name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Package:
     integrity: str
     """SHA-512 of the package's archive, as npm publishes it."""
     files: Mapping[str, str]
-    """Name of each written file, by its path in the package."""
+    """Name of the written file, by the file's path in the npm package."""
     appended: str = ""
-    """Text after each script."""
+    """Text that is appended to each script of the package."""
 
 
 PACKAGES = (
@@ -88,7 +88,7 @@ PACKAGES = (
 
 
 def as_module(text: str, appended: str) -> str:
-    """Return a script of a package as a module that a browser loads by relative paths.
+    """Return a script of an npm package as a module that a browser loads by relative paths.
 
     Args:
         text: The script.
@@ -108,7 +108,7 @@ def as_module(text: str, appended: str) -> str:
 
 
 def fetch_files(package: Package) -> dict[str, str]:
-    """Download a package, and return the texts of its files for the console, by file name.
+    """Download an npm package, and return the texts of its files by file name.
 
     Raises:
         ValueError: If the archive has another hash than the pinned one.
@@ -135,7 +135,7 @@ def fetch_files(package: Package) -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the modules, or compare them with `--check`; return 1 if they differ."""
+    """Write the console's modules, or with `--check` return 1 if they differ from the files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail if files differ")
     check = parser.parse_args().check

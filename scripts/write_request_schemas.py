@@ -20,7 +20,7 @@ _DIGITS = r"^\s*[+-]?[0-9_]+(\.0*)?\s*$"
 _NUMBER = r"(?i)^\s*[+-]?([0-9_.]+(e[+-]?[0-9]+)?|nan|inf(inity)?)\s*$"
 _TRUTH = r"(?i)^(t(rue)?|f(alse)?|y(es)?|no?|on|off|0|1)$"
 _FILLED_IN = {
-    # vLLM adds these before validation by its models (openai/responses/protocol.py:122, :621).
+    # vLLM fills in these fields before it validates a request (openai/responses/protocol.py).
     "ResponseInputImageParam": ("detail",),
     "ResponseInputImage": ("detail",),
     "ResponseOutputMessage": ("id", "status"),
@@ -30,35 +30,35 @@ _FILLED_IN = {
     "ResponseReasoningItem": ("id",),
     "ResponseReasoningItemParam": ("id",),
 }
-"""Fields that a model requires but a request may omit, by definition."""
+"""Fields that vLLM's model requires but that a request may omit."""
 _OMITTED_KEYWORDS = (
     *("default", "deprecated", "description", "discriminator", "examples", "format", "title"),
     "maxItems",  # an environment variable of the engine sets this field
 )
-"""Omitted keywords of JSON Schema: they refuse no request, or only under some settings."""
+"""Keywords of JSON Schema that are left out because they refuse no request by themselves."""
 
 
 class LenientSchema(GenerateJsonSchema):
     """JSON Schema of the values that pydantic's lax mode accepts in a JSON text."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
-        """Allow strings of digits, floats without a fraction, and booleans."""
+        """Accept strings of digits, floats without a fraction, and booleans as integers."""
         return _any_of_schemas(
             super().int_schema(schema), _text_pattern(_DIGITS), {"type": "boolean"}
         )
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
-        """Allow strings of numbers, and booleans."""
+        """Accept strings of numbers, and booleans, as floats."""
         return _any_of_schemas(
             super().float_schema(schema), _text_pattern(_NUMBER), {"type": "boolean"}
         )
 
     def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
-        """Allow the words and numbers for true and false."""
+        """Accept the words and numbers for true and false as booleans."""
         return _any_of_schemas(super().bool_schema(schema), {"enum": [0, 1]}, _text_pattern(_TRUTH))
 
     def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
-        """Allow all iterables: objects (their names) and strings (their characters)."""
+        """Accept all iterables as lists: objects (their names) and strings (their characters)."""
         return _any_of_schemas(super().generator_schema(schema), {"type": ["object", "string"]})
 
 
@@ -71,7 +71,6 @@ def _text_pattern(pattern: str) -> JsonSchemaValue:
 
 
 def request_models() -> dict[str, type[BaseModel]]:
-    """Return vLLM's request models, by path."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -86,7 +85,7 @@ def request_models() -> dict[str, type[BaseModel]]:
 
 
 def request_schemas() -> dict[str, Any]:
-    """Return the schemas of the installed vLLM, by path."""
+    """Return the schemas of the installed vLLM's request models, by path."""
     return {path: _model_schema(model) for path, model in request_models().items()}
 
 
@@ -101,7 +100,7 @@ def _model_schema(model: type[BaseModel]) -> Any:
 
 
 def _without_descriptions(schema: Any) -> Any:
-    """Return a schema without descriptive keywords, and with `oneOf` relaxed to `anyOf`."""
+    """Return a JSON schema without descriptions, with `oneOf` relaxed to `anyOf`."""
     if isinstance(schema, list):
         return [_without_descriptions(part) for part in schema]
     if not isinstance(schema, dict):
@@ -118,7 +117,7 @@ def _without_descriptions(schema: Any) -> Any:
 
 
 def vllm_version() -> str:
-    """Return the version of the installed vLLM, from whichever distribution it is."""
+    """Return the version of the installed vLLM, whichever package provides it."""
     import vllm
 
     found: str = vllm.__version__
@@ -126,12 +125,10 @@ def vllm_version() -> str:
 
 
 def schemas_as_text() -> str:
-    """Return the text of the schema file."""
     return json.dumps(request_schemas(), separators=(",", ":"), sort_keys=True) + "\n"
 
 
 def main() -> None:
-    """Write the schema file of the installed vLLM, or compare it with `--check`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if the file is out of date"

@@ -37,11 +37,11 @@ RULES_PAGE = ROOT / "deployments" / "troubleshooting.md"
 CHART_PAGE = CHART / "README.md"
 
 _FIRST = ("name", "log_encoding", "model", "models")
-"""Keys of `args` that an operator sets first."""
+"""Keys of `args` that the settings table lists first."""
 
 
 def settings_table(schema: type[BaseModel]) -> str:
-    """Return a table with a row for every key of a schema and of its sections."""
+    """Return a table with a row for every setting, including those of subsections."""
     rows = [f"| `{key}` | {default} | {text} |" for key, default, text in _setting_rows(schema)]
     head = "| key | default | meaning, and the reason of the default |\n|---|---|---|"
     return "\n".join([head, *rows])
@@ -105,7 +105,7 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "commands": (SETTINGS_PAGE, commands_table),
     "values": (CHART_PAGE, parameters_table),
 }
-"""(page, text) of each table, by the name in the page's marker comments."""
+"""(page, text) of each generated table, by the name in the page's marker comments."""
 
 
 def with_tables(text: str, page: Path) -> str:
@@ -127,7 +127,7 @@ def with_tables(text: str, page: Path) -> str:
 
 
 def _setting_rows(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (key, default, description) of every key of a section and of its subsections."""
+    """Yield (key, default, description) of every setting, including those of subsections."""
     names = list(schema.model_fields)
     if schema is AppArgs:
         names = [*_FIRST, *(name for name in names if name not in _FIRST)]
@@ -146,7 +146,7 @@ def _setting_rows(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[s
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section type of a key, required or optional; None for a key with a value."""
+    """Return the section type of a settings key; None if the key holds a value."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return None if get_args(annotation)[1:] == (...,) else kind
@@ -154,21 +154,21 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _default_as_yaml(default: object) -> str:
-    """Return a default as written in YAML."""
+    """Return a setting's default as written in YAML."""
     if default is None:
         return "`null`"
     return f"`{list(default) if isinstance(default, tuple) else default}`"
 
 
 def generated_texts() -> dict[Path, str]:
-    """Return the text that each page, and each generated file of the chart, should have."""
+    """Return the text that each page with tables, and each generated file, should have."""
     pages = sorted({page for page, _ in TABLES.values()})
     texts = {page: with_tables(page.read_text(encoding="utf-8"), page) for page in pages}
     return texts | files()
 
 
 def main() -> int:
-    """Write every page and the chart's files, or with `--check` return 1 if one is outdated."""
+    """Write every generated page and file, or with `--check` return 1 if one is outdated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit status 1 if a file is old"

@@ -17,14 +17,14 @@ from justitia_ray.units import Seconds, Tokens
 
 SESSIONS_FILE = Path("sessions/sessions.jsonl.gz")
 AGENT, SINGLE = "agent", "single"
-"""Kinds of sessions: agents, and single calls."""
+"""Kinds of benchmark sessions: an agent with several turns, or a single call."""
 _BLOCK: Tokens = 64
 """Block size of the recorded prefix-cache reuse, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Inference of a session."""
+    """One inference of an agent session."""
 
     gap_s: Seconds
     """Time between the previous answer (or the session's arrival) and this call, in seconds."""
@@ -35,7 +35,6 @@ class Turn:
 
     @property
     def prompt_tokens(self) -> Tokens:
-        """Length of the prompt in tokens."""
         return self.kept_tokens + self.new_tokens
 
 
@@ -46,14 +45,14 @@ class AgentSession:
     name: str
     arrived_at_s: Seconds
     common_tokens: Tokens
-    """Length of the prefix that the first prompts of all sessions of a play share."""
+    """Length of the prefix that the first prompts of all sessions in one run share, in tokens."""
     turns: tuple[Turn, ...]
     kind: str = AGENT
-    """Application class of the session in the service, by which the report groups sessions."""
+    """Application class of the session in the service; the report groups sessions by it."""
 
     @property
     def largest_context(self) -> Tokens:
-        """Largest KV memory that a turn needs: its prompt and its answer."""
+        """Largest sum of prompt and answer tokens over the turns of the session."""
         return max(turn.prompt_tokens + turn.output_tokens for turn in self.turns)
 
 
@@ -71,7 +70,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Filter that chooses recorded sessions to play, by their lengths before scaling."""
+    """Filter that chooses recorded sessions by their lengths before scaling."""
 
     turns: tuple[int, int] = (6, 40)
     most_prompt_tokens: Tokens = 100_000
@@ -107,11 +106,6 @@ def read_sessions(data_dir: Path, selection: Selection) -> list[Mapping[str, Any
 def scaled_session(
     recorded: Mapping[str, Any], name: str, arrived_at_s: Seconds, scale: Scale
 ) -> AgentSession:
-    """Return a recorded session at a smaller scale.
-
-    Reuse was recorded between prompts only. Where a prompt repeats the whole previous prompt, the
-    scaled one repeats the previous answer as well.
-    """
     turns: list[Turn] = []
     before: Mapping[str, Any] | None = None
     for turn in recorded["turns"]:
@@ -190,7 +184,7 @@ def draw_common(count: int, rng: random.Random) -> list[AgentSession]:
 
 
 SINGLES_EACH = 4
-"""Single calls for each agent of `draw_mixed`."""
+"""Number of single calls that `draw_mixed` adds for each agent."""
 SINGLE_TOKENS: tuple[Tokens, Tokens] = (600, 1_200)
 
 
@@ -201,7 +195,7 @@ def draw_mixed(
     rng: random.Random,
     tool_s: tuple[Seconds, Seconds] = TOOL_S,
 ) -> list[AgentSession]:
-    """Return `count` agents of `draw_synthetic`, and single calls beside them.
+    """Return `count` agents of `draw_synthetic` and `SINGLES_EACH` single calls for each.
 
     Each single call has a prompt of its own and arrives at a random time within `singles_s`.
     """

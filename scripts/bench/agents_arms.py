@@ -28,9 +28,7 @@ OURS_OFF = replace(
 )
 """Arm: this service without prefix caching."""
 NO_WORKING_SET = replace(OURS, name="ours-no-working-set", policy_options=(("working_set", False),))
-"""Arm: this service without the working set, so that contexts between two turns count as free
-memory.
-"""
+"""Arm: this service, where cached contexts of agents between two turns count as free memory."""
 HELD = replace(OURS, name="ours-held", holds_contexts=True)
 """Arm: this service, whose engines evict the contexts of waiting applications last."""
 HOST = replace(OURS, name="ours-host", host_kv_gib=32.0)
@@ -61,20 +59,20 @@ ARMS = {
 }
 _ROUTER = "router-"
 _BARE = "bare"
-"""Name that stands for an arm where arms without this service share a process."""
+"""Name of the process group in which all arms without this service run."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentArm:
-    """Arm whose servers have started."""
+    """Benchmark arm (a variant of the service, or a rival) whose servers are running."""
 
     name: str
     targets: tuple[Target, ...]
     is_ours: bool
     renew: Callable[[], None] | None = None
-    """Replace the engines as a rolling update does; None in arms without an update."""
+    """Function that replaces the engines in a rolling update; None in arms without an update."""
     servers: tuple[Target, ...] | None = None
-    """VLLM's own servers behind a router; None: the targets are the servers."""
+    """Servers of vLLM behind a router; None if calls go to the servers directly."""
 
     @property
     def has_priorities(self) -> bool:
@@ -82,7 +80,7 @@ class AgentArm:
         return self.name == PRIORITY.name
 
     async def read_preemptions(self) -> int:
-        """Return the preemptions of the arm's engines since their start.
+        """Return how many sequences the arm's engines have preempted since their start.
 
         Raises:
             JustitiaError: If an engine's count cannot be read.
@@ -130,7 +128,7 @@ class AgentArms:
         self.running: dict[str, AgentArm] = {}
 
     def __enter__(self) -> Self:
-        """Start every arm.
+        """Start the servers of every arm.
 
         Raises:
             JustitiaError: If one fails.
@@ -191,7 +189,7 @@ class AgentArms:
         return used
 
     def _start(self, starts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> list[Any]:
-        """Enter all context managers, the first in this thread; all exit together with `self`."""
+        """Start all arms, the first one in this thread; leaving `self` stops all of them."""
         with ExitStack() as stack:
 
             def enter(start: Callable[[], AbstractContextManager[Any]]) -> Any:

@@ -14,7 +14,7 @@ from scripts.bench.agents_report import Pair
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Throughput of an arm with a number of concurrent agents; medians over the repeats."""
+    """Throughput of an arm at one number of concurrent agents: medians over repeated runs."""
 
     load: str
     """Name of the load, without the number of agents."""
@@ -53,12 +53,12 @@ def curve(pairs: Sequence[Pair]) -> list[CurvePoint]:
 
 
 def _name(pair: Pair) -> str:
-    """Return the name of a pair's load without its size."""
+    """Return the load's name without the number of agents."""
     return pair.load.partition(" ")[0]
 
 
 def _medians(arm: str, pairs: Sequence[Pair]) -> tuple[int, float, float]:
-    """Return the median number of agents, turns a minute and cached share of an arm's plays."""
+    """Return the medians of an arm's runs: number of agents, turns a minute and cached share."""
     plays = [pair.plays[arm] for pair in pairs]
     return (
         round(statistics.median(pair.agents for pair in pairs)),

@@ -25,33 +25,30 @@ _SAMPLE = 200
 
 
 class AgentLoad(Protocol):
-    """Load that is played identically against every arm of a pair."""
+    """Load that every arm of a comparison receives identically."""
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
         """Return the number of agents whose largest contexts fit into the KV memory."""
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play a number of agents at once against an arm; the seed determines the sessions."""
+        """Run a number of agents at once against an arm; the seed determines their sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLoad:
-    """Load of drawn sessions, played by `AgentPlayer`."""
+    """Load of randomly drawn sessions, which `AgentPlayer` sends."""
 
     draw: Draw
     tenants: int = 1
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
-        """Return how many agents fit, estimated from a sample."""
         return agents_that_fit(kv_tokens, self.draw(_SAMPLE, random.Random(seed)))
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play every agent's session to its end."""
         player = AgentPlayer(
             arm.targets,
             config.model.name,
-            # Arms share servers, so a play must not find another play's prompts in the prefix
-            # cache.
+            # The seed keeps runs on shared servers from hitting each other's cached prefixes.
             f"{seed.replace(' ', '-')}-{arm.name}",
             is_ours=arm.is_ours,
             has_priorities=arm.has_priorities,
@@ -99,7 +96,7 @@ class AiperfLoad:
         return kv_tokens * len(contexts) / sum(contexts)
 
     async def play(self, arm: AgentArm, config: AppConfig, agents: int, seed: str) -> Play:
-        """Play the load by running aiperf once for each tenant."""
+        """Run aiperf once for each tenant."""
         tokenizer = materialise_model(config.model.path, config.model.cache_dir)
         self._plays += 1
         name = f"{self._plays}-{arm.name}"

@@ -39,7 +39,7 @@ class TurnSample:
     """Prompt tokens that the engine found in its prefix cache, from the answer's usage."""
     output_tokens: Tokens
     replica: str = ""
-    """Replica or server that answered the call."""
+    """Name of the replica or server that answered the call."""
     queued_s: Seconds = 0.0
     """Time the call waited in this service's queue, from the answer's headers (seconds)."""
     ran_s: Seconds = 0.0
@@ -53,16 +53,16 @@ class TurnSample:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Result of one play of sessions against one arm."""
+    """Result of sending one set of sessions to one arm."""
 
     completion_s: Mapping[str, Seconds]
-    """Time from arrival to the last answer, by session; failed sessions are absent."""
+    """Time from a session's arrival to its last answer, by session; failed sessions are absent."""
     turns: tuple[TurnSample, ...]
     errors: tuple[str, ...]
     cpu_s: Mapping[str, Seconds] = field(default_factory=dict)
     """CPU time that the arm used, by the role of the process."""
     preemptions: int | None = None
-    """Sequences that the arm's engines preempted, by their own count; None: not read."""
+    """Number of sequences that the arm's engines preempted; None if it was not read."""
 
     @property
     def elapsed_s(self) -> Seconds:
@@ -85,7 +85,7 @@ class Play:
         """Number of turns answered by another replica than the session's previous turn."""
         last: dict[str, str] = {}
         moved = 0
-        # in the order of the answers, which is each session's turn order: its turns never overlap
+        # Turns of one session never overlap, so the order of answers is the order of turns
         for turn in self.turns:
             moved += last.setdefault(turn.session, turn.replica) != turn.replica
             last[turn.session] = turn.replica
@@ -93,7 +93,7 @@ class Play:
 
 
 class AgentPlayer:
-    """Player of sessions against one arm.
+    """Sends the calls of agent sessions to one arm.
 
     The tokens of a play follow from its name: another play's are others, so that nothing of it is
     in a cache. A prompt repeats the very tokens of the last prompt and of the answer to it; where
@@ -130,7 +130,7 @@ class AgentPlayer:
         self._errors: list[str] = []
 
     async def play(self, sessions: Sequence[AgentSession]) -> Play:
-        """Play all sessions to their ends; a session that fails does not stop the others."""
+        """Run all sessions to their ends even if some of them fail."""
         order = sorted(range(len(sessions)), key=lambda i: sessions[i].arrived_at_s)
         places = {sessions[i].name: k for k, i in enumerate(order)}
 
@@ -155,7 +155,7 @@ class AgentPlayer:
         )
 
     async def _play_session(self, session: AgentSession, place: int, clock: LoadClock) -> Seconds:
-        """Play one session; `place`, its position by arrival, chooses its server and priority."""
+        """Run one session; its position by arrival (`place`) chooses its server and priority."""
         target = self._targets[place % len(self._targets)]
         own = random.Random(f"{self._name} {session.name}")
         context = _random_tokens(random.Random(self._name), session.common_tokens)
@@ -231,8 +231,7 @@ class AgentPlayer:
     async def _post(
         self, target: Target, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Reply:
-        # Each call opens a connection: servers close connections that idle for as long as a tool
-        # runs.
+        # Servers close idle connections while a tool runs, so each call opens its own.
         async with target.open() as connection:
             reply = await connection.post(path, json.dumps(body).encode(), headers)
         if reply.status != 200:
@@ -241,7 +240,6 @@ class AgentPlayer:
 
 
 def tenant_name(number: int) -> str:
-    """Return the name of a tenant in every load."""
     return f"tenant-{number}"
 
 

@@ -15,17 +15,17 @@ from scripts.bench.statistics import percentile, spread
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Plays of one load by all arms, one after the other."""
+    """Results of one load on all arms, which are called one after the other."""
 
     load: str
     repeat: int
     agents: int
     plays: dict[str, Play]
-    """Plays, by the name of the arm."""
+    """Result of each arm, by the arm's name."""
 
 
 def figures(play: Play) -> dict[str, float]:
-    """Return the figures of a play; completion times cover only sessions that ended."""
+    """Return the figures of one run; completion times cover only sessions that ended."""
     ended = list(play.completion_s.values())
     latencies = [turn.latency_s for turn in play.turns]
     return {
@@ -146,7 +146,7 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
 
 
 def hops_table(pairs: Sequence[Pair]) -> str:
-    """Return a table of where a turn's time goes: medians over repeats of each play's mean turn.
+    """Return a table of where a turn's time goes (queue, replica, other), as medians over repeats.
 
     The column `rest` is the time outside queue and replica: HTTP, the ingress and its token count,
     delivery of lease and payload, and the way back.
@@ -179,7 +179,6 @@ def hops_table(pairs: Sequence[Pair]) -> str:
 
 
 def _hops(play: Play) -> tuple[float, ...]:
-    """Return the columns of `hops_table` for one play."""
     turns, count = play.turns, len(play.turns)
     whole = statistics.fmean(turn.latency_s for turn in turns)
     queued = statistics.fmean(turn.queued_s for turn in turns)
@@ -212,7 +211,6 @@ def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def write_turns(file: Path, pairs: Sequence[Pair]) -> None:
-    """Write every measured turn to a CSV file."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["load", "repeat", "arm", *(field.name for field in fields(TurnSample))])

@@ -19,22 +19,24 @@ PLAN = (
 )
 """Loads, each with the number of concurrent agents."""
 CACHING, WORKING_SET = "caching", "working set"
-"""Sets of targets; those of the working set are for the KV memory of two CPU engines."""
+"""Sets of targets; those of the working set hold only for the KV memory of two CPU engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Figure of a play that has targets."""
+    """Figure of a benchmark run for which targets exist."""
 
     name: str
     read: Callable[[Play], float]
     limit: str
-    """Format of a limit."""
+    """Format string with which a limit is printed."""
     is_upper: bool
-    """Whether values must not exceed the limit; otherwise they must reach it."""
+    """Whether the limit is an upper bound; otherwise it is a lower bound."""
     digits: int
     compare: Callable[[Sequence[float], Sequence[float]], list[float]] | None = paired_ratios
-    """Compares this service's values with the baseline's; None: the values themselves count."""
+    """Function that compares this service's values with the baseline's; None if no baseline is
+    used.
+    """
     baseline: str = PINNED.name
 
 
@@ -59,7 +61,7 @@ PREEMPTED_MORE = Measure(
 
 @dataclass(frozen=True, slots=True)
 class AgentTarget:
-    """Limit for the median of a figure over the pairs of a load."""
+    """Limit for the median of a figure over all repeats of a load."""
 
     group: str
     load: str
@@ -67,7 +69,7 @@ class AgentTarget:
     measure: Measure
     limit: float
     limit_on_gpu: float | None = None
-    """Limit on a GPU; None: the same."""
+    """Limit for runs on a GPU; None if it is the same as on the CPU."""
 
 
 TARGETS = (
@@ -132,7 +134,6 @@ def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
 
 
 def label(name: str, agents: int) -> str:
-    """Return the name of a load with a number of concurrent agents."""
     return f"{name} of {agents}"
 
 

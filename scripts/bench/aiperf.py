@@ -51,7 +51,6 @@ class AiperfPlan:
     longest_gap_s: Seconds
     seed: int
     tokenizer: str
-    """Directory of the model, which contains the tokenizer."""
 
 
 def scaled_traces(source: Path, factor: float, directory: Path) -> dict[str, TraceFacts]:
@@ -167,7 +166,7 @@ def run_aiperf(
 
 
 def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceFacts]) -> Play:
-    """Return the run that the records of aiperf exports describe, one export for each tenant.
+    """Return one run's measurements from the files that aiperf exports, one file for each tenant.
 
     A session has ended when its last recorded turn is answered; the calls of its sub-agents belong
     to it. The calls with which aiperf warms up the lanes are excluded.

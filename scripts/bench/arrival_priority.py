@@ -10,13 +10,13 @@ from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from scripts.bench.agents_player import SESSION_HEADER
 
 PRIORITY_HEADER, BY_ARRIVAL = "X-Session-Priority", "by-arrival"
-"""Header of the calls that get a priority, and its value; all other calls pass unchanged."""
+"""Request header and value that ask for a priority by arrival; other calls pass unchanged."""
 PARENT_HEADER = "X-Dynamo-Parent-Session-ID"
 """Header by which aiperf names the session of an agent that called this session's sub-agent."""
 
 
 class ArrivalPriority:
-    """ASGI middleware that numbers sessions as their first calls arrive.
+    """ASGI middleware that gives calls of earlier sessions a higher priority.
 
     A sub-agent has the priority of the agent that called it.
     """

@@ -53,7 +53,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class BodiesTaken:
-    """Cost of mixed large bodies at an ingress."""
+    """Memory and latency of an ingress that receives many large request bodies."""
 
     bodies: int
     sent_mb: float
@@ -78,7 +78,6 @@ class _ImmediateAnswers(Attempts):
         self._max_model_len = max_model_len
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
-        """Return an empty answer to a body that fits the context."""
         assert body.size is not None
         output_bound(body, body.size.longest_tokens, self._max_model_len)
         return 200, {"content-type": "application/json"}, b"{}"
@@ -91,12 +90,11 @@ class _AnsweringGateway(Gateway):
         super().__init__(*parts)
         self.attempts = _ImmediateAnswers(self.max_model_len)
 
-    async def check_served(self, path: str) -> None:
-        """Accept every path."""
+    async def check_served(self, path: str) -> None: ...
 
 
 class _MemorySampler:
-    """Samples in a thread the process's memory above its value at the start."""
+    """Thread that samples this process's memory above its starting value."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -108,7 +106,6 @@ class _MemorySampler:
         self._watcher.start()
 
     def now_mb(self) -> float:
-        """Return the current memory above the start, in MB."""
         return float((self._process.memory_info().rss - self._begin) / 2**20)
 
     def _sample_repeatedly(self) -> None:
@@ -116,7 +113,6 @@ class _MemorySampler:
             self.peak_mb = max(self.peak_mb, self.now_mb())
 
     def end(self) -> None:
-        """Stop the sampling thread."""
         self._ended.set()
         self._watcher.join()
 

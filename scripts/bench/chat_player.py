@@ -28,19 +28,18 @@ Message = dict[str, str]
 
 @dataclass(slots=True)
 class Placed:
-    """Counts of calls by the correctness of the service's assignment to applications."""
+    """Numbers of calls that the service assigned to the right and to the wrong application."""
 
     calls: int = 0
     following: int = 0
     repeating: int = 0
     """Number of calls that repeat the conversation of an earlier call."""
     right: int = 0
-    """Number of repeating calls that were assigned to the application of that earlier call."""
+    """Number of repeating calls assigned to the same application as the call that they repeat."""
     wrong: int = 0
-    """Number of calls assigned to another application's calls."""
+    """Number of calls assigned to an application that they do not belong to."""
 
     def add(self, other: "Placed") -> None:
-        """Add the counts of another play."""
         self.calls += other.calls
         self.following += other.following
         self.repeating += other.repeating
@@ -60,7 +59,7 @@ class PlayedChats:
 
 @dataclass(slots=True)
 class _Message:
-    """Messages of a call, and its answer."""
+    """One answered call: the messages sent and the answer."""
 
     messages: list[Message]
     answer: str
@@ -143,7 +142,7 @@ class ChatPlayer:
         body = {
             "model": self._model,
             "messages": agent.messages(inference),
-            # The fake engine generates all of them; to the service the number is an upper limit.
+            # The fake engine always generates this number of tokens.
             "max_tokens": inference.output_tokens,
         }
         planned = agent.planned
@@ -189,7 +188,7 @@ class _RunningChat:
 
     planned: WorkloadApplication
     play: str
-    """Name of the run."""
+    """Name of the benchmark run."""
     said: dict[InferenceId, _Message] = field(default_factory=dict)
     by_id: dict[InferenceId, WorkloadInference] = field(init=False)
 

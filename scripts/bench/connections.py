@@ -38,7 +38,6 @@ class WaitingCallers:
 
     @property
     def lost(self) -> int:
-        """Number of callers without an answer."""
         return self.callers - self.answers.get("200", 0)
 
 

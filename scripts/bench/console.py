@@ -29,20 +29,20 @@ _TOOL_S = (0.5, 6.0)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """CPU time of the scheduler in one window, as a part of one core."""
+    """CPU time of the scheduler in one measuring window, as a fraction of one core."""
 
     applications: int
     running: int
     waiting: int
     events_per_s: float
     unwatched: float
-    """CPU time of the whole scheduler in the window without viewers."""
+    """CPU time of the whole scheduler while the console has no viewers, as a fraction of a core."""
     watched: float
     console: float
-    """CPU time of recording changes and making frames, in the window with viewers."""
+    """CPU time of recording changes and making console frames while viewers watch."""
     frames_per_s: float
     frame_bytes: int
-    """Mean size of an operator's frame with the changes of a second."""
+    """Mean size of the frame that an operator's console receives each second, in bytes."""
     whole_bytes: int
 
 
@@ -79,7 +79,7 @@ class _Load:
             self.report(index)
 
     def apply(self, event: ev.Event) -> None:
-        """Handle an event as the scheduler does, and start what the core grants."""
+        """Pass an event to the core, and start the inferences that it grants."""
         driver = self.service.term.driver
         handle, granted = driver.core.handle, list[Action]()
 
@@ -105,14 +105,13 @@ class _Load:
                 )
 
     def submit(self, application_id: ApplicationId) -> None:
-        """Submit the next call of an application."""
         self.calls += 1
         name = f"call-{self.calls}"
         prompt = self.random.randint(*_PROMPTS)
         self.apply(ev.InferenceSubmitted(name, application_id, name, "i0", prompt, 300, 2_000))
 
     def report(self, index: int) -> None:
-        """Let a replica report its leases, and pull for work."""
+        """Let a replica report its leases and ask for more work."""
         progress, finished = [], []
         running, now = self.running[index], self.service.term.driver.now()
         for lease_id, one in list(running.items()):
@@ -143,7 +142,7 @@ class _Load:
                 self.tools.append((at, name))
 
     async def run(self, seconds: Seconds) -> None:
-        """Let the replicas report in turn for a time."""
+        """Let the replicas report one after another for a time."""
         loop = asyncio.get_running_loop()
         until, due_at, index = loop.time() + seconds, loop.time(), 0
         while loop.time() < until:
@@ -157,14 +156,14 @@ class _Load:
 
 @dataclass(slots=True)
 class _ViewerCosts:
-    """Frames that the viewers of a window got, and the time to make them."""
+    """Console frames that viewers received, and the CPU time spent on making them."""
 
     frames: int = 0
     sizes: list[int] = field(default_factory=list)
     cpu_s: Seconds = 0.0
 
     def time_observer(self, service: SchedulerService) -> None:
-        """Count the CPU time of the recording from now on."""
+        """From now on, measure the CPU time of recording the core's changes for the console."""
         driver = service.term.driver
         observer = driver.observer
         assert observer is not None
@@ -180,7 +179,7 @@ class _ViewerCosts:
 async def measure(
     applications: int, replicas: int, tenants: int, window_s: Seconds, repeats: int
 ) -> list[Reading]:
-    """Return a reading for each pair of windows, one with viewers and one without.
+    """Return one reading for each pair of windows, without and with console viewers.
 
     Args:
         applications: Number of live applications.
@@ -231,7 +230,7 @@ async def measure(
 async def _run_window(
     load: _Load, seconds: Seconds, viewers: Sequence[ClientId | None], told: _ViewerCosts
 ) -> float:
-    """Run the load for a time with these viewers; return the CPU time as a part of a core."""
+    """Run the load with these console viewers; return the CPU time as a fraction of a core."""
     watching = [asyncio.create_task(_request_frames(load.service, one, told)) for one in viewers]
     began_at, cpu_s = time.perf_counter(), time.process_time()
     await load.run(seconds)

@@ -17,21 +17,21 @@ from justitia_ray.lab.core_load import ARRIVAL, GRANT, SUBMIT, WAITING_EACH, Cor
 from scripts.bench.statistics import percentile
 
 _SEATS = 20
-"""Grants in a batch: about as many as a replica gets in one pull."""
+"""Number of inferences granted at once, about as many as a replica gets in one pull."""
 _INPUT_PRICE, _OUTPUT_PRICE = 1.0, 2.0
 _OUTPUT_TOKENS = 110
 _LAST_GRANT = 0.1
 
 
 class LinearScan:
-    """Virtual token counters without a heap; a request is its number of prompt tokens."""
+    """Virtual Token Counter scheduler that scans all clients instead of keeping a heap."""
 
     def __init__(self) -> None:
         self.counters: dict[str, float] = {}
         self._waiting: dict[str, deque[int]] = {}
 
     def add(self, client: str, counter: float, prompt_tokens: Iterable[int]) -> None:
-        """Add a client without lifting its counter: a scan for each client would take minutes."""
+        """Add a client without lifting its token counter, which would scan all clients."""
         self.counters[client] = counter
         self._waiting[client] = deque(prompt_tokens)
 
@@ -72,12 +72,12 @@ class LinearScan:
 
 
 class LinearLoad:
-    """Steady load like `core_load`: ten requests wait per client; it leaves at 1 grant in 10."""
+    """Steady load on `LinearScan` in which ten requests of every client wait."""
 
     def __init__(
         self, clients: int, seed: int, clock_ns: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        """Make a full queue of `clients` clients; `clock_ns` times its operations."""
+        """Queue ten requests for each of `clients` clients; `clock_ns` times every operation."""
         self._clock_ns = clock_ns
         self.queue = LinearScan()
         self.timings = {kind: Timings() for kind in (ARRIVAL, SUBMIT, GRANT)}
@@ -145,12 +145,13 @@ class Plan:
     repeats: int
     """Number of timed windows for each policy and size."""
     steps: int
-    """Number of pulls of a full replica in a window."""
+    """Number of times in a window that a full replica asks for work."""
     completions: int
-    """Number of pulls of a one-seat replica after each pull of a full one."""
+    """Number of pulls by a replica with one free seat after each pull by a full replica."""
     warm_up_steps: int
     memory_applications: int
-    """Live applications at which the memory of the policy with a target is measured."""
+    """Number of live applications at which memory is measured for the policy with a memory target.
+    """
     clock: str = "wall"
     """Name of the clock that times the events, a key of `CLOCKS`."""
 
@@ -190,10 +191,10 @@ class Cell:
     policy: str
     applications: int
     windows: dict[str, list[Figures]] = field(default_factory=dict)
-    """Figures by kind of event, one for each repeat."""
+    """Timings by kind of event, one for each repeat."""
 
     def add(self, timings: Mapping[str, Timings]) -> None:
-        """Add a window; kinds without events in it are left out."""
+        """Add a timed window; kinds of events that did not occur in it are left out."""
         for kind, timed in timings.items():
             if timed.elapsed_ns:
                 self.windows.setdefault(kind, []).append(figures(timed))

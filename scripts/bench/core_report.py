@@ -79,7 +79,6 @@ def table(cells: Sequence[Cell]) -> str:
 
 
 def memory_table(found: Sequence[Memory]) -> str:
-    """Return a table of the bytes of each policy."""
     lines = [
         f"{'bytes':14}{'applications':>13}{'an inference':>14}{'an application':>16}"
         f"{'all, for each inference, after a window':>41}"
@@ -141,7 +140,6 @@ def verdicts(cells: Sequence[Cell], memory: Sequence[Memory]) -> list[Verdict]:
 def document(
     cells: Sequence[Cell], memory: Sequence[Memory], judged: Sequence[Verdict]
 ) -> Mapping[str, Any]:
-    """Return all results as a JSON object."""
     return {
         "waiting_inferences_each": WAITING_EACH,
         "unit": "microseconds a decision",

@@ -31,7 +31,6 @@ class PolicyRun:
 
     @property
     def failed(self) -> int:
-        """Number of failed applications."""
         return sum(record.outcome == "failed" for record in self.records)
 
     def records_of_class(self, application_class: str | None) -> list[ApplicationRecord]:
@@ -80,7 +79,7 @@ def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
     ended_at = [record.arrived_at_s for record in run.records]
 
     def share_until(instant: Seconds) -> None:
-        """Serve the open applications in equal shares until `instant`, departure by departure."""
+        """Serve the open applications in equal shares until `instant`."""
         nonlocal now
         while active := [(s.finish, int(name)) for name, s in clock.sessions().items() if s.active]:
             finish, index = min(active)
@@ -206,7 +205,6 @@ def completion_ratios(ours: PolicyRun, other: PolicyRun) -> Mapping[str, float]:
 
 
 def classes_of(records: Sequence[ApplicationRecord]) -> list[str]:
-    """Return the classes of the records in alphabetical order."""
     return sorted({record.application_class for record in records})
 
 
@@ -223,7 +221,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 _OUTPUT_TOKENS = 120
 _NARROW = 10
-"""Sequences in a small batch: about as many as fit into a replica with the load's prompts."""
+"""Number of sequences in a small batch, about as many as fit into a replica."""
 _WIDE = 40
 _ROUNDS = 3
 
@@ -238,7 +236,6 @@ class Headroom:
     wide_tokens_per_s: float
 
     def sentence(self) -> str:
-        """Return one sentence that describes the headroom."""
         factor = self.wide_tokens_per_s / self.narrow_tokens_per_s
         return (
             f"{self.narrow_sequences} sequences, about as many as fit at this load's lengths, make"

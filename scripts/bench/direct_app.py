@@ -146,21 +146,11 @@ class DirectReplica(EngineReplica):
     """Replica that runs every call it receives without a lease."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Start the engine.
-
-        Args:
-            config: `AppConfig` as a dict.
-        """
         self._config = AppConfig.parse(config)
         self._engine = await build_engine(self._config)
         self._capacity = await self._engine.start()
 
     def check_health(self) -> None:
-        """Check the engine's health.
-
-        Raises:
-            EngineError: If it is dead.
-        """
         self._engine.check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
@@ -168,7 +158,6 @@ class DirectReplica(EngineReplica):
         return {}
 
     async def __del__(self) -> None:
-        """Stop the engine."""
         await self._engine.stop()
 
     async def whole(self, path: str, body: bytes) -> Answer:
@@ -188,7 +177,7 @@ class DirectReplica(EngineReplica):
                 yield (item.status, dict(item.headers)) if isinstance(item, ResponseHead) else item
 
     async def _run_call(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
-        name = uuid.uuid4().hex  # stands for a lease id, by which the engine counts progress
+        name = uuid.uuid4().hex  # the engine counts progress by this id
         try:
             async with aclosing(
                 self._engine.call(EngineCall(name, 0, path, _HEADERS, body))
@@ -205,12 +194,6 @@ class DirectIngress(Ingress):
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], replicas: DeploymentHandle
     ) -> None:
-        """Load the token counter.
-
-        Args:
-            config: `AppConfig` as a dict.
-            replicas: Handle of the DirectReplica deployment.
-        """
         parsed = AppConfig.parse(config)
         self._counter = TokenCounter(load_prompt_counter(parsed))
         gateway = DirectGateway(parsed, DirectCalls(replicas), self._counter)
@@ -232,7 +215,7 @@ class DirectIngress(Ingress):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the baseline for the arguments of `justitia_ray.serve.app:build`.
+    """Return the baseline without a queue, for the arguments of `justitia_ray.serve.app:build`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.

@@ -73,11 +73,6 @@ class StepRow:
 
 
 async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -> list[StepRow]:
-    """Measure the whole grid on one idle server.
-
-    Raises:
-        CallFailed: If a call fails.
-    """
     probe = _Probe(target, model, random.Random(seed))
     await probe.time_prompts([probe.random_prompt(64)], 8)  # warm up: compilation on the first call
     rows: list[StepRow] = []
@@ -151,7 +146,6 @@ class _Probe:
 
 
 def write_steps(file: Path, rows: Sequence[StepRow]) -> None:
-    """Write every row as CSV."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(field.name for field in fields(StepRow))

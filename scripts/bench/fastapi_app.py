@@ -35,11 +35,9 @@ class EngineDeployment:
         self._engine = await start_engine(config)
 
     async def unary(self, body: bytes) -> bytes:
-        """Return the answer to a completion."""
         return b"".join([chunk async for chunk in self.stream(body)])
 
     async def stream(self, body: bytes) -> AsyncGenerator[bytes]:
-        """Yield the chunks of a completion."""
         call = EngineCall(uuid.uuid4().hex, 0, COMPLETIONS, {}, body)
         try:
             async with aclosing(self._engine.call(call)) as items:
@@ -50,7 +48,6 @@ class EngineDeployment:
             self._engine.release(call.lease_id)
 
     async def __del__(self) -> None:
-        """Stop the engine."""
         await self._engine.stop()
 
 
@@ -63,7 +60,6 @@ class FastApiFront:
 
     @app.post(COMPLETIONS)
     async def completions(self, request: Request) -> Response:
-        """Answer a completion, streamed or whole."""
         body = await request.body()
         if not (await request.json()).get("stream"):
             answer = await self._engines.unary.remote(body)
@@ -73,7 +69,7 @@ class FastApiFront:
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the FastAPI competitor for the arguments of `justitia_ray.serve.app:build`.
+    """Return the plain FastAPI application that is compared with `justitia_ray.serve.app:build`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.

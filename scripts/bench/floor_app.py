@@ -25,7 +25,6 @@ UNBOUNDED = 100_000
 
 
 async def start_engine(config: dict[str, Any]) -> Engine:
-    """Build and start the configured engine, and return it."""
     engine = await build_engine(AppConfig.parse(config))
     await engine.start()
     return engine
@@ -82,11 +81,6 @@ class EngineFront:
     """Serve deployment that answers HTTP with the engine in its own process."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Start the engine.
-
-        Args:
-            config: `AppConfig` as a dict.
-        """
         self._engine = await start_engine(config)
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
@@ -94,15 +88,9 @@ class EngineFront:
         return engine_app(self._engine)
 
     def check_health(self) -> None:
-        """Check the engine's health.
-
-        Raises:
-            EngineError: If it is dead.
-        """
         self._engine.check()
 
     async def __del__(self) -> None:
-        """Stop the engine."""
         await self._engine.stop()
 
 

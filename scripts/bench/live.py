@@ -20,18 +20,14 @@ MICE = ("KBQAV", "CC", "ALFWI")
 V-C).
 """
 LENGTH_SCALE = 1.0
-"""Factor on recorded lengths; prompts of DM are cut to the model's context of 2,048 tokens. At a
-third of the lengths, call overhead would cost these engines more than tokens, and memory would not
-be scarce.
-"""
+"""Factor on recorded lengths; shorter prompts would measure call overhead instead of tokens."""
 GAP_SCALE = 0.3
-"""Factor on tool times; at full length the last applications would wait only for their tools."""
+"""Factor on tool times. At their full length the last applications would only wait for tools."""
 SC_SAMPLES = 8
-"""Calls of an SC application, each a sampled answer; fewer than the paper's 40, because 13 of 100
-applications are SC.
-"""
+"""Number of sampled answers in an SC (self-consistency) application; the paper has 40."""
 MOST_FAN_OUT = 20
-"""Most calls in a stage; DM with its 40 scoring calls would otherwise take half of the time."""
+"""Largest number of calls in a stage; the 40 scoring calls of class DM would take half of the time.
+"""
 _CALIBRATION_SEED = 1000
 """Offset of the calibration's seed, so that the profile is fitted on other draws than it predicts.
 """
@@ -43,7 +39,7 @@ large application.
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of a run."""
+    """Number and classes of the applications in a live run, and when they arrive."""
 
     mix: Mapping[str, int]
     """Number of applications by class, equal for every seed."""
@@ -77,12 +73,12 @@ QUICK = Size(
 
 
 def nine_classes(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
-    """Draw the load of nine classes for one seed."""
+    """Draw a load of the papers' nine application classes for one seed."""
     return _draw_load(seed, size.mix, size.window_s, data_dir)
 
 
 def calibration(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
-    """Draw the load on which the profile is fitted and from which the predictor learns."""
+    """Draw the load on which the engine model is fitted and from which the predictor learns."""
     return nine_classes(seed + _CALIBRATION_SEED, size, data_dir)
 
 
@@ -96,7 +92,6 @@ class ElephantLoad:
     mouse_every_s: Seconds
 
     def document(self) -> dict[str, Any]:
-        """Return the parameters of the load as JSON."""
         return {
             "elephant": self.applications[0].application_class,
             "mice": len(self.applications) - 1,
@@ -173,11 +168,10 @@ class Plays:
     calibration: tuple[LiveRun, ...]
     """Runs on which the model is fitted: one load under each of `CALIBRATION_ARMS`."""
     calibration_elephant: LiveRun
-    """Calibration run with a large application among small ones: shorter calls, less concurrency.
-    """
+    """Calibration run with a large application among small ones, which make shorter calls."""
     history: tuple[Observation, ...]
-    """Observations for the predictor: from the first run for every class; with `--known` also from
-    the run before each seed's.
+    """Observations from which the predictor learns; with `--known` also from a run before each
+    seed's.
     """
     runs: dict[int, list[LiveRun]]
     """Runs by seed, in the order of execution."""
@@ -267,14 +261,13 @@ async def play_all(
 
 
 def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str]:
-    """Return a class for each application of a load, by its class and input."""
+    """Return a class of its own for each application, by (class, input) of the application."""
     return {
         (one.application_class, one.text): f"{one.application_class}.{one.number}" for one in load
     }
 
 
 def _class_suffix(load: str, arm: Arm) -> str:
-    """Return the suffix for the class names of a run."""
     return f".{load.replace(' ', '-')}.{arm.name}"
 
 

@@ -26,11 +26,9 @@ REPORT_INTERVAL_S: Seconds = 0.25
 _PACE_ROUNDS = 6
 _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
-"""Allowed slopes of completion time over iteration time; above 1 where inferences wait."""
+"""Smallest and largest plausible slope of completion time over iteration time, on log scales."""
 _ANSWER_SHARE = 0.5
-"""Share of the overhead outside lease and queue that falls on the answer; the other part precedes
-the queue. A call's recorded times do not separate the two.
-"""
+"""Assumed share of a call's unrecorded overhead that falls on the answer; the rest comes before."""
 _UNDISTURBED = 0.1
 """Share of calls assumed to have met no other call in the front end."""
 _MOST_FRONT_END_S: Seconds = 0.2
@@ -57,7 +55,7 @@ class LiveModel:
     """Engine profile with the times that hold while every engine is busy."""
     replicas: int
     call_latency_s: Seconds
-    """Seconds of a call outside queue, front end, engine and `dispatch_s`."""
+    """Seconds that a call spends outside queue, front end, dispatch and engine."""
     dispatch_s: Seconds
     """Seconds between the grant of a lease and the prompt's arrival in the engine."""
     front_end_s: Seconds
@@ -66,16 +64,13 @@ class LiveModel:
     """Seconds for which a call blocks all engines on its arrival, and again at its end."""
     fit: ResidenceFit
     pace: float
-    """Factor on the fitted times that makes the mean completion times of the fitted loads right on
-    average.
-    """
+    """Factor on all fitted times that makes simulated mean completion times right on average."""
     usual_reading_s: Seconds | None
-    """Typical speedometer reading during the runs of the fit, in seconds; None without a
-    speedometer.
+    """Typical reading of the speed test during the fitted runs, in seconds; None without the test.
     """
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
-        """Simulate a run under its policy.
+        """Simulate a live run under its own policy.
 
         Args:
             run: What came, how long it was, which costs the service predicted, and how fast the
@@ -189,7 +184,7 @@ def fit_model(
 
 
 def reading_s(run: LiveRun) -> Seconds | None:
-    """Return the speedometer reading of a run; None without one while an application was open.
+    """Return the mean speed reading of the machine while applications were open; None without one.
 
     The result is a geometric mean, weighted by the number of open applications.
     """

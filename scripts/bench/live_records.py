@@ -114,7 +114,6 @@ class Recorder:
         return self._transport.stream(method, path, headers, body)
 
     async def aclose(self) -> None:
-        """Close the transport."""
         await self._transport.aclose()
 
     async def _record_opening(
@@ -196,7 +195,7 @@ class PlayedApplication:
 
     @property
     def known_class(self) -> str:
-        """Class under which the service was to know the application, without the suffix."""
+        """Planned class of the application, without the suffix of the run."""
         recorded = self.recorded
         return self.record.application_class if recorded is None else recorded.known_class
 
@@ -296,7 +295,7 @@ def _workload_application(one: PlayedApplication, latency_s: Seconds) -> Workloa
 
 
 def _predecessors(rows: Sequence[RecordedInference], number: int) -> list[int]:
-    """Return the inferences ended before one was submitted, without their own predecessors."""
+    """Return an inference's direct predecessors: those that ended before its submission."""
     at = rows[number].submitted_at_s
     ended = [i for i in range(number) if rows[i].finished_at_s <= at]
     latest_start = max((rows[i].submitted_at_s for i in ended), default=at)

@@ -38,7 +38,7 @@ Outcomes = Mapping[str, RunResult]
 
 @dataclass(frozen=True, slots=True)
 class SeedFigures:
-    """Figures of one load under every arm."""
+    """Figures of one seed's load under every arm."""
 
     seed: int
     live: dict[str, Summary]
@@ -46,13 +46,12 @@ class SeedFigures:
     classes: dict[str, dict[str, dict[str, float | int | None]]]
     """Applications, live mean and p90, and simulated mean, by class and arm."""
     machine: dict[str, dict[str, Any]]
-    """By arm: decisions, CPU time by role, seconds, failed applications, slowness of the machine,
-    and the result simulated without that slowness.
+    """State of the machine under each arm: CPU time by role, failed applications, slowness and
+    more.
     """
 
     @property
     def arms(self) -> list[str]:
-        """The arms, in alphabetical order."""
         return sorted(self.live)
 
     def error(self, arm: str) -> float | None:
@@ -67,7 +66,6 @@ class SeedFigures:
         return off_by(simulated, self.live[arm]["mean_jct_s"])
 
     def document(self) -> dict[str, Any]:
-        """Return the figures as JSON."""
         return {**asdict(self), "error": {arm: self.error(arm) for arm in self.arms}}
 
 
@@ -77,7 +75,6 @@ def off_by(simulated: float | None, live: float | None) -> float | None:
 
 
 def live_results(runs: Sequence[LiveRun]) -> dict[str, RunResult]:
-    """Return the rows of each arm's run, by arm."""
     return {
         run.arm.name: as_result(run.played, run.kv_utilization, run.preemptions) for run in runs
     }
@@ -89,7 +86,6 @@ def seed_figures(
     live: Outcomes,
     predictions: Mapping[str, Prediction],
 ) -> SeedFigures:
-    """Return the figures of one seed."""
     simulated = {arm: prediction.result for arm, prediction in predictions.items()}
     names = sorted({a.application_class for run in live.values() for a in run.applications})
     classes = {
@@ -169,7 +165,7 @@ def order_of(table: Mapping[str, Mapping[str, Any]], figure: str) -> list[str]:
 
 
 def seeds_table(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table over the seeds as text: median (minimum to maximum)."""
+    """Return a table of median (minimum to maximum) over all seeds, as text."""
     heads = (
         *("arm", "mean JCT s", "p90 JCT s", *(f"over {other}" for other in REFERENCES)),
         *("no later than vtc", "worst to vtc", "KV", "preempted", "decision p50/p99 µs"),
@@ -228,7 +224,7 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
 
 
 def control_in(arms: Iterable[str]) -> str | None:
-    """Return the name of the control arm, a repetition of `vtc`; None unless both were run."""
+    """Return the control arm's name (a repetition of `vtc`); None unless both arms were run."""
     return CONTROL.name if {VTC.name, CONTROL.name} <= set(arms) else None
 
 
@@ -264,7 +260,7 @@ def off_beyond_limit(
 
 
 def _without_control(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the arms of a table without the control, whose policy another arm has already."""
+    """Return the arms of a table without the control arm."""
     control = control_in(table)
     return [arm for arm in table if arm != control]
 
@@ -292,17 +288,6 @@ def _p90_s(rows: Sequence[ApplicationResult]) -> float | None:
 
 
 def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
-    """Return the figures of the large application's run under one arm.
-
-    Args:
-        live: The rows of the play, the elephant's first.
-        prediction: The simulator's word on it.
-
-    Returns:
-        Completion times in seconds, of the elephant, of the mice in the mean and of all in the
-        mean, live and simulated; `error`, how far the last is off as a share of the live one; lag
-        and bound as the scheduler exports them; how slow the machine was.
-    """
     elephant = live.applications[0].application_id
     lateness = live.lateness.get(elephant)
     measured, simulated = (_formatted_ratio(of, elephant) for of in (live, prediction.result))
@@ -317,7 +302,7 @@ def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
 
 
 def elephant_line(arm: str, found: dict[str, Any]) -> str:
-    """Return the figures of the large application under one arm as a sentence."""
+    """Return a sentence with the figures of the large application under one arm."""
     times = ", ".join(
         f"{what} {_formatted_s(found[name])} ({_formatted_s(found[f'simulated_{name}'])})"
         for what, name in (
@@ -349,12 +334,12 @@ def _formatted_s(value: Seconds | None) -> str:
 
 LIVE = "live.json"
 _Compared: TypeAlias = tuple[dict[str, RunResult], dict[str, Prediction]]
-"""By arm: the rows of each run, and the simulator's prediction of the run."""
+"""Rows of each run, and the simulator's prediction of the run, by arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Figures as written to files, and as needed for the tables."""
+    """Figures of a benchmark in the forms needed for files and for tables."""
 
     seeds: list[SeedFigures]
     table: dict[str, dict[str, Any]]
@@ -455,7 +440,6 @@ def write_all(
 
 
 def report(written: Written, model: LiveModel) -> str:
-    """Return the report that is printed at the end."""
     cost = model.engine.iteration
     elephants = written.elephant["arms"]
     missed = off_beyond_limit(written.table, elephants)
@@ -484,5 +468,5 @@ def report(written: Written, model: LiveModel) -> str:
 
 
 def _in_arm_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
-    """Return results in the order of `ARMS`, regardless of the order of execution."""
+    """Return results in the order of `ARMS`, not in the order in which the arms ran."""
     return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}

@@ -25,7 +25,7 @@ from scripts.bench.machine import Speedometer
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Policy with its options; hashable."""
+    """Scheduling policy with its options, as one variant of a benchmark."""
 
     name: str
     policy: str
@@ -33,17 +33,18 @@ class Arm:
 
 
 NOMINAL = Arm("justitia-nominal", "justitia", (("clock", "nominal"),))
-"""Arm with the paper's clock, which always advances at the rate of full engines."""
+"""Arm whose virtual clock always advances at the rate of full engines, as in the paper."""
 JUSTITIA = Arm("justitia", "justitia", (("clock", "served"),))
 GUARD = Arm(
     "justitia-guard",
     "justitia-guarded",
     (("backfill", 8), ("clock", "served"), ("guard_iterations", 300), ("order", "sgps")),
 )
-"""Arm with bounded delay: shortest first while no application ends much later than under VTC."""
+"""Arm `justitia-guarded`: shortest first while no application ends much later than under VTC."""
 FCFS, VTC, SRJF = Arm("fcfs", "fcfs"), Arm("vtc", "vtc"), Arm("srjf", "srjf")
 CONTROL = Arm("vtc-again", VTC.policy, VTC.options)
-"""Control arm: the policy of `VTC` again, whose distance from `VTC` is the measurement noise."""
+"""Control arm that repeats the policy of `VTC`; its distance from `VTC` is the measurement noise.
+"""
 ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), VTC, CONTROL, SRJF, NOMINAL, JUSTITIA, GUARD)
 
 
@@ -58,7 +59,7 @@ class Decisions:
 
     count: int
     p50_s: Seconds | None
-    """Upper bound of the median: durations are counted in steps of a quarter of their size."""
+    """Upper bound of the median duration in seconds."""
     p99_s: Seconds | None
     total_s: Seconds
 
@@ -89,13 +90,13 @@ def _percentile(counts: list[tuple[Seconds, int]], total: int, share: float) -> 
 
 
 Configure = Callable[[Arm], Awaitable[None]]
-"""Function that puts an arm's policy in force on the running service."""
+"""Function that switches the running service to the policy of an arm."""
 
 _POLL_S: Seconds = 0.25
 _IDLE_WITHIN_S: Seconds = 60.0
 _SAMPLES_A_CALL = 200
 TABLE_COPIED_S: Seconds = 11.0
-"""Seconds until the ingress has the predictor's new tables, which it copies every 10 s."""
+"""Seconds to wait for the ingress, which copies the predictor's tables every 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +122,6 @@ class LiveRun:
 
 
 class Session:
-    """Running service on which loads are run.
-
-    Args:
-        url: Where the service is.
-        configure: See `Configure`.
-        cpu_s: Returns the CPU time so far, by role; given the pid of the scheduler.
-        transport: Makes the way to the service, for tests; by default HTTP.
-        clock: Tells the time in seconds.
-    """
-
     def __init__(
         self,
         url: str,
@@ -148,7 +139,6 @@ class Session:
         self._calls = JsonCalls(self._transport)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._transport.aclose()
 
     async def play(
@@ -158,7 +148,7 @@ class Session:
         class_suffix: str = "",
         own_classes: Mapping[tuple[str, str], str] | None = None,
     ) -> LiveRun:
-        """Put an arm in force, run a load, and wait until the service is idle.
+        """Switch to an arm's policy, run a load, and wait until the service is idle.
 
         Args:
             arm: The policy.
@@ -227,11 +217,11 @@ class Session:
     async def _cancel_open_applications(
         self, left_open: Mapping[ApplicationId, str | None]
     ) -> None:
-        """Cancel applications whose close was not confirmed; they would stay open for minutes."""
+        """Cancel applications whose close was not confirmed, instead of waiting for their timeout."""
         for name, tenant in sorted(left_open.items()):
             headers = {} if tenant is None else {TENANT_HEADER: tenant}
             path = f"/v1/applications/{quote(name, safe='')}"
-            # the application may have ended although the answer to its close was lost
+            # The application may have ended even though the answer to its close was lost.
             with suppress(ResponseError):
                 await self._calls.call("DELETE", path, headers=headers)
 
@@ -253,7 +243,6 @@ class Session:
         )
 
     async def status(self) -> dict[str, Any]:
-        """Return the service's `/v1/status`."""
         answer = await self._transport.request("GET", "/v1/status", {})
         found: dict[str, Any] = json.loads(answer.body)
         return found

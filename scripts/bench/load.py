@@ -61,7 +61,6 @@ class HttpConnection:
         await self._close_connection()
 
     async def get(self, path: str) -> Reply:
-        """Send a GET and return its answer; raises the errors of `post`."""
         return await self._send_request(b"GET", path, b"", {})
 
     async def post(
@@ -168,7 +167,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Completion call to send."""
+    """One completion call to send."""
 
     body: bytes
     stream: bool
@@ -177,10 +176,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Times and sizes of one call."""
-
     ttft_s: Seconds
-    """Seconds from sending to the first byte of the body; a unary call's body comes at once."""
+    """Seconds from sending the call to the first byte of its answer."""
     latency_s: Seconds
     ended_at: Seconds
     output_tokens: Tokens
@@ -203,7 +200,6 @@ class Target:
 
     @property
     def completions(self) -> str:
-        """Path of the application's completions."""
         return f"{self.route_prefix}/v1/completions"
 
 

@@ -31,7 +31,6 @@ def machine(packages: Sequence[str] = ()) -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """Return the processor's name."""
     information = Path("/proc/cpuinfo")
     if information.exists():
         for line in information.read_text(encoding="utf-8").splitlines():
@@ -136,7 +135,7 @@ _SEED = 1
 
 
 class Speedometer:
-    """Thread that measures the machine's speed inside the block.
+    """Background thread that measures the machine's speed while its `with` block runs.
 
     Args:
         clock: Tells the instants of readings, in seconds.

@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Cost of a case at the scheduler."""
+    """Memory and time that one case costs the scheduler."""
 
     applications: int
     waiting: int
@@ -55,13 +55,11 @@ class Taken:
     """Bytes per waiting inference, or per application if no inference waits."""
     redis_mb: float
     submission_us: float
-    """Mean time of a submission in a batch, in µs."""
+    """Mean time per submission when submissions are sent in batches, in µs."""
     change_gap_s: float
-    """Longest gap of the event loop while settings change, in seconds: everything is reordered and
-    saved. Decisions due in that time are delayed by as much.
-    """
+    """Longest pause of the event loop while settings change, in seconds."""
     restart_s: float
-    """Seconds until another scheduler has loaded the state and become leader."""
+    """Seconds until a second scheduler has loaded the stored state and become leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class TakenAtIngress:
 
 
 class _LoopGaps:
-    """Longest time that the event loop ran without turning, in CPU time of its thread.
+    """Longest pause of the event loop, in CPU time of its thread.
 
     Wall-clock time would include the load of other processes on the machine.
     """
@@ -91,18 +89,17 @@ class _LoopGaps:
 
 
 class _DirectCalls:
-    """Scheduler service with the interface that a queue client calls."""
+    """Direct calls of a queue client to a scheduler in the same process."""
 
     def __init__(self, service: SchedulerService) -> None:
         self._service = service
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the service and return its answer."""
         return await getattr(self._service, method)(*arguments)
 
 
 async def measure_scheduler(case: Case, directory: Path) -> Taken:
-    """Measure a scheduler that has the applications and inferences of a case.
+    """Measure the scheduler's cost for the applications and inferences of a case.
 
     Args:
         case: How much.
@@ -161,7 +158,7 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
 
 
 async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
-    """Measure a queue client with the inferences of a case, without the scheduler's own memory.
+    """Measure the cost of a case at an ingress's queue client, without the scheduler's memory.
 
     Args:
         case: How much.
@@ -175,7 +172,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
     )
     await service.term.begin()
     await service.configure({})
-    # submit before the client does, so that the client's own submissions are known
+    # The client must find its own submissions known at the scheduler, so submit here first.
     await _submit_all(service, case)
     client = QueueClient(
         _DirectCalls(service), _raise_unexpected, _nothing, max(1, case.waiting), 0.0
@@ -220,7 +217,7 @@ def _scheduler_config(directory: Path, case: Case) -> AppConfig:
 def _draw_applications(
     case: Case, ingress_id: str
 ) -> list[tuple[ApplicationArrived, list[InferenceSubmitted]]]:
-    """Return each application and its inferences, with ids as long as those of real ingresses."""
+    """Return applications with their inferences; ids are as long as those of real ingresses."""
     numbers = iter(range(1, 2 + case.applications + 2 * case.waiting))
     load = []
     for i in range(case.applications):
@@ -280,8 +277,7 @@ def _resident_bytes_of_children() -> int:
     return sum(int(child.memory_info().rss) for child in children)
 
 
-async def _nothing() -> None:
-    """Do nothing, because no other scheduler takes over."""
+async def _nothing() -> None: ...
 
 
 def _raise_unexpected(what: Any) -> None:

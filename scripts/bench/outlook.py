@@ -25,24 +25,24 @@ HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("5 to 20 s", 5.0, 20.0),
     ("more than 20 s", 20.0, float("inf")),
 )
-"""Bins of the reported figures by the expectation's p50: (name, lower bound, upper bound)."""
+"""Bins of the report, by how far ahead the start is expected: (name, lower, upper bound)."""
 _ASKS_AFTER_S: Seconds = 0.02
-"""Seconds from a call to its first query; its application must be known by then."""
+"""Seconds from a call to its first status query, when its application is known."""
 _ASKS_AGAIN_S: Seconds = 0.25
 _LATER = 1.5
-"""Factor between the waiting times at two successive queries of a call."""
+"""Factor by which a waiting call's time grows between two status queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Engine that is short of one resource, and calls that keep the resource short."""
+    """Test case: an engine short of memory or of seats, and calls that keep it short."""
 
     name: str
     about: str
     fake: Mapping[str, float]
     """Settings of the fake engine."""
     gap_s: Seconds
-    """Mean time between two arrivals, about what the engine needs for one call."""
+    """Mean time between two arrivals, about what the engine needs for one call, in seconds."""
 
 
 MEMORY = Cell(
@@ -63,7 +63,7 @@ CELLS = {cell.name: cell for cell in (MEMORY, SEATS)}
 async def play(
     http: httpx.AsyncClient, model: str, cell: Cell, calls: int, seed: int, prefix: str = ""
 ) -> list[Told]:
-    """Send calls, query their expected starts while they wait, and return both in order.
+    """Send calls, query their expected starts while they wait, and return expected and true starts.
 
     Args:
         http: A client of the application.
@@ -117,7 +117,7 @@ async def play(
 async def _query_expected_starts(
     http: httpx.AsyncClient, name: str, answering: "asyncio.Task[httpx.Response]"
 ) -> AsyncIterator[tuple[Seconds, Quantiles]]:
-    """Yield (seconds that a call has waited, its expected start) by the scheduler's clock.
+    """Yield (seconds that a call has waited, its expected start by the scheduler's clock).
 
     The scheduler's clock excludes the network time of the query.
     """
@@ -129,7 +129,7 @@ async def _query_expected_starts(
         answer = await http.get(f"/v1/applications/{name}")
         if answer.status_code != 200:
             pause_s = _ASKS_AGAIN_S
-            continue  # the application is not known yet, or has ended
+            continue  # The scheduler does not know the application yet, or it has ended.
         view = answer.json()
         expected, waited_s = view["outlook"]["expected_start_s"], view["age_s"]
         if expected is None:
@@ -140,7 +140,7 @@ async def _query_expected_starts(
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """Scores of the expectations, beside scores of the last hour's waiting times."""
+    """Errors of the expected starts, beside errors of a baseline: the last hour's waiting times."""
 
     name: str
     own: Score
@@ -148,11 +148,10 @@ class ScoreRow:
 
     @property
     def pinball_ratio(self) -> float:
-        """Pinball loss relative to that of the last hour's waiting times."""
+        """Pinball loss of the expected starts, divided by that of the last hour's waiting times."""
         return self.own.pinball_s / self.by_hour.pinball_s if self.by_hour.pinball_s else 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures as JSON."""
         return {
             "name": self.name,
             **self.own._asdict(),

@@ -12,7 +12,6 @@ from scripts.bench.machine import machine
 
 
 def print_machine(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Print and return the release's version, the machine and the versions of these packages."""
     about = machine(packages)
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
     return about

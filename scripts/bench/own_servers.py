@@ -30,7 +30,7 @@ _POLL_S: Seconds = 0.2
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """Running server: its port, and the role of each of its processes by process id."""
+    """Port of a running server, and the role of each of its processes by process id."""
 
     port: int
     roles: Mapping[int, str]
@@ -199,7 +199,7 @@ def _running_process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for left in started:  # a detached scheduler and its Redis outlive the cluster
+            for left in started:  # A detached scheduler and its Redis outlive the cluster.
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
 

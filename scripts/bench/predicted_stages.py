@@ -17,14 +17,14 @@ from justitia_ray.sim.suites.recorded import load_runs
 from justitia_ray.sim.workload import WorkloadInference
 
 TRAINED_SHARE = 0.8
-"""Share of a class's runs on which the table is trained; the others are predicted."""
+"""Share of a class's runs on which the stage table is trained; the others are predicted."""
 
 Run = tuple[WorkloadInference, ...]
 
 
 @dataclass(slots=True)
 class StageErrors:
-    """Errors of one class over all splits, beside those of the class mean or most common answer."""
+    """Prediction errors of one class over all splits, beside those of a simple baseline."""
 
     application_class: str
     lengths: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class StageErrors:
     """|predicted − true| seconds of each gap."""
     gaps_of_class: list[float] = field(default_factory=list)
     turns: list[bool] = field(default_factory=list)
-    """For each stage reached, whether the table's prediction that another follows was correct."""
+    """Whether the table predicted correctly that another stage follows, for each stage reached."""
     turns_of_class: list[bool] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ def measure_stages(
 
 
 def add_errors(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run]) -> None:
-    """Add the errors of a table trained on some runs and tested on others."""
+    """Train a stage table on some runs, and add its errors on other runs."""
     table, name = StageTable(), errors.application_class
     for run in learned:
         table.observe_stages(name, _served_inferences(run))
@@ -72,7 +72,7 @@ def add_errors(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[R
     known_gaps = [gap_s for run in learned for _, gap_s in stages_of(run)[:-1]]
     mean_gap_s = fmean(known_gaps) if known_gaps else 0.0
     goes_on = [len(stages_of(run)) - 1 for run in learned]
-    usually = sum(goes_on) >= len(learned)  # whether most stages have a successor
+    usually = sum(goes_on) >= len(learned)  # the baseline predicts what most stages do
     for run in held_out:
         stages = stages_of(run)
         for at, (calls, gap_s) in enumerate(stages):

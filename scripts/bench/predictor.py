@@ -28,19 +28,20 @@ from scripts.bench.statistics import Verdict
 SEVEN = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
 """Classes whose recorded runs can be matched to inputs; the target is a mean over them."""
 APART = "CG"
-"""Class with a heavy tail, because its retries are unpredictable."""
+"""Class whose costs have a heavy tail because its retries are unpredictable."""
 OURS = "mlp"
 S3, BASELINE = "s3", "median"
-"""Kinds of trials without a model per class: S3 with one model for all, and the median cost."""
+"""Names of trials without a model per class: S3 (one model for all classes), and the class median.
+"""
 BATCH = 16
 CURVE = (5, 10, 20, 50, 100)
 """Numbers of training samples in the learning curve."""
 WINDOW = 20
-"""Number of applications over which the drift run's errors are averaged."""
+"""Number of applications over which the errors of the drift test are averaged."""
 _TRAINING = 100
 _SMALL_SHARE = 0.8
 _PHASE = 100
-"""Number of applications before, and again after, the switch of the drift run."""
+"""Number of applications before and after the switch of inputs in the drift test."""
 
 Data = Mapping[str, Sequence[Sample]]
 """Samples by class."""
@@ -48,12 +49,12 @@ Data = Mapping[str, Sequence[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A model tested on applications outside its training set."""
+    """Result of testing one cost model on applications that it was not trained on."""
 
     application_class: str
     kind: str
     number: int
-    """Number of the random training set."""
+    """Index of the random training set."""
     trained_on: int
     mean_error: float
     median_error: float
@@ -81,21 +82,20 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Errors for a class whose applications are replaced by another class's half-way."""
+    """Errors of the predictor on a class whose applications change half-way."""
 
     before: float
-    """Mean relative error of the last WINDOW applications before the switch."""
+    """Mean relative error of the last `WINDOW` applications before the change."""
     at: float
-    """Mean relative error of the first WINDOW applications after the switch."""
+    """Mean relative error of the first `WINDOW` applications after the change."""
     after: float
-    """Mean relative error of the last WINDOW applications of the run."""
+    """Mean relative error of the last `WINDOW` applications of the whole test."""
     frozen: float
-    """Mean relative error of the last WINDOW applications with a model not trained since the
-    switch.
+    """Mean relative error at the end of the test of a model that was not trained after the change.
     """
     trainings: int
     noticed_after: int | None
-    """Applications from the switch to the drift alarm; None without an alarm."""
+    """Number of applications from the change to the drift alarm; None without an alarm."""
 
 
 def training_set(
@@ -115,7 +115,7 @@ def training_set(
 def measure_errors(
     data: Data, kinds: Sequence[str], sets: int, seed: int, say: Callable[[str], None]
 ) -> tuple[list[Trial], dict[tuple[str, str], TrainedModel]]:
-    """Return trials, and the models of the last set.
+    """Return the trials of all training sets, and the models of the last set.
 
     There is a trial for each class, kind and training set, and one with the class median.
     """
@@ -170,7 +170,7 @@ def measure_curve(
 def measure_latency(
     data: Data, models: Mapping[tuple[str, str], TrainedModel], kind: str
 ) -> Latency:
-    """Return the time of a prediction, including features."""
+    """Return the time of a prediction from text, including the computation of its features."""
     by_class = {}
     batched: list[Seconds] = []
     for name, samples in data.items():
@@ -194,7 +194,7 @@ def measure_latency(
 
 
 def measure_drift(first: Sequence[Sample], then: Sequence[Sample], kind: str, seed: int) -> Drift:
-    """Measure how a switch of inputs and costs affects the learning predictor.
+    """Measure how a change of inputs and costs affects the learning predictor.
 
     Args:
         first: Applications of the class until half-way.
@@ -279,9 +279,9 @@ def _run_trial(
 MOST_ERROR = 0.35
 MOST_MS = 0.5
 MOST_OFF = 0.05
-"""Largest deviation of the share of tests between p10 and p90 from its nominal value."""
+"""Largest allowed deviation of the share of tests between p10 and p90 from 80 %."""
 LEAST_TESTS = 25
-"""Fewest tests on which the share between p10 and p90 is judged for a single class."""
+"""Smallest number of tests for which the share between p10 and p90 is judged by class."""
 MOST_TRAIN_S = 10.0
 PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a V100"
 """Results of the paper for comparison (Justitia v1, Table II)."""
@@ -289,7 +289,7 @@ PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a
 
 @dataclass(frozen=True, slots=True)
 class OverSeven:
-    """Mean of a figure over the seven classes: mean, minimum and maximum over training sets."""
+    """Figure averaged over the seven classes: mean, minimum and maximum over training sets."""
 
     mean: float
     low: float
@@ -375,7 +375,6 @@ def share_within_bounds(trials: Sequence[Trial]) -> float:
 
 
 def latency_table(latencies: Sequence[Latency]) -> str:
-    """Return a table of milliseconds per prediction by kind."""
     rows = [["kind", "p50", "p99", f"each of {BATCH}", "slowest class", "p50"]]
     rows += [
         [
@@ -403,7 +402,6 @@ def curve_table(curve: Mapping[int, Sequence[Trial]]) -> str:
 
 
 def drift_line(name: str, drift: Drift) -> str:
-    """Return the result of the drift run as a sentence."""
     noticed = (
         f"noticed after {drift.noticed_after}"
         if drift.noticed_after is not None
@@ -417,7 +415,6 @@ def drift_line(name: str, drift: Drift) -> str:
 
 
 def verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> list[Verdict]:
-    """Return a verdict for each target."""
     error = over_seven(trials, OURS, "mean_error").mean
     names = list(dict.fromkeys(trial.application_class for trial in trials))
     worse = [

@@ -10,7 +10,7 @@ from scripts.bench.load import Target
 
 _METRIC = "vllm:num_preemptions_total"
 _PULLS_WITHIN_S: Seconds = 5.0
-"""Time within which running replicas report; one that an update has ended reports no more."""
+"""Seconds within which a running replica reports; replicas ended by an update never report."""
 _POLL_S: Seconds = 0.1
 
 
@@ -28,7 +28,7 @@ async def read_server_preemptions(server: Target) -> int:
 
 
 async def read_service_preemptions(service: Target) -> int:
-    """Return the preemptions of a service's engines from its status, once each has reported again.
+    """Return the preemptions of a service's engines once every replica has reported again.
 
     Raises:
         JustitiaError: If the service does not answer.

@@ -34,11 +34,6 @@ class FakeLLMEngine:
         self._engine = await start_engine(self._config)
 
     async def check_health(self) -> None:
-        """Check the engine's health.
-
-        Raises:
-            EngineError: If it is dead.
-        """
         self._engine.check()
 
     async def completions(
@@ -67,7 +62,6 @@ class FakeLLMServer(LLMServer):  # type: ignore[misc]  # Ray's classes have no t
 
     @classmethod
     def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
-        """Return the options of the engine deployment."""
         return {"num_replicas": 1, "max_ongoing_requests": UNBOUNDED, "name": "Replica"}
 
 

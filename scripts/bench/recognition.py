@@ -17,14 +17,12 @@ from justitia_ray.units import Seconds
 
 ORACLE = "oracle"
 MIXES = {"paper": "paper", "recorded": "recorded", "agents": "ALFWI=22,FV=22,KBQAV=5,CC=5"}
-"""Mixes of classes by name: in the first two, the paper's, one application in four is an agent that
-resends the whole conversation; in the last, four in five are.
-"""
+"""Mixes of classes by name; in `agents` four in five applications resend the whole conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Policy, unit that its scheduler treats as an application, and method of cost prediction."""
+    """Simulated combination: policy, unit that counts as an application, and cost prediction."""
 
     recognised: str = APPLICATION
     prediction: str = ORACLE
@@ -40,7 +38,7 @@ OTHERS = (Way(policy="vtc"), Way(policy="srjf"))
 
 
 def ways(predictions: Sequence[str] = (ORACLE, LEARNED)) -> tuple[Way, ...]:
-    """Return all simulated combinations for these predictions; the reference is first."""
+    """Return all simulated combinations for these predictions, with the reference first."""
     found = [Way(recognised, prediction) for prediction in predictions for recognised in WAYS]
     return tuple(dict.fromkeys((REFERENCE, *found, *OTHERS)))
 
@@ -57,7 +55,7 @@ class Times:
 
 
 def times_of(completed: Sequence[tuple[str, Seconds]]) -> Times:
-    """Return the figures of (class, completion time) pairs, of which there is at least one."""
+    """Return the completion-time figures of at least one (class, completion time) pair."""
     jcts = [jct_s for _, jct_s in completed]
     p90_s = percentile(jcts, 90)
     assert p90_s is not None
@@ -77,7 +75,7 @@ class SimulatedLoad:
     mix: str
     density: float
     times: dict[str, list[Times]] = field(default_factory=dict)
-    """Completion times by the name of the combination."""
+    """Completion times of the runs, by the name of the combination."""
     tallies: list[dict[str, RecognitionCounts]] = field(default_factory=list)
 
 

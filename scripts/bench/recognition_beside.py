@@ -30,10 +30,10 @@ _IDLE_S: Seconds = 600.0
 
 
 class Timeline:
-    """Calls of one application, each after the one before."""
+    """Begin and end times of an application's consecutive calls."""
 
     def __init__(self, calls: Sequence[tuple[Seconds, Seconds, bool]]) -> None:
-        """Make a timeline of calls: (begin, end, whether the call ends a turn)."""
+        """Build a timeline from calls (begin, end, whether the call ends a turn)."""
         self._begins = [begin for begin, _, _ in calls]
         self._ends = [end for _, end, _ in calls]
         self.length_s = self._ends[-1]
@@ -67,7 +67,7 @@ class SideCallKind:
     """
 
     def trigger_times(self, timelines: Sequence[Timeline]) -> list[tuple[Timeline, Seconds]]:
-        """Return the events that trigger calls of this kind, each with its timeline."""
+        """Return (time, timeline) of each event that triggers a call of this kind."""
         return [(one, at) for one in timelines for at in one.moments[self.follows]]
 
 
@@ -81,9 +81,7 @@ KINDS = (
 )
 
 Rule = tuple[str, Seconds]
-"""Rule that assigns a call: `only` takes the only application with a call in flight within that
-time; `latest` takes the one with the most recent begin or end of a call within it.
-"""
+"""Rule that assigns a call to an application by the times of the application's other calls."""
 RULES: tuple[Rule, ...] = tuple(product(("only", "latest"), WITHIN_S))
 
 

@@ -37,7 +37,7 @@ _HARNESS = {
 
 
 class _LocalDirectory:
-    """Link to a directory in this process; the connection's cost is measured elsewhere."""
+    """Directory of conversations in this process, so that no connection is measured."""
 
     def __init__(self) -> None:
         self._directory = Directory()

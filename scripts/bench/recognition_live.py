@@ -26,9 +26,7 @@ PLAIN = Arm("plain")
 BY_CONVERSATION = Arm("conversation", rules=(*DEFAULT_RULES, CONVERSATION))
 HEADER = Arm("header")
 ARMS = (PLAIN, BY_CONVERSATION, HEADER)
-"""Arms: calls without headers and without recognition; without headers, with the recognition rule;
-with headers. Each arm has its own scheduler and predictor, which learns from its calls.
-"""
+"""Arms: without headers and recognition, with recognition, and with application headers."""
 
 SPEED = 6.0
 """Factor by which engine iterations and tool times are faster than in the paper."""
@@ -49,7 +47,7 @@ _POLL_S: Seconds = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LiveSize:
-    """Size of a live run."""
+    """Number of applications in a live run."""
 
     mix: Mapping[str, int]
     """Number of applications by class, equal for every seed."""
@@ -80,7 +78,7 @@ class LivePlays:
 
     times: dict[str, list[Times]] = field(default_factory=dict)
     placed: dict[str, Placed] = field(default_factory=dict)
-    """Correctness of the service's assignment of calls, by arm."""
+    """Numbers of calls assigned to the right and wrong application, by arm."""
     recognised: dict[str, dict[str, int]] = field(default_factory=dict)
     """Number of calls of each arm, by the rule by which the service recognised their applications.
     """
@@ -130,7 +128,7 @@ async def play_arms(
 
 
 async def _new_counts(application: str, before: Mapping[str, int], calls: int) -> Mapping[str, int]:
-    """Return the calls that a service counted since `before`, by rule; wait for the late export."""
+    """Return the number of calls by rule since `before`, after the service's late export."""
     for _ in range(round(_EXPORTED_WITHIN_S / _POLL_S)):
         now = await _current_counts(application)
         counted = {rule: count - before.get(rule, 0) for rule, count in now.items()}
@@ -143,7 +141,7 @@ async def _new_counts(application: str, before: Mapping[str, int], calls: int) -
 
 
 async def _current_counts(application: str) -> dict[str, int]:
-    """Return the calls that a service has counted, by rule, over all its ingresses."""
+    """Return the number of calls that all ingresses have counted, by rule."""
     found: dict[str, int] = {}
     async with httpx.AsyncClient() as http:
         for node in ray.nodes():

@@ -40,7 +40,6 @@ def live_tables(plays: LivePlays) -> str:
 
 
 def document(loads: Sequence[SimulatedLoad], plays: LivePlays | None) -> dict[str, Any]:
-    """Return all figures as JSON."""
     return {
         "simulated": [asdict(load) for load in loads],
         "live": None if plays is None else asdict(plays),
@@ -48,7 +47,7 @@ def document(loads: Sequence[SimulatedLoad], plays: LivePlays | None) -> dict[st
 
 
 def _times_table(times: Mapping[str, Sequence[Times]], reference: str) -> str:
-    """Return a table of medians (minimum to maximum) and median ratios to the reference."""
+    """Return a table of medians (minimum to maximum), with ratios to the reference."""
     rows = [["", *(text for head in _HEADS for text in (head, "ratio"))]]
     for name, plays in times.items():
         row = [name]

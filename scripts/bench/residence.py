@@ -37,7 +37,7 @@ _LEAST_ITERATION_S: Seconds = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class CallAtReplica:
-    """Answered call; its times are on one clock, in seconds."""
+    """Times of an answered call at its replica, in seconds on one clock."""
 
     replica: ReplicaId
     arrived_at_s: Seconds
@@ -48,7 +48,7 @@ class CallAtReplica:
 
 @dataclass(frozen=True, slots=True)
 class ResidenceFit:
-    """Fitted coefficients, and the error that remains."""
+    """Fitted costs of iterations and calls, and the remaining error."""
 
     cost: IterationCost
     call_latency_s: Seconds

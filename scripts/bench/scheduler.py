@@ -57,14 +57,14 @@ _MARK, _STOP = "mark", "stop"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Callers, processes and open applications of a load, and the length of its measurement."""
+    """Size of a scheduler load: callers, processes, idle applications and duration."""
 
     ingresses: int
     replicas: int
     callers: int
-    """Concurrent applications of one inference each that wait or run, over all ingresses."""
+    """Number of concurrent applications that wait or run, each with one inference."""
     standing: int
-    """Additional applications that are open and idle."""
+    """Number of additional open applications without inferences."""
     warm_up_s: Seconds
     window_s: Seconds
     durability: str
@@ -72,15 +72,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Figures of one window."""
+    """Figures of one measuring window of the scheduler."""
 
     inferences_per_s: float
     cpu_ms: float
     """CPU time of the scheduler per inference, in ms."""
     busy: float
-    """Share of one core that the scheduler used."""
+    """Fraction of one core that the scheduler used."""
     fakes_cpu_ms: tuple[float, float]
-    """CPU ms per inference of all ingresses, and of all replicas."""
+    """CPU ms per inference that the fake ingresses and the fake replicas used."""
     decision_p50_s: Seconds
     decision_p99_s: Seconds
     """99th percentile of wall-clock decision times, rounded up to a step of the histogram."""
@@ -94,12 +94,6 @@ class Reading:
 
 
 def measure(load: Load, profile: Path | None = None) -> Reading:
-    """Run a load and return the figures of its window.
-
-    Args:
-        load: The load.
-        profile: Where a profile of the scheduler in the window is written.
-    """
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scheduler-"))
         config = {
@@ -145,7 +139,7 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
 def _count_increases(
     before: Iterable[tuple[Seconds, int]], after: Iterable[tuple[Seconds, int]]
 ) -> list[tuple[Seconds, int]]:
-    """Return the increase of each count of decisions between two readings, by upper bound."""
+    """Return how much each count of decisions grew between two readings, by upper bound."""
     earlier = dict(before)
     return [(at_most_s, count - earlier.get(at_most_s, 0)) for at_most_s, count in after]
 
@@ -163,7 +157,7 @@ def _percentile(durations: Iterable[tuple[Seconds, int]], percent: float) -> Sec
 
 
 class _Process:
-    """Process of the benchmark, with a pipe to it."""
+    """Child process of the benchmark, with a pipe to it."""
 
     def __init__(self, run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -185,16 +179,10 @@ class _Process:
             self._process.join()
 
     def send_question(self, question: str) -> Any:
-        """Send a question to the process, and return the answer."""
         self._pipe.send(question)
         return self.receive()
 
     def receive(self) -> Any:
-        """Return the next message of the process.
-
-        Raises:
-            RuntimeError: If it ends, or takes too long.
-        """
         if not self._pipe.poll(_START_S):
             raise RuntimeError(f"no answer from {self._process.name} in {_START_S:g} s")
         try:
@@ -216,7 +204,7 @@ def _write_errors_to(log: str) -> None:
 async def _answer_questions(
     pipe: Connection, mark: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 ) -> None:
-    """Answer each question with this process's figures, until `_STOP`."""
+    """Answer each request of the benchmark with this process's figures, until `_STOP`."""
     while await asyncio.to_thread(pipe.recv) != _STOP:
         pipe.send({"cpu_s": time.process_time(), **await mark()})
 
@@ -294,14 +282,14 @@ async def _until_stopped(pipe: Connection, work: list[Coroutine[Any, Any, None]]
     await asyncio.wait([*tasks, answering], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():
-            task.result()  # a polling task ends only with an error
+            task.result()  # A polling task ends only with an error.
 
 
 class FakeIngress:
     """Ingress that keeps a fixed number of one-inference applications in the queue."""
 
     def __init__(self, link: Link, ingress_id: str, callers: int) -> None:
-        """Make an ingress that has submitted nothing.
+        """Make an ingress that has not submitted anything.
 
         Args:
             link: Connection to the scheduler.
@@ -318,7 +306,7 @@ class FakeIngress:
         self._callers = callers
 
     async def begin(self, standing: int) -> None:
-        """Read the scheduler's epoch, and open applications that stay idle."""
+        """Read the scheduler's epoch, and open the applications that stay idle."""
         mail: IngressMail = await self._link.call("submit_many", self._ingress_id, 0, 0, ())
         self._epoch = mail.epoch
         for first in range(0, standing, BATCH):
@@ -328,7 +316,7 @@ class FakeIngress:
             )
 
     async def run(self) -> None:
-        """Submit without end: a new application after each grant."""
+        """Submit a new application after each grant, until the task is cancelled."""
         for _ in range(self._callers):
             self._submit_next()
         await asyncio.gather(self._keep_submitting(), self._keep_polling())
@@ -379,7 +367,7 @@ class FakeIngress:
 
 
 class _InstantLeases(LeaseTable):
-    """Lease table that ends every lease at once, with all its tokens."""
+    """Lease table that ends every lease at once, as if all tokens had been generated."""
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
         for message in messages:
@@ -392,7 +380,7 @@ class _InstantLeases(LeaseTable):
 
 
 class _IdleEngine:
-    """Engine with only the attributes that pulls read."""
+    """Fake engine with only the attributes that a replica's pulls read."""
 
     def progress(self, lease_id: str) -> Progress:
         return Progress(PROMPT_TOKENS, OUTPUT_TOKENS)
@@ -403,8 +391,7 @@ class _IdleEngine:
     def preemptions(self) -> int:
         return 0
 
-    def check(self) -> None:
-        """Report a healthy engine."""
+    def check(self) -> None: ...
 
 
 def _make_puller(link: Link, replica_id: str) -> Puller:

@@ -19,20 +19,16 @@ from scripts.bench.vllm_client import run_vllm_bench
 
 @dataclass(slots=True)
 class Measured:
-    """All blocks by load and arm, one for each repeat, and the CPU time of idle arms."""
-
     blocks: dict[str, dict[str, list[Block]]] = field(default_factory=dict)
     burn: list[dict[Role, float]] = field(default_factory=list)
-    """CPU seconds per second that each role uses while there are no calls, one for each repeat."""
+    """CPU seconds per second that each role uses without calls, one value for each repeat."""
 
     def add_block(self, load: str, arm: str, block: Block) -> None:
-        """Append the block of one repeat."""
+        """Append the samples of one repeat."""
         self.blocks.setdefault(load, {}).setdefault(arm, []).append(block)
 
 
 class Bench:
-    """Runs the loads on every arm, repeat by repeat."""
-
     def __init__(
         self,
         loads: Sequence[Load],
@@ -43,7 +39,7 @@ class Bench:
         seed: int,
         say: Callable[[str], None],
     ) -> None:
-        """Prepare the loads; `run` sends the calls.
+        """Prepare the loads without sending calls.
 
         Args:
             loads: What to call.
@@ -89,7 +85,6 @@ class Bench:
                 await run_closed_loop(self._target_of(arm), calls, load.callers, load.pause_s, rng)
 
     async def _measure_burn(self) -> dict[Role, float]:
-        """Return the CPU time of all processes without calls, in seconds per second."""
         before, began_at = self._arms.read_cpu(), time.monotonic()
         await asyncio.sleep(self._burn_s)
         elapsed_s = time.monotonic() - began_at
@@ -101,7 +96,6 @@ class Bench:
     async def _run_load(
         self, load: Load, repeat: int, burn: Mapping[Role, float]
     ) -> dict[str, Block]:
-        """Return a block for each arm of a load."""
         arms = order_of(load.all_arms, repeat)
         if load.callers == 1 and not load.by_vllm:
             return await self._call_arms_in_turn(load, arms, repeat)
@@ -162,5 +156,5 @@ class Bench:
         return self._arms.targets[arm.name]
 
     def _repeat_rng(self, load: Load, repeat: int) -> random.Random:
-        """Return a generator with the same numbers for every arm of a repeat."""
+        """Return a random generator that is equal for all arms of one repeat."""
         return random.Random(f"{self._seed} {load.name} {repeat}")

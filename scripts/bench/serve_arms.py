@@ -29,9 +29,9 @@ from tests.harness.ray_code import repository_environment
 from tests.harness.token_issuer import running_issuer
 
 _DECLARED_CPUS = 64
-"""CPUs declared to Ray, which places by them; the arms declare more than the machine has."""
+"""Number of CPUs declared to Ray for placement, more than the machine has."""
 _AMPLE = 10**15
-"""Quota limit that no benchmark reaches."""
+"""Quota limit so high that no benchmark reaches it."""
 _SERVICE = "justitia_ray.serve.app:build"
 
 
@@ -43,17 +43,17 @@ class Arm:
     import_path: str | None = _SERVICE
     """Import path of a Serve application's builder; None if `server` runs the arm."""
     engines: str = "Replica"
-    """Name of the deployment that has the engines."""
+    """Name of the Serve deployment that runs the engines."""
     server: Callable[[AppConfig, int], AbstractContextManager[OwnServer]] | None = None
     chunk_interval_s: Seconds | None = None
     """Setting `replica.chunk_interval_s` of the arm; None keeps the Serve file's."""
     cache_fill_s: Seconds | None = None
     """Setting `replica.cache_fill_s` of the arm; None keeps the Serve file's."""
     iteration_s: Seconds | None = None
-    """Iteration time of the fake engine in place of the setting's, in seconds."""
+    """Iteration time of the fake engine in seconds; None keeps the file's setting."""
     metrics: bool = True
     vllm_args: tuple[tuple[str, VllmValue], ...] = ()
-    """Options of vLLM's engine in addition to the file's."""
+    """Additional engine options of vLLM."""
     engine_metrics: bool | None = None
     """Whether vLLM's own metrics are exported; None keeps the file's setting."""
     tracing_ratio: float | None = None
@@ -61,17 +61,18 @@ class Arm:
     credential: Literal["key", "token"] | None = None
     """Kind of credential sent with calls: API key or JSON Web Token; None if access is open."""
     rules: tuple[str, ...] = ()
-    """Recognition rules of applications, in place of the file's."""
+    """Recognition rules of applications; they replace those of the Serve file."""
     policy_options: tuple[tuple[str, float], ...] = ()
-    """Options of the policy, besides the file's."""
+    """Additional options of the scheduling policy."""
     holds_contexts: bool = False
     """Setting `engine.hold_contexts` of the arm."""
     host_kv_gib: float | None = None
     """Setting `engine.host_kv_gib` of the arm."""
     quotas: tuple[str, ...] = ()
-    """Units that every tenant's quota counts; the quota is never reached."""
+    """Quota units (such as tokens) that are counted for every tenant, without ever refusing a call.
+    """
     code: Path | None = None
-    """Worktree of another release of the project, which runs on its own cluster."""
+    """Directory of another release of the project, which runs on its own cluster."""
 
 
 JUSTITIA = Arm("justitia")
@@ -144,7 +145,7 @@ def arm_application(
 def arm_args(
     args: Mapping[str, Any], arm: Arm, fake: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return an application's arguments for an arm; `fake` as for `arm_application`."""
+    """Return the application arguments of an arm; `fake` replaces options of the fake engine."""
     changed: dict[str, Any] = copy.deepcopy(dict(args)) | {"metrics": {"enabled": arm.metrics}}
     if arm.chunk_interval_s is not None:
         changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
@@ -173,7 +174,7 @@ def arm_args(
 def guarded(
     applications: Iterable[dict[str, Any]], arms: Iterable[Arm], directory: Path
 ) -> Iterator[dict[str, str]]:
-    """Configure credentials and tracing of arms; yield each arm's credential by name.
+    """Set up credentials and tracing for the arms; yield each arm's credential by name.
 
     Args:
         applications: The arms' applications, whose arguments are changed.
@@ -206,7 +207,7 @@ def guarded(
 def scheduler_roles(
     port: int, arms: Iterable[Arm], credentials: Mapping[str, str] | None = None
 ) -> dict[int, Role]:
-    """Return the role of each scheduler actor by process id; process titles omit the arm."""
+    """Return (arm, role) of each scheduler actor by process id; its process title omits the arm."""
     roles = {}
     for arm in arms:
         if arm.import_path == _SERVICE:
@@ -225,18 +226,18 @@ class RunningArms:
     """The address of each running arm, and the CPU time that the arm has used."""
 
     config: AppConfig
-    """Settings of the application that the arms are variants of."""
+    """Settings of the application that all arms vary."""
     targets: dict[str, Target] = field(default_factory=dict)
     roles: dict[int, Role] = field(default_factory=dict)
-    """(arm, role) by process id, for processes whose titles do not show them."""
+    """(arm, role) by process id, for processes whose titles do not show the arm."""
 
     def add_server(self, arm: Arm, server: OwnServer, path: str) -> None:
-        """Add an arm that runs beside the cluster and answers at a path."""
+        """Register an arm that runs outside the Serve cluster."""
         self.targets[arm.name] = Target(server.port, path)
         self.roles |= {pid: (arm.name, role) for pid, role in server.roles.items()}
 
     def read_cpu(self) -> dict[Role, Seconds]:
-        """Return the CPU time so far, by arm and role; shared processes have no arm's name."""
+        """Return the CPU time used so far, by arm and role."""
         return cpu_by_role(os.getpid(), self.roles)
 
 
@@ -252,7 +253,7 @@ class BenchArms(LocalCluster):
         *,
         haproxy: bool = True,
     ) -> None:
-        """Read the file; entering the block starts the arms.
+        """Read the Serve file without starting any arm.
 
         Args:
             file: A Serve configuration file of this project.

@@ -34,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Figure of a block, and the way in which two arms are compared by it."""
+    """Figure that is computed from samples, with the way in which two arms are compared by it."""
 
     name: str
     of: Callable[[Block], float]

@@ -41,10 +41,7 @@ class Load:
     calls: int
     """Calls to each arm in each repeat."""
     pause_s: Seconds
-    """Seconds of pause before each call. With one caller the last call's work can finish; with
-    several it is an upper limit, drawn for each call to desynchronise them from the engine's
-    iterations.
-    """
+    """Seconds of pause before each call; with several callers an upper limit of random pauses."""
     arms: tuple[Arm, ...]
     baseline: Arm
     """Arm that the others are compared with."""
@@ -52,11 +49,10 @@ class Load:
     by_vllm: bool = False
     """Whether `vllm bench serve` sends the calls."""
     settle_s: Seconds = 0.0
-    """Seconds from the last call to the CPU reading; later work is attributed to no arm."""
+    """Seconds from the last call until the CPU time is read."""
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:
-        """The baseline and the arms."""
         return (self.baseline, *self.arms)
 
     def __str__(self) -> str:
@@ -67,25 +63,25 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Engine settings, and the loads to run on them."""
+    """Engine settings of a benchmark, with the loads that run on them."""
 
     name: str
     about: str
     file: Path
     replicas: int
     loads: Callable[..., tuple[Load, ...]]
-    """Function that returns the loads for `quick: bool`."""
+    """Function that returns the loads, given whether the run is quick."""
     fake: Mapping[str, Any] = field(default_factory=dict)
     """Options of the fake engine, in place of the file's."""
     warm_up_calls: int = 128
-    """Uncounted calls to each arm, with the largest load's number of callers."""
+    """Number of uncounted calls that warm up each arm."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of the cluster."""
+    """Environment variables of the Ray cluster."""
 
     def choose_loads(
         self, names: Sequence[str] | None, *, quick: bool, release: Arm | None = None
     ) -> tuple[Load, ...]:
-        """Return the loads for the named arms, each with its baseline.
+        """Return the loads that involve the named arms, each with its baseline arm.
 
         Args:
             names: Names of arms; None: all.
@@ -117,15 +113,10 @@ class Setting:
 
 
 def arms_of(loads: Sequence[Load]) -> tuple[Arm, ...]:
-    """Return every arm of these loads once."""
     return tuple(dict.fromkeys(arm for load in loads for arm in load.all_arms))
 
 
 def order_of(arms: Sequence[Arm], repeat: int) -> tuple[Arm, ...]:
-    """Return the arms in the order of a repeat.
-
-    Each order is followed by its reverse; after two repeats the order is rotated by one arm.
-    """
     turn = repeat // 2 % len(arms)
     order = (*arms[turn:], *arms[:turn])
     return order[::-1] if repeat % 2 else order
@@ -302,9 +293,7 @@ def gpu_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 _REPORT_S = 1.0
-"""Seconds between Ray's reports while the cost of metrics is measured. At the default of 10 s,
-Ray's agent would report one arm's calls while another arm is called.
-"""
+"""Seconds between Ray's metric reports; at the default of 10 s, arms would pay for each other."""
 _OFTEN = {"RAY_metrics_report_interval_ms": str(round(1e3 * _REPORT_S))}
 _SETTLE_S = 1.5 * _REPORT_S
 
@@ -349,7 +338,7 @@ def tracing_loads(*, quick: bool) -> tuple[Load, ...]:
             TRACING,
             Shape(False, (64, 64), (4, 4)),
             64,
-            4_096 if quick else 8_192,  # CPU times are read in steps of 10 ms per process
+            4_096 if quick else 8_192,  # CPU time of a process is read in steps of 10 ms.
             0.0,
             (_OBSERVED, _ALL_TRACED),
             _UNOBSERVED,

@@ -44,7 +44,7 @@ _ROLES = ("proxy", "ingress", "scheduler", "predictor", "replica", "engine", "ra
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Figure of one arm, compared with the same figure of another."""
+    """Figure of one arm, beside the same figure of another arm."""
 
     load: str
     figure: str
@@ -65,13 +65,12 @@ class Target:
     load: str
     figure: Figure
     bound: float
-    """Upper bound, or lower bound where larger is better."""
+    """Limit of the figure: an upper one, or a lower one where larger is better."""
     against: str | None = None
     """Arm to compare with; None if the bound applies to the figure itself."""
     arm: str = "justitia"
 
     def judge(self, measured: Measured) -> Verdict | None:
-        """Return the verdict; None if the arms were not measured."""
         blocks = measured.blocks.get(self.load, {})
         if self.arm not in blocks or (self.against is not None and self.against not in blocks):
             return None
@@ -92,7 +91,7 @@ class Target:
 
 
 def _targets_over_competitors(*rivals: str) -> tuple[Target, ...]:
-    """Return the targets relative to competitors: CPU per call and time to first token."""
+    """Return the targets against other servers: CPU time per call and time to first token."""
     return tuple(
         target
         for rival in rivals
@@ -159,7 +158,6 @@ def compare(measured: Measured, load: str, figure: Figure, arm: str, baseline: s
 
 
 def rows(measured: Measured, loads: Sequence[Load]) -> list[Row]:
-    """Return every comparison of the loads."""
     return [
         compare(measured, load.name, figure, arm.name, load.baseline.name)
         for load in loads
@@ -213,7 +211,6 @@ def idle_cpu_table(measured: Measured) -> str:
 def document(
     measured: Measured, found: Sequence[Row], judged: Sequence[Verdict]
 ) -> Mapping[str, Any]:
-    """Return comparisons, verdicts, idle CPU use and every sample as JSON."""
     return {
         "comparisons": [asdict(row) for row in found],
         "verdicts": [asdict(verdict) for verdict in judged],

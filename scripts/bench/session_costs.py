@@ -21,22 +21,22 @@ from justitia_ray.units import KvTokenTime, Tokens
 from scripts.bench.statistics import percentile
 
 TURNS = (2, 5, 10, 20, 40)
-"""Turns at whose submission costs are predicted; on arrival all sessions have the class's mean."""
+"""Turns at whose submission costs are predicted."""
 _CLASS = "agent"
 _LAST_STAGE = MAXIMUM_STAGES - 1
 
 
 @dataclass(slots=True)
 class SessionErrors:
-    """Errors on held-out sessions of one profile, over all splits."""
+    """Prediction errors on held-out sessions, over all splits."""
 
     profile: str
     u_errors: list[float] = field(default_factory=list)
-    """Error of the computed prompt tokens, relative to the prompt, of each turn after the first."""
+    """Error of the predicted number of computed prompt tokens, relative to the prompt, by turn."""
     ranks: dict[int, list[float]] = field(default_factory=dict)
-    """Rank correlation of predicted and true KV token-time, by turn, of each split."""
+    """Rank correlations of predicted and true KV token-time, by turn."""
     ranks_with_prefill: dict[int, list[float]] = field(default_factory=dict)
-    """Rank correlation of predicted and true cost including prefill, by turn, of each split."""
+    """Rank correlations of predicted and true cost including prefill, by turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Costs:
 def measure_sessions(
     sessions: Sequence[Session], profile: LongContextProfile, sets: int, seed: int
 ) -> SessionErrors:
-    """Predict held-out halves of the sessions in `sets` random splits."""
+    """Predict the costs of held-out halves of the sessions in `sets` random splits."""
     fit = fitting(sessions, profile)
     errors = SessionErrors(profile.name)
     for session in fit:
@@ -103,7 +103,7 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
     one, other = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
     try:
         return correlation(one, other)
-    except StatisticsError:  # fewer than two pairs, or all values of a side are equal
+    except StatisticsError:  # with fewer than two pairs the correlation is undefined
         return 0.0
 
 
@@ -144,7 +144,7 @@ def _costs(turns: Sequence[Turn], cost: PrefillCost) -> _Costs:
 
 
 def _learn(sessions: Sequence[Session], costs: dict[str, _Costs]) -> tuple[StageTable, float]:
-    """Return the stage table, and the ratio of prefill to KV token-time, after these sessions."""
+    """Return the stage table and the ratio of prefill to KV token-time learned from sessions."""
     table, kv, prefill = StageTable(), 0.0, 0.0
     for session in sessions:
         table.observe_stages(_CLASS, _stages(session.turns))
@@ -154,7 +154,7 @@ def _learn(sessions: Sequence[Session], costs: dict[str, _Costs]) -> tuple[Stage
 
 
 def _stages(turns: Sequence[Turn]) -> list[StageServed]:
-    """Return one stage per turn; the last stage that the table allows covers all further turns."""
+    """Return one stage per turn; the last stage of the table stands for all further turns."""
     groups = [[turn] for turn in turns[:_LAST_STAGE]]
     if len(turns) > _LAST_STAGE:
         groups.append(list(turns[_LAST_STAGE:]))

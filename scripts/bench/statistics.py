@@ -61,7 +61,7 @@ def paired_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]
 
 
 def steady(samples: Sequence[Sample], callers: int) -> tuple[tuple[Sample, ...], Seconds]:
-    """Return the calls that ended while all callers of a closed loop were active, and the time.
+    """Return the calls that ended while all callers were active, and the length of that period.
 
     The first `callers` ends, while the engines fill, and the last, while they run empty, are left
     out. A call counts when it ends.

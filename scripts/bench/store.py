@@ -31,24 +31,24 @@ _ROOM = 10**9
 
 @dataclass(slots=True)
 class StoreFigures:
-    """Seconds of the calls in one repeat, by kind of measurement."""
+    """Seconds of calls in one repeat, by kind of measurement."""
 
     mode: str
     open_alone: list[float] = field(default_factory=list)
-    """Times to open an application on an idle service, in seconds."""
+    """Seconds to open an application on an idle service."""
     open_together: list[float] = field(default_factory=list)
     """Seconds to open an application while all callers open theirs."""
     new_batch: list[float] = field(default_factory=list)
-    """Seconds from a batch of new one-inference applications to the last of their grants."""
+    """Seconds until all of a batch of new applications, each with one inference, are granted."""
     known_batch: list[float] = field(default_factory=list)
-    """Seconds of batches of inferences of an open application."""
+    """Seconds until a batch of inferences of an open application is granted."""
     openings_per_s: float = 0.0
     """Openings per second while all callers open applications."""
     saves: int = 0
 
 
 class StoreBench:
-    """Runs the measurements in every mode, in random order."""
+    """Runs the measurements with every durability mode of the store, in random order."""
 
     def __init__(self, server: EmbeddedRedis, live: int, calls: int, seed: int) -> None:
         self._server = server
@@ -58,7 +58,7 @@ class StoreBench:
         self._stores = itertools.count()
 
     async def repeat(self) -> list[StoreFigures]:
-        """Measure every mode once."""
+        """Measure every durability mode of the store once."""
         modes = list(MODES)
         self._lots.shuffle(modes)
         return [await self._measure_mode(mode) for mode in modes]
@@ -176,7 +176,7 @@ class _Service:
 
 
 def embedded_server(directory: Path) -> EmbeddedRedis:
-    """Return an embedded Redis for the benchmark, not started."""
+    """Return an embedded Redis server that is not started."""
     return EmbeddedRedis(directory)
 
 

@@ -11,11 +11,6 @@ _VERSIONS = {"aiperf": "0.13.0", "vllm-router": "0.1.17"}
 
 
 def tool_path(name: str) -> Path:
-    """Return the path of a program, which is installed on first use.
-
-    Raises:
-        JustitiaError: If it cannot be installed.
-    """
     version = _VERSIONS[name]
     home = _ROOT / "out" / "tools" / f"{name}-{version}"
     program = home / "bin" / name

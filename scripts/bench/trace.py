@@ -37,7 +37,7 @@ _CHECKS = frozenset(
         str(Path(simulation.__path__[0], "use_recorder.py")),
     }
 )
-"""Files that watch the service in a simulation: their calls are not a part of the inference."""
+"""Files that observe the service in a simulation; their calls are not counted."""
 _KV_TOKENS = 10_000
 _ENGINE = ("engine_model", "serve/engines")
 
@@ -55,7 +55,7 @@ class CallTrace:
 
     @property
     def service_functions(self) -> set[tuple[str, str]]:
-        """(file, name) of the functions, without lambdas, comprehensions and the engine's."""
+        """(file, name) of the called functions, without lambdas and those of the engine."""
         return {
             (file, name)
             for file, name in self.calls
@@ -153,7 +153,7 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
 
 @contextmanager
 def _recording_second_call(owner: type, method: str, trace: CallTrace) -> Iterator[None]:
-    """Record from begin to end of an asynchronous method's second call, with concurrent work."""
+    """Record the second call of an asynchronous method, including concurrent work."""
     original: Callable[..., Any] = getattr(owner, method)
     calls = 0
 

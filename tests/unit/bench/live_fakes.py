@@ -47,7 +47,7 @@ def played_application(
     predicted: float = 1000.0,
     error: str | None = None,
 ) -> PlayedApplication:
-    """Return an application that ends with the end of its last inference."""
+    """Return an application that ends at the end of its last inference."""
     planned = PlannedApplication(
         number,
         application_class,
