@@ -24,7 +24,7 @@ _BLOCK: Tokens = 64
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One inference of an agent session."""
+    """Inference of an agent session, with its lengths and the gap before it."""
 
     gap_s: Seconds
     """Time between the previous answer (or the session's arrival) and this call, in seconds."""

@@ -59,7 +59,7 @@ class PlayedChats:
 
 @dataclass(slots=True)
 class _Message:
-    """One answered call: the messages sent and the answer."""
+    """Answered call: the messages sent and the answer."""
 
     messages: list[Message]
     answer: str

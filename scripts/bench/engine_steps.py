@@ -74,7 +74,7 @@ class StepRow:
 
 async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -> list[StepRow]:
     probe = _Probe(target, model, random.Random(seed))
-    await probe.time_prompts([probe.random_prompt(64)], 8)  # warm up: compilation on the first call
+    await probe.time_prompts([probe.random_prompt(64)], 8)  # the first call compiles
     rows: list[StepRow] = []
     for repeat in range(grid.repeats):
         for tokens in grid.prompts:

@@ -49,7 +49,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class LiveModel:
-    """Model of several engines that share a machine with the processes that serve them."""
+    """Model of several engines that share a machine with the rest of the service."""
 
     engine: EngineProfile
     """Engine profile with the times that hold while every engine is busy."""

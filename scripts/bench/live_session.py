@@ -217,7 +217,7 @@ class Session:
     async def _cancel_open_applications(
         self, left_open: Mapping[ApplicationId, str | None]
     ) -> None:
-        """Cancel applications whose close was not confirmed, instead of waiting for their timeout."""
+        """Cancel applications whose close was not confirmed, before their timeout."""
         for name, tenant in sorted(left_open.items()):
             headers = {} if tenant is None else {TENANT_HEADER: tenant}
             path = f"/v1/applications/{quote(name, safe='')}"

@@ -152,7 +152,7 @@ class CallFailed(JustitiaError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Ranges of the sizes of calls; sizes are uniform within them."""
+    """Ranges from which the prompt and output sizes of calls are drawn uniformly."""
 
     stream: bool
     prompt_tokens: tuple[Tokens, Tokens]
@@ -167,7 +167,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One completion call to send."""
+    """Completion call to send, with its sizes."""
 
     body: bytes
     stream: bool

@@ -130,7 +130,7 @@ def _role_by_title(process: ProcessEntry, above: Role | None, known: Mapping[int
 INTERVAL_S: Seconds = 0.25
 """Seconds between two readings; each reading takes some milliseconds of one core."""
 _NUMBERS = 6_000
-"""Count of numbers to sort: sorting them uses branches, and more than the first-level cache."""
+"""Count of numbers to sort in the speed test; they exceed the first-level CPU cache."""
 _SEED = 1
 
 

@@ -161,7 +161,7 @@ class LiveService:
         """Policy, class and input of every opened application, in order."""
         self.samples: list[dict[str, Any]] = []
         self.leftover = 0
-        """Number of unfinished applications in the next status; each status lowers it."""
+        """Number of applications that the next status reports as unfinished."""
         self.ignores_policies = False
         self.fails = ""
         """Application class whose inferences fail."""
@@ -233,7 +233,6 @@ class LiveService:
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Raise NotImplementedError: agents do not stream."""
         raise NotImplementedError
 
     async def aclose(self) -> None:

@@ -87,7 +87,7 @@ def test_scaled_session_keeps_the_proportions_of_its_lengths() -> None:
 
 
 def test_prompt_repeats_the_answer_where_it_repeated_the_whole_prompt() -> None:
-    """Recorded reuse is between prompts, so the answer before wrongly counts as new."""
+    """Traces record reuse between prompts only, so the repeated answer must be added to it."""
     session = scaled_session(RECORDED, "s", 0.0, HALF)
 
     assert [0, 550, 320, 454] == [turn.kept_tokens for turn in session.turns]
@@ -189,7 +189,7 @@ class CompletionServer:
         self.ports: list[int] = []
         self.metric = b"vllm:num_preemptions_total"
         self.silent_s = 0.0
-        """Time since the last report of a replica, halved with each reading of the status."""
+        """Seconds since a replica's last report; each reading of the status halves them."""
         self._has_token_ids = has_token_ids
         self._fails_at = fails_at
 
@@ -219,11 +219,10 @@ class CompletionServer:
         writer.write(_answer_bytes(json.dumps(answer).encode(), status))
 
     def preemptions(self) -> int:
-        """Return the count of the engine: one for each completion."""
         return len(self.bodies)
 
     def _counts(self, path: str) -> bytes:
-        """Return the preemptions as the metrics of vLLM or as the status of the service."""
+        """Return the preemption count as vLLM's metrics or as this service's status."""
         if path == "/metrics":
             kinds = b"# TYPE vllm:num_preemptions_total counter\nvllm:num_preemptions_created 9.0\n"
             return kinds + self.metric + b'{engine="0"} %.1f\n' % self.preemptions()
@@ -394,7 +393,6 @@ def test_report_compares_arms_session_by_session() -> None:
 
 
 def test_report_splits_a_turn_into_queue_replica_and_transport() -> None:
-    """Of 4 s a turn spends 1 s in the queue and 2 s on the replica."""
     turns = tuple(
         TurnSample(name, turn, 4.0 * turn, 4.0 * turn + 4.0, 100, 60, 10, replica, 1.0, 2.0)
         for turn, replicas in enumerate(("ab", "bb", "ab"))
@@ -441,7 +439,7 @@ async def test_preemptions_of_a_play_are_those_that_the_engine_counts(arm: str) 
 
 @pytest.mark.asyncio
 async def test_service_is_asked_until_every_replica_has_reported_again() -> None:
-    """The status has the preemptions of the replicas' last reports."""
+    """The status shows preemptions only as of each replica's last report."""
     answers = CompletionServer()
     answers.silent_s = 1.0
     async with run_servers(answers) as (target,):
@@ -461,7 +459,6 @@ async def test_server_without_a_count_of_preemptions_is_an_error() -> None:
 
 
 def test_targets_are_compared_with_medians_of_the_pairs() -> None:
-    """Ratios of 1.0, 1.1 and 3 at 8 agents meet the target; a cached share 2 points lower fails."""
     cached = two_session_play(1.0, 1.0)
     pairs = []
     for repeat, factor in enumerate((1.0, 1.1, 3.0)):
@@ -482,8 +479,6 @@ def test_targets_are_compared_with_medians_of_the_pairs() -> None:
 
 
 def test_both_sets_of_targets_are_judged_at_every_number_of_agents() -> None:
-    """Ours takes 0.65 of the time of pinned, with 90 % cached and two preemptions less."""
-
     def play_of(seconds: float, preemptions: int) -> Play:
         turns = (TurnSample("s0", 0, 0.0, seconds, 100, 90, 10),)
         return Play({"s0": seconds}, turns, (), preemptions=preemptions)
@@ -526,7 +521,7 @@ def test_both_sets_of_targets_are_judged_at_every_number_of_agents() -> None:
 
 
 class RunningArms:
-    """Running arms of `AgentBench`, all answered by the same servers."""
+    """Fake running arms whose calls all go to the same servers."""
 
     def __init__(self, targets: list[Target]) -> None:
         self.kv_tokens = 3_000
@@ -542,7 +537,6 @@ class RunningArms:
 
 @pytest.mark.asyncio
 async def test_every_arm_plays_every_load_in_alternating_order(tmp_path: Path) -> None:
-    """From the second repeat on, the engine iterations are timed and written to a file."""
     steps = tmp_path / "steps.csv"
     arguments = ["--agents", "2", "3", "--repeats", "2", "--steps", str(steps), "--window-s", "0"]
     options = bench_agents.parse_arguments(arguments)
@@ -596,7 +590,7 @@ async def test_no_load_is_started_after_the_deadline() -> None:
 
 
 def test_documented_command_for_a_gpu_takes_ten_minutes() -> None:
-    """A play with three times what fits takes some 100 s, and may begin just before the budget."""
+    """A run at three times the memory takes 100 s and may begin just before the time limit."""
     page = Path(bench_agents.__file__).with_name("README.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`scripts/bench_agents (--engine gpu --load [^`]+)`", page)
     options = bench_agents.parse_arguments(shlex.split(command))

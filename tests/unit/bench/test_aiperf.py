@@ -50,7 +50,7 @@ def exported_record(
 
 
 def test_session_ends_with_the_answer_to_its_last_recorded_turn() -> None:
-    """Session t1 takes 9 s with the calls of its sub-agent; t2 starts but does not finish."""
+    """Calls of a sub-agent count for its session; an unfinished session has no completion time."""
     play = read_export(
         [
             exported_record("t1", 0, 1.0, 2.0),
@@ -92,7 +92,7 @@ def test_warm_up_calls_are_excluded_and_an_empty_run_is_an_error() -> None:
 
 
 def test_traces_are_scaled_in_whole_blocks(tmp_path: Path) -> None:
-    """From scale 1/32 to 1/4 a block of 2 tokens becomes a block of 16, with the same hashes."""
+    """A block of 2 tokens at scale 1/32 becomes one of 16 tokens at 1/4, with the same hash."""
     source, scaled = tmp_path / "source", tmp_path / "scaled"
     source.mkdir()
     scaled.mkdir()
@@ -157,7 +157,7 @@ async def play_with_aiperf(tmp_path: Path, arm: AgentArm, tenants: int, agents: 
 async def test_every_tenant_has_its_own_run_of_aiperf(
     tmp_path: Path, aiperf_runs: AiperfRuns
 ) -> None:
-    """The runs share nothing: neither sessions, nor salts, nor files."""
+    """Runs of two tenants share no sessions, cache salts or files."""
     ours = AgentArm("ours", (Target(1, ""),), is_ours=True)
     play = await play_with_aiperf(tmp_path, ours, tenants=3, agents=8)
     runs = sorted(aiperf_runs.runs, key=lambda run: run[4]["x-justitia-tenant"])
@@ -208,14 +208,13 @@ async def send_call(app: ArrivalPriority, pieces: list[bytes], **headers: str) -
     async def receive() -> Message:
         return messages.pop(0)
 
-    async def send(message: Message) -> None:
-        """Drop the answer."""
+    async def send(message: Message) -> None: ...
 
     await app({"type": "http", "headers": pairs}, receive, send)
 
 
 async def test_bare_servers_number_sessions_by_their_arrival() -> None:
-    """A sub-agent has the place of its agent; a call that asks for no priority is not changed."""
+    """A sub-agent has the priority of its agent; calls without the header are unchanged."""
     passed = PassedBodies()
     app = ArrivalPriority(passed)
     asked = {PRIORITY_HEADER: BY_ARRIVAL}

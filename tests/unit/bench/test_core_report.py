@@ -32,7 +32,6 @@ def test_p99_is_the_median_of_the_repeats(p99: list[float], met: bool) -> None:
 
 @pytest.mark.parametrize(("most", "met"), [(1.99, True), (2.1, False)])
 def test_growth_of_the_decision_time_is_compared_with_log_n(most: float, met: bool) -> None:
-    """From 100 to 10,000 applications log N doubles, which is a slope of log 2 / log 100."""
     judged = verdicts([benchmark_cell(100, 1.0, [1.0]), benchmark_cell(10_000, most, [9.0])], [])
     growth = [verdict.met for verdict in judged if "grows" in verdict.target]
 
@@ -46,7 +45,6 @@ def test_growth_of_the_decision_time_is_compared_with_log_n(most: float, met: bo
 def test_memory_is_measured_when_full_and_after_a_window(
     inference: float, churned: float, met: bool
 ) -> None:
-    """Entries that a window of events leaves behind count as well."""
     (judged,) = verdicts([], [memory_figures(inference, churned), memory_figures(9e9, 9e9, "vtc")])
 
     assert met is judged.met

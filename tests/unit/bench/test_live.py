@@ -53,7 +53,6 @@ def loop_time() -> Seconds:
 
 
 def live_session(service: LiveService) -> Session:
-    """Return a benchmark session on an in-memory service."""
     return Session(
         "http://nowhere",
         service.configure,
@@ -100,8 +99,6 @@ def whole_benchmark(data_dir: Path) -> tuple[LiveService, Plays]:
 
 
 def play_empty_load(service: LiveService, arm: Arm) -> Seconds:
-    """Run an empty load and return its duration."""
-
     async def time_empty_load() -> Seconds:
         began_at = loop_time()
         await live_session(service).play(arm, [])
@@ -251,7 +248,7 @@ def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
 def test_memory_and_cpu_time_of_a_run_are_differences(
     whole_benchmark: tuple[LiveService, Plays],
 ) -> None:
-    """The service's counters only grow."""
+    """The service's counters include earlier runs."""
     _, plays = whole_benchmark
 
     run = plays.runs[1][0]
@@ -264,7 +261,6 @@ def test_memory_and_cpu_time_of_a_run_are_differences(
 def test_report_reads_the_result_file(
     whole_benchmark: tuple[LiveService, Plays], tmp_path: Path
 ) -> None:
-    """Benchmark and report use the same format of `live.json`."""
     _, plays = whole_benchmark
     about = {"machine": {"cores": "2"}, "config": "some.yaml", "quick": True}
     written = write_all(tmp_path, plays, SIZE, about, lambda line: None)

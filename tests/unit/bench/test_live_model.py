@@ -37,7 +37,6 @@ ENGINE = replace(
 
 
 def mean_completion_time(result: RunResult) -> float:
-    """Return the mean completion time of the finished applications, in seconds."""
     return statistics.fmean(a.jct_s for a in result.applications if a.jct_s is not None)
 
 
@@ -86,10 +85,6 @@ def test_simulated_call_excludes_transport_from_its_time_on_the_replica() -> Non
 
 @pytest.mark.slow
 def test_simulation_includes_the_overhead_of_many_short_calls() -> None:
-    """Two policies on one load separate the cost of calls from that of tokens.
-
-    The fit is tested on another load.
-    """
     busy = {"dispatch_s": 0.02, "hold_up_s": 0.01}
     plays = [simulated_run(ENGINE, 30, 1, 0.02, arm=arm, **busy) for arm in (FCFS, SRJF)]
     model = fit_model(plays, (), START, 2)

@@ -49,7 +49,7 @@ def test_recorded_call_has_its_times_token_counts_and_prediction() -> None:
 
 @pytest.mark.parametrize("loses_closes", [False, True])
 def test_application_is_requested_under_its_tenant(loses_closes: bool) -> None:
-    """The service hides an application from other tenants, with its delay and its end."""
+    """The service hides an application from other tenants."""
     service = LiveService()
     service.loses_closes = loses_closes
 
@@ -96,7 +96,6 @@ def test_replayed_inference_waits_for_ended_inferences_and_tool_time() -> None:
 
 
 def test_inference_depends_only_on_the_stage_before() -> None:
-    """A third stage depends on the second, and by it on the first."""
     rows = [
         recorded_inference(0, 1),
         recorded_inference(1.5, 2),
@@ -109,7 +108,6 @@ def test_inference_depends_only_on_the_stage_before() -> None:
 
 
 def test_live_rows_have_the_format_of_result_files() -> None:
-    """A live run is then summarised like a simulated run."""
     failed = played_application(5, 0.5, [recorded_inference(1.0, 9.0)], error="broken")
     result = as_result([TWO_STAGES, failed], 0.75, 3)
 
@@ -126,7 +124,6 @@ def test_live_rows_have_the_format_of_result_files() -> None:
 
 
 def test_history_has_the_stages_that_the_service_would_have_learned() -> None:
-    """Expected stages raise the charges of an application, in service and simulator alike."""
     [observation] = as_history([TWO_STAGES])
 
     assert (

@@ -43,7 +43,7 @@ SEEDS = [
 
 
 def test_ratios_between_arms_are_paired_by_seed() -> None:
-    """Seeds differ more than arms do: a ratio of medians would compare different loads."""
+    """Seeds differ more than arms, so a ratio of medians would compare different loads."""
     row = over_seeds(SEEDS)["justitia"]
 
     assert {"median": pytest.approx(0.8), "low": 0.8, "high": 0.8} == row["mean_jct_over_vtc"]
@@ -52,7 +52,6 @@ def test_ratios_between_arms_are_paired_by_seed() -> None:
 
 
 def test_mean_completion_times_are_divided_by_that_of_justitia() -> None:
-    """Under `fcfs` 10 and 15 s are divided by the 8 s of `justitia` with the same seed."""
     table = over_seeds(SEEDS)
 
     over = {"median": 25 / 16, "low": 10 / 8, "high": 15 / 8}
@@ -66,7 +65,6 @@ def test_mean_completion_times_are_divided_by_that_of_justitia() -> None:
 
 
 def test_single_arm_has_no_ratios() -> None:
-    """With `--arms` the report may have no `fcfs`, and then only that column is missing."""
     seeds = [seed_with_two_applications(1, {VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)})]
     row = over_seeds(seeds)["justitia"]
 
@@ -84,7 +82,7 @@ def test_single_arm_has_no_ratios() -> None:
 CONTROLLED = [
     seed_with_two_applications(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0, 24.0)})
 ]
-"""Seed with a control arm: 6/4 and 15/16 of the completion times under `vtc`."""
+"""Seed with a control arm whose completion times are 6/4 and 15/16 of those under `vtc`."""
 
 
 def test_control_arm_is_compared_with_vtc() -> None:

@@ -86,7 +86,6 @@ async def test_connection_closed_by_an_answer_is_reopened() -> None:
 
 
 async def test_call_on_a_connection_closed_without_notice_fails() -> None:
-    """A connection that is closed without notice may have lost the call."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
     async with run_canned_server(plain_response(b"200 OK", body), closes=True) as (_, target):
@@ -111,7 +110,7 @@ async def test_call_on_a_connection_closed_without_notice_fails() -> None:
 async def test_incomplete_answer_fails_the_benchmark(
     shape: Shape, answer: bytes, says: str
 ) -> None:
-    """A failed call is fast: its time must never count as that of a successful call."""
+    """A failed call ends early, so its time must never count as that of a successful one."""
     calls = make_calls(shape, 1, random.Random(1), "m")
     async with run_canned_server(answer, closes=True) as (_, target):
         with pytest.raises(CallFailed, match=says):

@@ -37,7 +37,7 @@ def test_processes_of_a_cluster_are_identified_by_titles_and_parents() -> None:
 
 
 def test_process_table_is_read_for_any_command_name(tmp_path: Path) -> None:
-    """A command name like `) R 1` contains parentheses and blanks itself."""
+    """A command name such as `) R 1` contains parentheses and blanks."""
     entry = tmp_path / "42"
     entry.mkdir()
     (entry / "stat").write_text("42 (a) R 1) S 7 42 42 0 -1 0 0 0 0 0 250 150 0 0 20 0 1 0 0")

@@ -66,7 +66,6 @@ def test_class_with_an_implausible_spread_is_named(covered: float, tests: int, m
 
 
 def test_class_whose_empirical_quantiles_predict_better_is_named() -> None:
-    """A spread with the right share may still be worse than the quantiles of the class."""
     rows = [
         replace(t, pinball=1.1) if t.application_class == "CC" else t
         for t in create_trials(0.2, 0.4)
@@ -99,7 +98,6 @@ def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
 
 
 def test_deviations_from_the_learned_stages_are_errors() -> None:
-    """A turn beyond those of earlier runs is not predicted, nor is its gap."""
     errors = StageErrors("FV")
     add_errors(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30, 30, gap_s=3.0)])
 

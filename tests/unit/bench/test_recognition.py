@@ -31,7 +31,7 @@ class EchoService:
         """Path, headers and body of every call."""
         self._fails = fails
         self._knows = knows
-        """Application to which every call is assigned; if empty, each first question is one."""
+        """Application that every call is assigned to; if empty, each first question starts one."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
@@ -82,7 +82,6 @@ def test_second_prompt_contains_the_first_turn() -> None:
 
 
 def test_application_of_each_call_is_read_from_its_answer() -> None:
-    """Equal agents are separated; a prompt too short for its first turn is not recognised."""
     short = WorkloadInference("1", 21, 2, ("0",))
     found = play_chats(
         EchoService(),
@@ -95,7 +94,6 @@ def test_application_of_each_call_is_read_from_its_answer() -> None:
 
 
 def test_call_assigned_to_another_conversation_counts_as_wrong() -> None:
-    """If the service merges all calls into one application, the calls of one agent are wrong."""
     found = play_chats(
         EchoService(knows="all"), two_turn_agent(REPEATING), two_turn_agent(REPEATING, "b")
     )
@@ -112,7 +110,6 @@ def test_completion_time_counts_from_the_arrival_at_the_play_speed() -> None:
 
 
 def test_headers_name_the_application_and_it_is_closed() -> None:
-    """Application ids of two runs differ."""
     service = EchoService()
     play_chats(service, two_turn_agent(REPEATING), has_headers=True)
     *calls, (path, _, _) = service.asked
@@ -133,7 +130,6 @@ def test_failed_application_is_reported_and_ends_no_other_application() -> None:
 
 
 def test_completion_times_are_reported_for_all_applications_and_each_class() -> None:
-    """The 90th percentile lies between the two largest values."""
     found = times_of([("CC", 1.0), ("FV", 2.0), ("CC", 3.0)])
 
     assert Times(2.0, found.p90_s, 3.0, {"CC": 2.0, "FV": 2.0}) == found
@@ -148,7 +144,6 @@ def test_all_recognition_modes_are_compared_with_the_first() -> None:
 
 
 def test_ratios_compare_runs_of_the_same_seed() -> None:
-    """The times of two seeds are 2 and 4 times as long, in the median 3."""
     times = {
         str(REFERENCE): [times_of([("CC", 1.0)]), times_of([("CC", 10.0)])],
         "other": [times_of([("CC", 2.0)]), times_of([("CC", 40.0)])],
@@ -175,7 +170,6 @@ def test_every_arm_is_reported() -> None:
 
 
 def test_recognition_time_is_measured_for_every_kind_of_call() -> None:
-    """Recognition by headers takes a fraction of the time of a long conversation."""
     costs = measure_cost(repeats=2, calls=1)
     table = cost_table(costs)
 

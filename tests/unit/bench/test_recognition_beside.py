@@ -65,7 +65,6 @@ def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
 
 
 def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
-    """A call that joins the latest session is wrong only during 0.5 of 100 s."""
     late = SideCallKind("late", (0.5,), "turn")
     found = assigned_shares([BUSY], late, sessions=2, draws=4_000)
 

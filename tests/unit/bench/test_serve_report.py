@@ -26,7 +26,7 @@ def measured_block(ttft_s: float, output_tokens: int = 10) -> Block:
 
 
 def measured_pairs(ours: list[float], theirs: list[float], ratio: float = 1.0) -> Measured:
-    """Return one block per time to first token; ours has `ratio` times the tokens of theirs."""
+    """Return paired blocks, one for each time to first token; ours has `ratio` times the tokens."""
     found = Measured()
     for a, b in zip(ours, theirs, strict=True):
         for load in (IDLE_STREAM, CONCURRENT, SATURATED_UNARY):
@@ -61,7 +61,6 @@ def test_cpu_time_of_a_call_excludes_the_client() -> None:
 def test_verdicts_follow_the_targets(
     setting: str, added_s: float, ratio: float, met: list[bool]
 ) -> None:
-    """Targets: 5 ms; 0.97 of the throughput on fake engines and 0.90 on vLLM."""
     judged = verdicts(setting, measured_pairs([0.01 + added_s], [0.01], ratio))
 
     assert met == [verdict.met for verdict in judged]
@@ -101,7 +100,7 @@ def test_other_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
 
 
 def test_chosen_arms_are_measured_with_their_baselines() -> None:
-    """A single rival can then be measured without the minutes of all other arms."""
+    """A single rival can be measured without the minutes that all other arms take."""
     path = SETTINGS["path"]
     chosen = path.choose_loads(["justitia"], quick=True)
 
@@ -112,7 +111,6 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_loads_keep_calls_after_trimming_both_ends(quick: bool) -> None:
-    """Calls are left when one call of each caller is dropped at the start and at the end."""
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

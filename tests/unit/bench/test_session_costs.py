@@ -45,7 +45,7 @@ def test_rank_correlation_is_that_of_spearman(
 def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
     tmp_path: Path,
 ) -> None:
-    """A trace wrongly counts the last answer as new prompt tokens."""
+    """A trace counts the last answer as new prompt tokens, although it is cached."""
     (session,) = read_written(
         tmp_path,
         session_line("a", turn_line(640, 20), turn_line(692, 20, 640), turn_line(64, 20, 0)),
@@ -56,7 +56,6 @@ def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
 
 
 def test_predicted_costs_of_sessions_rank_like_their_true_costs(tmp_path: Path) -> None:
-    """The sessions differ only in the length of their first prompt."""
     sessions = read_written(
         tmp_path, *(growing_session(f"s{n}", turns=12, first=64 * (n + 2)) for n in range(20))
     )

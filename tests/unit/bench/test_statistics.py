@@ -25,7 +25,6 @@ def test_percentile_of_an_empty_sample_is_an_error(values: list[float], percent:
 
 
 def test_rate_excludes_the_start_and_the_end_of_a_load() -> None:
-    """With 2 callers and ends 1 to 6 at 0, 1, 2, 3, 4 and 9 s, ends 3 and 4 count, within 2 s."""
     samples = [sample_ended_at(at, 10) for at in (0.0, 1.0, 2.0, 3.0, 4.0, 9.0)]
 
     assert (tuple(samples[2:4]), 2.0) == steady(samples, 2)

@@ -22,7 +22,7 @@ MOST_UNARY_FUNCTIONS = 377
 
 
 def test_unary_call_executes_few_functions() -> None:
-    """Background work during the call counts: reports, the checkpoint, pings."""
+    """Background work during the call (reports, checkpoints, pings) counts as well."""
     functions = trace_inference().service_functions
     folders = {file.rpartition("/")[0] for file, _ in functions}
 

@@ -18,7 +18,7 @@ def run_calibrate(*arguments: str | Path) -> int:
 
 @pytest.fixture
 def measurements_path(tmp_path: Path) -> Path:
-    """Write measured requests of an engine: 0.05 s per iteration, the A10G's admission rules."""
+    """Write requests measured on an engine with 0.05 s per iteration; return the file's path."""
     engine = replace(
         load_profile("a10g-llama2-7b"),
         kv_tokens=2000,
@@ -69,7 +69,6 @@ def test_admission_rules_come_from_the_initial_profile(measurements_path: Path) 
 def test_check_prints_and_writes_the_errors_of_a_profile(
     measurements_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Measured value, simulated value and error of each figure are printed and written as JSON."""
     profile = calibrated_profile_path(measurements_path, "--start", "a10g-llama2-7b")
     out = measurements_path.with_name("check.json")
     capsys.readouterr()

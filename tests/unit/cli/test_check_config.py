@@ -29,7 +29,7 @@ FILE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def parser_errors(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Replace vLLM's argument parser, and return its errors by model for the test to fill."""
+    """Replace vLLM's argument parser; return its errors by model, which the test fills in."""
     said: dict[str, str] = {}
     monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: said)
     return said

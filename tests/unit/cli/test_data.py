@@ -54,7 +54,7 @@ def test_import_sends_features_and_no_texts(
 def test_import_with_an_invalid_last_line_sends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Otherwise a user would have to find out which part was learned."""
+    """After a partial import the user would have to find out which lines were learned."""
     sent: list[Sent] = []
     file = write_history(tmp_path / "h.jsonl", 450, input=3)
     with recording_service((200, {}), sent) as url:

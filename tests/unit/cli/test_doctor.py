@@ -66,7 +66,7 @@ def broken_inspection() -> Json:
 def test_healthy_service_prints_one_line_and_exits_with_0(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A cron job uses the exit status; checks that were skipped are listed."""
+    """A cron job relies on the exit status; skipped checks are listed."""
     status = run_doctor(HEALTHY)
 
     assert (
@@ -152,7 +152,6 @@ def test_informational_finding_alone_exits_with_status_0(
 def test_unavailable_predictor_is_a_finding_of_the_inspection(
     predictor: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The inspection covers the whole service, not only the predictor."""
     assert 1 == run_doctor(answer_with(HEALTHY, predictor))
     assert said in capsys.readouterr().out
 
@@ -195,7 +194,7 @@ def test_unreachable_redis_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFi
 def test_configuration_of_another_application_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With another Redis all of its applications would be reported as orphans."""
+    """With the Redis of another application, all its applications would be reported as orphans."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE.replace("NAME", "other"))
 

@@ -45,7 +45,7 @@ def print_env(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
 def test_printed_variables_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reasons between the lines are shell comments and must not swallow the next variable."""
+    """Reasons are printed as shell comments, which must not swallow the next variable."""
     told = print_env(capsys, "--descriptors", "20000")
     script = f'eval "$1"; echo "${_MAXCONN} $RAY_SERVE_METRICS_EXPORT_INTERVAL_MS"'
     said = subprocess.run(["sh", "-c", script, "sh", told], capture_output=True, check=True)
@@ -83,7 +83,6 @@ def test_number_of_callers_is_summed_over_ingresses_and_models(
 def test_connection_limit_follows_from_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The limit covers 400 callers and the idle connections beside them."""
     told = print_env(capsys, str(write_serve_file(tmp_path)), "--descriptors", "20000")
 
     assert f"export {_MAXCONN}=656\n" in told

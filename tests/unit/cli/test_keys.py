@@ -176,7 +176,7 @@ def test_audit_line_is_appended_to_the_file(capsys: pytest.CaptureFixture[str]) 
 def test_key_is_printed_even_if_its_audit_line_cannot_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The key is already valid and would otherwise be lost."""
+    """The key is already valid when its audit line fails, and would otherwise be lost."""
     status = main(
         ["keys", "create", "--tenant", "a", "--file", "keys.yaml", "--audit", "/dev/full"]
     )

@@ -25,7 +25,7 @@ FIELDS = {
     "predict_ms_p50",
     "train_s",
 }
-"""Fields of the metrics, repeated from DESIGN.md, Sec. 5, because they are a contract."""
+"""Fields of the metrics file, repeated here because users rely on them."""
 
 
 def write_runs(where: Path, name: str, numbers: range, *, inputs: Path | None = None) -> None:

@@ -78,7 +78,7 @@ def test_replay_writes_the_same_files_as_a_simulation(
 def test_command_line_options_reach_the_replay(
     replay_arguments: dict[str, Any], workload_path: Path, tmp_path: Path
 ) -> None:
-    """By default: the local service, its only model, real time, no time limit."""
+    """The defaults are the local service, its only model, real time and no time limit."""
     run_replay("--workload", workload_path, "--out", tmp_path / "out")
     defaults = dict(replay_arguments)
     run_replay(

@@ -47,7 +47,7 @@ def test_failed_experiment_is_reported_and_other_experiments_are_written(
     ],
 )
 def test_report_page_names_its_seeds_and_quick_mode(tmp_path: Path, option: str, said: str) -> None:
-    """Defaults were tuned on seeds below 101; numbers of a quick report must not be quoted."""
+    """Readers must see from which seeds figures come, and whether the run was a quick one."""
     _run_report(tmp_path, "--only", "small", option)
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 

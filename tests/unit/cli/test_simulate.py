@@ -160,7 +160,6 @@ def test_invalid_argument_exits_with_status_2(
 def test_invalid_line_of_a_workload_is_named(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names file, line 2, field, value and allowed values."""
     bad = {**APPLICATION, "application_id": "b", "weight": -1}
     file = tmp_path / "workload.jsonl"
     file.write_text(f"{json.dumps(APPLICATION)}\n{json.dumps(bad)}\n")
@@ -199,7 +198,6 @@ def test_learned_predictions_are_recorded_with_the_results(
 def test_recognised_calls_are_counted(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two calls after the first, one repeats its text and the other is too short."""
     turns = [
         {"inference_id": str(index), "prompt_tokens": size, "output_tokens": 2, "after": after}
         for index, (size, after) in enumerate([(4, []), (6, ["0"]), (5, ["0"])])

@@ -303,7 +303,6 @@ def status_with_sizing(**size: Any) -> dict[str, Any]:
 def test_status_line_reports_conditions_that_need_attention(
     change: dict[str, Any], told: str
 ) -> None:
-    """The status line reports a recovery, missing replicas, and unsaved changes."""
     assert told in render_status(ANSWER | change)
 
 
@@ -326,7 +325,6 @@ def test_json_has_one_format_for_one_model_and_for_several(
 
 
 def test_request_carries_the_model_and_the_number_of_applications() -> None:
-    """The scheduler reads only the shown applications; model names are quoted in the URL."""
     asked: list[Sent] = []
     with recording_service(well, asked) as url:
         assert 0 == main(["status", "--url", url, "--applications", "250", "--model", "org/m&n"])

@@ -39,7 +39,6 @@ _LISTING: dict[str, Any] = {
 
 
 def test_why_explains_the_wait_of_an_application(capsys: pytest.CaptureFixture[str]) -> None:
-    """The answer has the reason, the remedy, the applications ahead and three times with units."""
     sent: list[Sent] = []
     with recording_service((200, _VIEW), sent) as url:
         assert 0 == main(["why", "report-17", "--url", url])

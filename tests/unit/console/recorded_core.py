@@ -29,11 +29,11 @@ class RecordedCore(CoreDriver):
         return actions
 
     def look(self, seconds: float = 1.0) -> None:
-        """Advance the clock and let the watch read the core."""
+        """Advance the clock, and let the console read the core."""
         self.now += seconds
         self.watch.look(self.now, STRIP, self.shares, lambda replica_id: None)
 
     def frame(self, tenant: str | None = None, since: int | None = None) -> Frame:
-        """Return a frame of the watch's last reading."""
+        """Return the console frame of the last reading."""
         assert self.watch.sight is not None
         return self.watch.frame(self.watch.sight, tenant, since)

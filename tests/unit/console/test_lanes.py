@@ -61,7 +61,7 @@ def test_call_between_two_frames_leaves_a_bar(recorded_core: RecordedCore) -> No
 
 
 def test_area_of_an_ended_bar_is_its_kv_token_time(recorded_core: RecordedCore) -> None:
-    """100 prompt tokens and 20 output tokens in 2 s take 110 tokens on average."""
+    """A call with 100 prompt and 20 output tokens holds 110 KV tokens on average."""
     recorded_core.open("a", 10_000)
     recorded_core.submit("x", "a", prompt=100, output=20)
     lease = recorded_core.lease_of("x")

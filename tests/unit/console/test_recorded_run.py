@@ -43,7 +43,7 @@ def test_current_bars_of_a_lane_add_up_to_the_engines_kv(recorded_run: RecordedR
 
 
 def test_area_of_all_bars_equals_the_engines_kv_over_time(recorded_run: RecordedRun) -> None:
-    """Heights between two frames are expected values, which may be wrong by 5 %."""
+    """Bar heights between two frames are estimates with an error of up to 5 %."""
     bars: dict[int, Bar] = {}
     for frame in recorded_run.frames[None]:
         bars |= {bar.id: bar for bar in frame.bars}

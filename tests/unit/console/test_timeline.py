@@ -58,7 +58,6 @@ def test_call_has_separate_times_of_queue_prefill_and_decode(
 
 
 def test_time_without_calls_counts_as_tool_time(recorded_core: RecordedCore) -> None:
-    """The first tool time is between the arrival and the first call."""
     arrived_at = recorded_core.now
     recorded_core.now += 1.0
     recorded_core.submit("x", "t|a", prompt=10, output=5)

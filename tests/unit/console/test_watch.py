@@ -132,7 +132,7 @@ def test_every_waiting_reason_has_a_text() -> None:
 
 
 def test_frames_leave_later_expectations_unchanged(recorded_core: RecordedCore) -> None:
-    """The scheduler refuses deadlines by calibrated expectations, which viewers must not change."""
+    """Viewing the console must not change the expected waits by which deadlines are refused."""
     outlooks = recorded_core.core.outlooks
     before = dict(outlooks._expected), dict(outlooks._expected_ends)
     for _ in range(5):
@@ -154,7 +154,6 @@ def test_shares_are_recorded_every_few_seconds(recorded_core: RecordedCore) -> N
 def test_plan_starts_waiting_calls_in_order_when_memory_becomes_free(
     recorded_core: RecordedCore,
 ) -> None:
-    """Both running calls end after 20 iterations, and then the two waiting calls have room."""
     iteration_s = recorded_core.core.outlooks.iteration_s
     first, second = planned_bars(recorded_core.core, recorded_core.now)
 

@@ -23,7 +23,7 @@ ITERATION_S = 0.02
 def past_application(
     name: str, *calls: tuple[float, float, int], at: float = 0.0, tenant: str = "t"
 ) -> PastApplication:
-    """Return an application with calls of 10 prompt tokens: submission, end, output tokens."""
+    """Return a recorded application whose calls have 10 prompt tokens each."""
     return PastApplication(
         application_id=name,
         application_class="c",
@@ -59,7 +59,6 @@ def create_history(
 
 
 def test_simulated_calls_follow_their_predecessors_after_the_recorded_tool_times() -> None:
-    """The simulation moves the end of the first call, and the second call with it."""
     answer = estimate(
         create_history(past_application("a", (0.0, 100.0, 50), (104.0, 200.0, 50))), Question()
     )
@@ -78,7 +77,6 @@ def test_question_without_changes_changes_nothing() -> None:
 
 
 def test_more_replicas_shorten_waits_for_memory() -> None:
-    """Each call fills a replica: two calls run one after the other on one replica."""
     calls = [past_application(f"a{number}", (0.0, 9.0, 50)) for number in range(2)]
     answer = estimate(create_history(*calls, kv_tokens=70), Question(replicas=2))
 
@@ -102,7 +100,6 @@ def test_effect_of_another_policy_is_listed_by_tenant() -> None:
 
 
 def test_other_weights_change_the_order_under_fair_shares() -> None:
-    """Of two equally large applications the one with more weight finishes first."""
     calls = [
         past_application(f"{t}|a", (0.0, 9.0, 400), (9.0, 20.0, 400), tenant=t) for t in ("x", "y")
     ]
@@ -139,7 +136,7 @@ def test_p90_is_interpolated_between_two_times() -> None:
 
 @pytest.mark.slow
 def test_estimate_equals_the_recorded_run_without_changes() -> None:
-    """Engines with constant iterations are what an estimate assumes, so it must be close."""
+    """The estimate assumes constant iteration times, which the engines of this run have."""
     settings = RunSettings(constant_engine(), replicas=2)
     recorded = record_run(nine_class_applications(30), settings).history
     assert recorded is not None

@@ -66,10 +66,6 @@ def test_admission_rule_is_exact_to_one_token(
 
 
 def test_peak_counts_choices_and_wasted_blocks() -> None:
-    """Seven tokens over two choices are 4 each, and every choice wastes up to 3 tokens of a block.
-
-    Together, after 1 iteration: 10 + 6 + 20 + 3 + 3·1 = 42.
-    """
     assert (24, 24, 42) == (
         _peak_tokens((10, 7, 2), block=4),
         _peak_tokens((20, 1, 1), block=4),
@@ -93,7 +89,6 @@ def test_inference_larger_than_the_memory_waits_until_all_leases_have_ended(name
 
 @pytest.mark.parametrize("name", ADMISSIONS)
 def test_inference_waits_for_enough_free_seats(name: str) -> None:
-    """Of four seats one is taken until iteration 5 and two until 9; two are free at 5."""
     replica = _replica_with_leases((1, 5, 1), (2, 18, 2), seats=4)
 
     assert (5, 9) == (
@@ -143,12 +138,10 @@ def test_exceeded_output_prediction_doubles_until_it_covers_the_output(
 
 
 def test_needed_memory_is_the_longest_context_in_whole_blocks() -> None:
-    """The prompt has 40 tokens, and each of 3 choices wastes up to 15 of a block."""
     assert _create_inference(40, 20, choices=3).kv_need_tokens(16) == 105
 
 
 def test_footprint_has_the_held_and_the_expected_tokens() -> None:
-    """A prompt of 40 with 4 of 10 output tokens holds 44, and 6 are expected."""
     footprint = _create_inference(40, 10, choices=3).expected_footprint(4)
 
     assert Footprint(2, 3, 44, "a") == footprint

@@ -24,7 +24,7 @@ def _create_core(
 def _open_three_tenants(
     options: dict[str, object] | None = None, tree: TenantTree = _TREE
 ) -> CoreDriver:
-    """Open applications of tenants T and U, and of T's child x beyond a quota."""
+    """Open applications of tenants T and U, and one of T's child x that is beyond its quota."""
     driver = CoreDriver(_create_core(options, tree))
     for name, cost, tenant in (("t", 100, "T"), ("x", 100, "T/x"), ("u", 900, "U")):
         driver.open(name, cost, tenant=tenant)
@@ -43,7 +43,6 @@ def _grant_priorities(actions: list[Action]) -> list[int]:
 def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
     options: dict[str, object],
 ) -> None:
-    """Tenant T has a weight of 9, but uses 4 times its share beyond the quota."""
     driver = _open_three_tenants(options)
     order = [one.application_id for one in driver.core.ledger.queue.in_order()]
 
@@ -63,7 +62,6 @@ def test_engine_ranks_work_beyond_a_quota_last() -> None:
 def test_application_within_its_quota_again_is_served_in_its_turn(
     options: dict[str, object],
 ) -> None:
-    """The weights of application and tenant apply again, although it waited beyond its quota."""
     driver = _open_three_tenants(options)
     driver.pull(seats=3)
     driver.handle(ev.ApplicationDeprioritised("t", False))
@@ -82,7 +80,6 @@ def test_application_within_its_quota_again_is_served_in_its_turn(
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_new_scheduler_keeps_work_beyond_quotas_behind_the_rest(options: dict[str, object]) -> None:
-    """The keys of both tenant trees and the debts left by a move survive the restart."""
     driver = _open_three_tenants(options)
     driver.pull(seats=4)
     driver.pull(progress={"1": 3, "3": 5}, seats=4)
@@ -127,7 +124,6 @@ def test_node_at_its_maximum_share_is_skipped_in_both_trees() -> None:
 
 
 def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
-    """The parent tenant has no weight beyond the quota until a second child arrives."""
     driver = CoreDriver(_create_core())
     for name, tenant in (("t", "T"), ("y", "T/y")):
         driver.open(name, 100, tenant=tenant)
@@ -140,7 +136,6 @@ def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
 
 
 def test_without_tenant_shares_an_application_beyond_quota_has_a_millionth_of_its_weight() -> None:
-    """Without shares by tenant there is only one clock."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.submit("a1", "a")

@@ -150,7 +150,6 @@ def test_p90_is_limited_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_wait_that_is_forgotten_does_not_affect_the_quantiles() -> None:
-    """A forgotten wait is removed from the histogram; only its delay is counted."""
     calibration = learn_outcomes([1.0] * 50)
     said = calibration.expect(10.0, 1_000.0)
     calibration.note_time(1_015.0)

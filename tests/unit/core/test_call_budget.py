@@ -59,7 +59,7 @@ class RunningLoad:
         return self.core.handle(event, self.now)
 
     def report_progress(self, made: dict[str, int]) -> object:
-        """Report the tokens generated under each lease, and pull."""
+        """Report the tokens generated under each lease, and ask for work."""
         self.now += 0.25
         progress = [ev.LeaseProgress(name, 100, n, running=True) for name, n in made.items()]
         capacity = ReplicaCapacity(100_000, 16, 256)

@@ -30,7 +30,7 @@ def _cap_refusals(actions: list[Action]) -> list[tuple[str, str]]:
 
 
 def test_capped_inferences_are_refused_at_submission() -> None:
-    """The cap stops a runaway agent, but no other application of its tenant."""
+    """A cap stops a runaway agent, but no other application of its tenant."""
     driver = _driver_with_caps(inferences=2)
     driver.open("a")
     driver.open("b")
@@ -42,7 +42,7 @@ def test_capped_inferences_are_refused_at_submission() -> None:
 
 
 def test_application_beyond_a_cap_loses_its_waiting_inferences_only() -> None:
-    """A running inference keeps its memory: its answer is worth more than what its abort frees."""
+    """The answer of a running inference is worth more than the memory that its abort frees."""
     driver = _driver_with_caps(kv_token_time=50)
     driver.open("a")
     driver.submit("q0", prompt=10, output=10)
@@ -85,7 +85,6 @@ def test_deprioritised_application_gets_its_weight_back() -> None:
 
 
 def test_usage_counts_each_report_once() -> None:
-    """Repeated reports of progress and of ends add nothing to the usage of a tenant."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=3)

@@ -69,7 +69,7 @@ def test_lease_without_a_payload_costs_nothing(core: CoreDriver) -> None:
 
 
 def test_lease_of_a_lost_replica_is_charged_by_its_last_report(core: CoreDriver) -> None:
-    """No further report will come."""
+    """A lost replica sends no final report."""
     _cancel_running(core, made=2)
     core.handle(ev.ReplicaLost("r0"))
 

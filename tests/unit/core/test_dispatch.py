@@ -66,7 +66,7 @@ def _count_searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_arrival_that_fits_nowhere_starts_no_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A search is expensive; the next report makes one, and granting is immediate then."""
+    """A search is expensive, and the next report makes one anyway."""
     core = CoreDriver(SchedulerCore("justitia", {"order": "sgps", "guard_iterations": 300}))
     core.open("a")
     core.submit("x", "a")
@@ -161,7 +161,6 @@ def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_application_with_the_smallest_tag_is_granted_first(core: CoreDriver) -> None:
-    """The application with the smallest tag arrived last."""
     for name, cost in (("a", 1000), ("b", 500), ("c", 10)):
         core.open(name, cost)
         core.submit(f"{name}1", name)
@@ -238,7 +237,6 @@ def test_draining_replica_gets_no_grant(core: CoreDriver) -> None:
 
 
 def test_number_of_seats_limits_the_grants(core: CoreDriver) -> None:
-    """With two seats the third inference waits, although there is memory."""
     core.open()
     for name in ("x", "y", "z"):
         core.submit(name)
@@ -379,7 +377,6 @@ def _driver_with_a_blocked_inference(
 
 
 def _submit_application(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
-    """Open an application with one inference."""
     driver.open(name)
     return granted(driver.submit(name, name, prompt=prompt, output=output))
 
@@ -398,7 +395,7 @@ def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None
 
 
 def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None:
-    """When both run they need no more than the memory."""
+    """Both inferences fit into the memory together."""
     driver = _driver_with_a_blocked_inference("unlimited", kv=120)
 
     assert [] == _submit_application(driver, "longer", 11, 50)
@@ -407,7 +404,7 @@ def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None
 
 
 def test_number_of_times_the_first_is_overtaken_is_limited() -> None:
-    """Predictions err, so only the count bounds the delay."""
+    """Predictions may be wrong, so only the count bounds the delay."""
     driver = _driver_with_a_blocked_inference(2)
 
     assert ["s1"] == _submit_application(driver, "s1", 2, 2)
@@ -427,7 +424,7 @@ def test_limit_of_overtaking_holds_within_one_report() -> None:
 
 
 def test_every_overtaken_inference_counts_the_overtaking() -> None:
-    """The second in line was overtaken too, and must not be delayed again when it is first."""
+    """The second inference was overtaken too, and must not be delayed again when it is first."""
     driver = _driver_with_a_blocked_inference(2)
     _submit_application(driver, "second", 45, 20)
     _submit_application(driver, "s1", 2, 2)
@@ -466,7 +463,7 @@ def test_backfilling_examines_a_limited_number_of_applications() -> None:
 def test_each_waiting_inference_is_checked_against_a_replica_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer is cached for later inferences, or the checks would be quadratic in number."""
+    """Without the cached answer, the number of checks would be quadratic."""
     driver = _driver_with_a_blocked_inference("unlimited")
     large = [f"large{number}" for number in range(12)]
     for name in large:

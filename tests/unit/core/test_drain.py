@@ -277,7 +277,7 @@ _LEFT = 1_000
 def _drain_with_departures(
     rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | None = None
 ) -> Drain:
-    """Return a drain that a tenant has left at this rate since time 0."""
+    """Return a drain-rate meter of a tenant whose calls have ended at this rate since time 0."""
     drain = drain or Drain()
     for number in range(1, int(rate * seconds) + 1):
         drain.depart(number / rate, _LEFT, tenant, _LEFT)
@@ -326,7 +326,7 @@ def test_refused_caller_waits_until_a_free_place_is_likely() -> None:
 
 
 def test_no_retry_time_is_assigned_beyond_the_horizon() -> None:
-    """OpenAI's client gives up at longer waits, and the slot need not be stored."""
+    """OpenAI's client gives up at longer waits."""
     drain = Drain()
     waits = [drain.retry_after("t", 0.0) for _ in range(1_000)]
 
@@ -353,10 +353,6 @@ def test_idle_time_does_not_lower_the_drain_rate() -> None:
 
 
 def test_tenant_with_endless_requests_does_not_lengthen_the_wait_of_others() -> None:
-    """In a full queue half of the free places go to the second tenant, whose wait at most doubles.
-
-    In one line for all it would have to wait for two minutes.
-    """
     alone = _drain_with_departures(10.0, 20.0).retry_after("polite", 20.0, is_whole=True)
     drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("rude/one", 20.0, is_whole=True) for _ in range(10_000)]

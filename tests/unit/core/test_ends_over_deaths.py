@@ -111,7 +111,7 @@ def test_service_of_an_answered_inference_is_counted_once(old_scheduler: CoreDri
 
 
 def test_counted_and_stored_inference_is_not_counted_again(old_scheduler: CoreDriver) -> None:
-    """The confirmation has reached neither the replica nor the ingress."""
+    """A confirmation may be lost, so replica and ingress report the end again."""
     old_scheduler.pull("r0", {"1-1": 3}, {"1-2": 10})
     new = _next_scheduler(old_scheduler)
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -122,7 +122,7 @@ def test_counted_and_stored_inference_is_not_counted_again(old_scheduler: CoreDr
 
 
 def test_ended_inference_confirmed_but_not_saved_is_counted(old_scheduler: CoreDriver) -> None:
-    """The replica had a confirmation, but the scheduler died before it saved the end."""
+    """The scheduler died after it confirmed the end and before it saved it."""
     new = _next_scheduler(old_scheduler)
     old_scheduler.pull("r0", {"1-1": 3}, {"1-2": 10})
     new.handle(_AGAIN)
@@ -146,7 +146,7 @@ def test_answered_inference_never_runs_again(old_scheduler: CoreDriver) -> None:
 def test_running_inference_cancelled_during_an_outage_is_stopped_and_counted(
     old_scheduler: CoreDriver,
 ) -> None:
-    """A caller may leave while there is no leader."""
+    """A caller may leave while there is no scheduler."""
     new = _next_scheduler(old_scheduler)
     new.handle(_AGAIN)
     new.handle(_ended_submission("y", "1-2", Outcome.CANCELLED))

@@ -12,7 +12,7 @@ A_S, B_S, C_S = 0.004, 0.0004, 0.008
 def report_stretches(
     times: EngineTimes, rng: random.Random, reports: int = 400, noise: float = 0.0, every: int = 4
 ) -> None:
-    """Report a busy replica whose iterations take A_S, a prompt token B_S, an output token C_S."""
+    """Report a busy replica with these times per iteration, prompt token and output token."""
     now = 0.0
     for _ in range(reports):
         sequences, computed = rng.randint(1, 12), rng.choice([0, 0, 80, 1_200])

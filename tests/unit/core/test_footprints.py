@@ -72,7 +72,7 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
 def test_refusal_by_an_older_forecast_needs_no_new_forecast(
     footprints: Footprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A further lease only adds memory."""
+    """A lease added since the forecast can only leave less memory."""
     new = Footprint(0, 1, 1, "c")
     assert footprints.exceed(60, new, 1)
     footprints["4"] = Footprint(9, 1, 5, "b")
@@ -97,7 +97,6 @@ def test_forecast_with_another_lease_does_not_change_the_replica(footprints: Foo
 
 
 def test_memory_of_applications_and_shared_tokens_add_up(footprints: Footprints) -> None:
-    """A beginning of eight tokens that two leases share is counted separately."""
     for name in ("4", "5"):
         footprints.join(name, (Prefix(8, b"system"),))
         footprints[name] = Footprint(3, 1, 20, "c")
@@ -124,7 +123,7 @@ class CountedFootprint(Footprint):
 
 
 def test_end_of_a_shared_beginning_is_read_from_all_leases_once_between_two_reports() -> None:
-    """A replica that fills up asks for it with each grant; a system prompt may be in all leases."""
+    """A full replica needs this end for each grant, and all leases may share a system prompt."""
     made, named = Footprints(), (Prefix(16, b"system"),)
 
     def grant_lease(name: str, iterations: int) -> None:

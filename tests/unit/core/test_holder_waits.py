@@ -147,7 +147,6 @@ def test_wait_ends_when_the_replica_is_full_for_longer_than_expected() -> None:
 
 
 def test_inference_waits_for_its_context_once() -> None:
-    """An inference whose lease on r1 failed starts there again at once."""
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.wait(1.5)
@@ -191,7 +190,7 @@ def test_no_inference_waits_for_a_replica_that_refuses_it_despite_free_memory() 
 
 
 def test_application_that_gps_has_finished_does_not_wait_for_its_context() -> None:
-    """A wait would make the application late, since V reaches its tag with the next token."""
+    """Waiting would make the application late, because GPS has already finished it."""
     driver = core_with_full_holder(cost=10_000)
     driver.submit("a2", "a", prompt=1_100, output=10)
     assert [None] == replicas_of_requests(driver, "a2")

@@ -39,7 +39,7 @@ def silent_ingress(core: CoreDriver) -> CoreDriver:
 
 @pytest.fixture
 def silent_ingress_with_lags() -> CoreDriver:
-    """Return the core of the fixture `silent_ingress`, with a meter of lags."""
+    """Return the core of the fixture `silent_ingress`, with lag measurement switched on."""
     driver = CoreDriver(SchedulerCore(meter=LagMeter))
     _let_ingress_fall_silent(driver)
     return driver
@@ -76,7 +76,7 @@ def _suspended_inferences(driver: CoreDriver, application_id: str = "a") -> list
 def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
     silent_ingress: CoreDriver,
 ) -> None:
-    """Otherwise each inference of the ingress would hold a seat for 5 s, one after the other."""
+    """Otherwise the ingress's inferences would hold a seat for 5 s each, one after another."""
     assert ["w", "x", "y", "z"] == sorted(_suspended_inferences(silent_ingress))
     assert 4 == silent_ingress.core.ingresses.suspended
     assert [] == silent_ingress.waiting("a")
@@ -121,7 +121,7 @@ def test_ingress_that_returns_in_time_keeps_its_places_and_tag(silent_ingress: C
 def test_inferences_of_a_returning_ingress_start_where_there_is_room(
     silent_ingress: CoreDriver,
 ) -> None:
-    """A heartbeat frees no memory, but there may be some for the resumed inferences."""
+    """A heartbeat frees no memory, but some may be free for the resumed inferences."""
     assert ["r"] == granted(silent_ingress.pull(finished={"3": 10, "4": 10}, seats=2))
     assert ["x"] == granted(silent_ingress.handle(ev.IngressHeartbeat("i0")))
 
@@ -158,7 +158,7 @@ def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) 
 
 
 def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDriver) -> None:
-    """The ingress has the grant, and may be silent for the 20 s of its long-poll."""
+    """The ingress has the grant, and may then be silent during its long-poll of 20 s."""
     core.open()
     core.pull(seats=1)
     core.submit("x")
@@ -185,7 +185,7 @@ def test_lease_of_an_earlier_scheduler_does_not_make_its_ingress_silent() -> Non
 def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_requeued(
     core: CoreDriver,
 ) -> None:
-    """The caller may still be there; but a second attempt would only hold a seat."""
+    """The caller may still be there, but a second attempt would only hold a seat."""
     _run_x_and_suspend_y(core)
 
     assert (["y"], {"1"}) == (_suspended_inferences(core), set(core.core.state.leases))
@@ -232,7 +232,6 @@ def test_closed_application_does_not_end_before_its_suspended_inferences(
 def test_cancelled_application_ends_with_its_suspended_inferences(
     silent_ingress: CoreDriver,
 ) -> None:
-    """Each is refused once, in the order of submission."""
     actions = silent_ingress.handle(ev.ApplicationCancelled("a"))
 
     assert [(name, "application_cancelled") for name in "xyzw"] == refused(actions)
@@ -294,7 +293,7 @@ def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDri
 
 
 def test_suspended_application_has_no_lag_bound(silent_ingress_with_lags: CoreDriver) -> None:
-    """The order did not make the application late; its lag is reported all the same."""
+    """The silent ingress delayed the application, not the order of service."""
     before = silent_ingress_with_lags.core.lag("b")
     silent_ingress_with_lags.handle(ev.IngressHeartbeat("i0"))
     late, other = silent_ingress_with_lags.core.lag("a"), silent_ingress_with_lags.core.lag("b")
@@ -310,7 +309,6 @@ def test_suspended_application_has_no_lag_bound(silent_ingress_with_lags: CoreDr
 def test_lag_bound_of_others_counts_service_of_gps_ahead_of_real_service(
     silent_ingress_with_lags: CoreDriver,
 ) -> None:
-    """GPS serves suspended work that is not in flight; resumed, it needs more than GPS owes it."""
     lag = silent_ingress_with_lags.core.lags
     assert isinstance(lag, LagMeter)
     in_flight = lag._bound.in_flight

@@ -397,7 +397,7 @@ TENANT_DAMAGES: list[tuple[str, Damage]] = [
     ],
 )
 def test_damaged_state_breaks_its_invariant(fairness: str, rule: str, damage: Damage) -> None:
-    """An invariant that cannot fail checks nothing; both tenant levels are compared."""
+    """An invariant that cannot fail checks nothing."""
     driver = _create_busy_core(fairness=fairness)
     check(driver.core)
     damage(driver)
@@ -416,7 +416,7 @@ def test_every_invariant_is_broken_by_a_damage() -> None:
 
 
 def test_nominal_clock_is_checked_by_applicable_invariants_only() -> None:
-    """The nominal clock neither settles charges nor withdraws idle applications."""
+    """The paper's nominal clock neither settles charges nor withdraws idle applications."""
     driver = _create_busy_core("nominal")
     driver.account().charged += 1
     check(driver.core)

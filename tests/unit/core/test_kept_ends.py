@@ -40,7 +40,7 @@ def test_ended_inferences_of_a_failed_save_are_in_the_next_save() -> None:
 
 
 def test_ended_inference_is_stored_until_its_ingress_has_read_the_confirmation() -> None:
-    """An ingress that has read it reports the inference to no later scheduler."""
+    """Without the confirmation, the ingress reports the inference to the next scheduler."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i0", "i1"])

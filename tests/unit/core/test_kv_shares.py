@@ -48,7 +48,6 @@ def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: st
 
 
 def test_held_part_of_a_nodes_share_is_not_reserved() -> None:
-    """With 40 guaranteed and 30 held, 10 are reserved."""
     shares = _shares_with_leases(_tree_of_shares(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
 
     assert shares.refuses("b", 20, 100) is None
@@ -56,7 +55,6 @@ def test_held_part_of_a_nodes_share_is_not_reserved() -> None:
 
 
 def test_new_tenant_does_not_take_memory_reserved_for_others() -> None:
-    """The new tenant waits for memory that b borrowed, unless it exceeds all unreserved memory."""
     tree = _tree_of_shares(
         a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0)
     )
@@ -113,7 +111,7 @@ def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
 def test_application_is_found_behind_many_of_a_node_at_its_maximum(
     policy: str, options: dict[str, object]
 ) -> None:
-    """One of acme's 40 applications uses its share."""
+    """One of the 40 applications of tenant acme uses the tenant's whole share."""
     tree = _tree_of_shares(acme=KvShare(most=0.3))
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
     for number in range(40):

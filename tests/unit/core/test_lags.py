@@ -190,7 +190,6 @@ def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[
 
 
 def test_lag_at_the_end_is_that_of_the_whole_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The history is thinned when an account closes, but the level of its tag must stay."""
     thinned = _lags_at_the_end(monkeypatch, thinned=True)
 
     assert 60 == len(thinned)

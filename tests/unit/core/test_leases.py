@@ -182,7 +182,7 @@ def test_inference_of_a_dead_engine_waits_again_at_its_place(leased_core: CoreDr
 
 
 def test_missing_report_of_a_lease_requeues_it_only_after_it_ran(leased_core: CoreDriver) -> None:
-    """Before that, the answer that carries the lease may still be on its way."""
+    """Until a lease has run, the answer that carries it may still be on its way."""
     leased_core.pull(seats=2)
 
     assert (["z"], {"1", "2"}) == (leased_core.waiting(), set(leased_core.core.state.leases))
@@ -217,7 +217,6 @@ def test_pull_with_only_ends_does_not_confirm_that_a_lease_runs(leased_core: Cor
 
 
 def test_kv_growth_since_the_last_progress_is_not_leased() -> None:
-    """The forecast starts at the last progress of the leases; freed memory counts at once."""
     driver = CoreDriver()
     driver.open()
     driver.submit("x", prompt=10, output=50)
@@ -251,7 +250,7 @@ def test_lost_ingress_ends_its_inferences(leased_core: CoreDriver) -> None:
     leased_core.open("b", 10, ingress_id="i1")
     leased_core.submit("other", "b", ingress_id="i1")
     actions = []
-    for _ in range(10):  # both r0 and i1 report during these 30 s
+    for _ in range(10):  # Replica r0 and ingress i1 report during these 30 s.
         leased_core.now += 3.0
         leased_core.handle(ev.IngressHeartbeat("i1"))
         actions += leased_core.pull(progress={"1": 1, "2": 1}, seats=2)

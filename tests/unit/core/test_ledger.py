@@ -22,14 +22,13 @@ def queued_core(core: CoreDriver) -> CoreDriver:
 
 
 def test_fcfs_grants_in_order_of_submission(queued_core: CoreDriver) -> None:
-    """The queue is sorted again, and no inference is lost."""
     assert queued_core.handle(ev.PolicyChanged("fcfs")) == []
     assert granted(queued_core.pull()) == ["a1", "b1", "a2", "b2"]
     assert queued_core.core.ledger.policy_name == "fcfs"
 
 
 def test_changing_the_policy_and_back_restores_the_order(queued_core: CoreDriver) -> None:
-    """Every policy keeps the accounts, so that tags are not lost meanwhile."""
+    """Every policy keeps the virtual-time accounts, so that no tag is lost."""
     queued_core.handle(ev.PolicyChanged("fcfs"))
     queued_core.handle(ev.PolicyChanged("justitia"))
 
@@ -65,7 +64,7 @@ def test_admission_rule_changes_with_the_policy(core: CoreDriver) -> None:
 def test_refused_policy_change_has_no_effect(
     queued_core: CoreDriver, event: ev.PolicyChanged
 ) -> None:
-    """Half a change would leave a queue sorted by an old key."""
+    """A partial change would leave the queue sorted by an old key."""
     with pytest.raises(ConfigError, match="is not one of"):
         queued_core.handle(event)
 
@@ -122,7 +121,6 @@ def test_change_to_the_nominal_clock_charges_the_remaining_cost(
 
 
 def test_change_from_nominal_to_served_clock_keeps_the_invariants() -> None:
-    """An application that has attained more than its charge is charged like a new arrival."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)))
     for name, cost in (("a", 10), ("b", 500), ("idle", 70)):
         driver.open(name, cost)
@@ -151,7 +149,7 @@ def test_change_from_nominal_to_served_clock_keeps_the_invariants() -> None:
 
 
 def test_options_of_the_unused_clock_leave_the_tags_unchanged(queued_core: CoreDriver) -> None:
-    """Setting the iteration time of the nominal clock must not restart the served one."""
+    """Setting the iteration time of the nominal clock must not restart the served clock."""
     before = queued_core.core.ledger.fair_share
     queued_core.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
 
@@ -202,7 +200,7 @@ def test_nominal_clock_uses_the_memory_of_all_live_replicas() -> None:
 
 
 def test_ended_application_stays_in_nominal_gps_until_its_tag() -> None:
-    """The session is removed when V reaches its tag, also from the store."""
+    """The session is removed, also from the store, when virtual time reaches its tag."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 1000)
     driver.pull("r0", kv=1000)

@@ -40,7 +40,6 @@ def test_opening_returns_the_tag_of_a_live_application(core: CoreDriver) -> None
 
 
 def test_closed_idle_application_ends_at_once(core: CoreDriver) -> None:
-    """The action has the fields that the log line and the history of the class need."""
     core.open("a", 155)
     core.submit("x")
     core.pull()
@@ -264,7 +263,6 @@ def test_idle_application_leaves_gps_until_its_next_inference(core: CoreDriver) 
 
 
 def test_weight_change_moves_the_tag_and_the_place(core: CoreDriver) -> None:
-    """After refund and new charge, cost 1,000 at weight 20 comes before 100 at weight 1."""
     core.open("a", 100)
     core.open("b", 1000)
     core.submit("x", "a")
@@ -301,7 +299,7 @@ def test_reused_application_id_takes_over_the_debt(core: CoreDriver) -> None:
 
 
 def test_actions_of_a_cancellation_have_a_fixed_order(core: CoreDriver) -> None:
-    """The order of a set of strings differs between processes; replays must not."""
+    """The order of a set of strings differs between processes, but replays must be equal."""
     core.open()
     names = ["".join(pair) for pair in itertools.product("zyx", "cab")]
     for name in names:

@@ -115,7 +115,6 @@ def test_choices_of_one_call_share_their_prompt(driver: CoreDriver) -> None:
 
 
 def test_forecast_includes_a_prompt_beyond_its_shared_prefix() -> None:
-    """The prefix ends with its prompt, and the forecast must give the time until there is room."""
     driver = CoreDriver(SchedulerCore(policy_options={"backfill": 8}))
     capacity = ReplicaCapacity(100_000, 16, 256, True)
     driver.handle(ev.ReplicaPulled("r0", capacity, 100_000, ()))
@@ -147,7 +146,6 @@ def test_free_kv_reported_by_the_engine_includes_idle_cached_tokens(driver: Core
 
 
 def test_new_scheduler_counts_shared_prefixes_of_running_leases(driver: CoreDriver) -> None:
-    """One lease has computed the prefix, two have found it; they are reported in any order."""
     for number in range(3):
         driver.handle(create_submission(f"q{number}", SYSTEM))
     leases = granted_leases(pull_replica(driver))
@@ -171,7 +169,6 @@ def test_new_scheduler_counts_shared_prefixes_of_running_leases(driver: CoreDriv
 
 
 def test_cached_tokens_of_ended_inferences_are_counted(driver: CoreDriver) -> None:
-    """Totals are by application, tenant and day; those of an earlier version have none."""
     driver.handle(create_submission("q", SYSTEM))
     lease = granted_leases(pull_replica(driver))["q"]
     pull_replica(driver, running_lease(lease, 1, 512, prompt=850))

@@ -121,7 +121,7 @@ def test_expected_times_count_from_the_drivers_clock(
 def test_expected_wait_includes_later_stages_of_earlier_applications(
     full_driver: CoreDriver,
 ) -> None:
-    """Later stages keep the tag of their application and are not in the queue yet."""
+    """Later stages are not in the queue yet, but will precede later applications."""
     full_driver.open("small", 1_000)
     full_driver.submit("s1", "small")
     submit_waiting(full_driver, "a", cost=50_000)
@@ -204,7 +204,7 @@ def test_used_up_quota_is_the_waiting_reason_before_the_queue(full_driver: CoreD
 def test_guaranteed_start_is_computed_from_the_tag_and_the_fairness_bound(
     full_driver: CoreDriver,
 ) -> None:
-    """The tag must be reached by virtual time V, and then the service of the bound follows.
+    """Virtual time must first reach the tag; then at most the service of the bound follows.
 
     The bound is 0: nothing of a larger tag runs, and GPS owes what has smaller ones all of it.
     """
@@ -235,7 +235,7 @@ def test_policy_without_a_bound_guarantees_no_start() -> None:
 def test_application_beyond_the_examined_ones_has_a_least_position_and_no_time(
     full_driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A walk over all applications would stop the scheduler."""
+    """Examining all applications would stop the scheduler for too long."""
     monkeypatch.setattr(queue_profile, "MAXIMUM_PLACES", 2)
     for number in range(4):
         submit_waiting(full_driver, f"b{number}", cost=100 * (number + 2))
@@ -269,7 +269,7 @@ def test_unknown_application_has_no_outlook(full_driver: CoreDriver) -> None:
 
 
 def test_position_is_the_number_of_applications_before(full_driver: CoreDriver) -> None:
-    """By tag a cheap later application precedes expensive ones, as does its second call."""
+    """By its tag, a cheap later application precedes expensive ones."""
     for name, cost in (("a", 500.0), ("b", 300.0), ("c", 400.0)):
         submit_waiting(full_driver, name, cost)
     full_driver.now += 1.0
@@ -298,7 +298,7 @@ def test_position_behind_all_examined_applications_is_unknown(
 def test_positions_are_cached_for_a_millisecond_per_application(
     full_driver: CoreDriver,
 ) -> None:
-    """Computing positions then takes 1 % of the time."""
+    """Caching limits the time for computing positions to 1 %."""
     for name in "abcd":
         submit_waiting(full_driver, name)
     first = full_driver.core.state.inferences["a1"]

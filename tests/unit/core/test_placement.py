@@ -18,7 +18,7 @@ def _granted_replicas(actions: Sequence[Action]) -> dict[str, str]:
 
 
 def _pool_of_replicas(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
-    """Return an FCFS core whose replicas of these sizes have pulled."""
+    """Return an FCFS core whose replicas, of these sizes, have asked for work."""
     driver = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     for name, tokens in kv_tokens.items():
         driver.pull(name, kv=tokens)
@@ -99,7 +99,7 @@ def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
 def test_next_turn_stays_with_its_context_between_two_pulls(
     *, pulls_again: bool, connected: bool, expected: str
 ) -> None:
-    """The scheduler answers each pull with news, and the next pull follows in milliseconds."""
+    """The scheduler answers a pull as soon as it has news, and the next pull follows soon."""
     driver = _pool_of_replicas()
     driver.pull("r0", connected=connected)
     driver.open("a")
@@ -163,7 +163,7 @@ def test_removed_replicas_are_forgotten() -> None:
 
 @pytest.mark.parametrize("admission", ADMISSIONS)
 def test_large_inference_waits_for_a_replica_that_can_hold_it(admission: str) -> None:
-    """On the small replica, even alone, it would exceed the memory."""
+    """The small replica could not hold the inference even alone."""
     driver = _pool_of_replicas(admission, small=100, large=1000)
     driver.handle(ev.PullAnswered("large"))
 
@@ -172,7 +172,7 @@ def test_large_inference_waits_for_a_replica_that_can_hold_it(admission: str) ->
 
 
 def test_replica_that_cannot_hold_the_whole_output_gets_no_inference() -> None:
-    """Under the rule `prompt` an engine preempts others for room, which is not enough here."""
+    """Even after it has preempted all others, the engine would run out of memory."""
     driver = _pool_of_replicas("prompt", small=100, large=1000)
     _submit_application(driver, "a", 980, 10)
 
@@ -182,7 +182,7 @@ def test_replica_that_cannot_hold_the_whole_output_gets_no_inference() -> None:
 
 
 def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
-    """The first inference loses no time, and the small replica would be idle."""
+    """The first inference loses no time, and otherwise the small replica would be idle."""
     driver = _pool_of_replicas(small=100, large=1000)
     _submit_application(driver, "held", 800, 100)
 
@@ -206,7 +206,6 @@ def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> No
 
 
 def test_number_of_seats_decides_between_replicas_of_equal_memory() -> None:
-    """Five sequences on replicas of three and four seats run on the latter, in turns."""
     driver = _pool_of_replicas()
     driver.pull("r0", kv=100, seats=3)
     driver.pull("r1", kv=100, seats=4)
@@ -273,7 +272,7 @@ def test_inferences_of_a_lost_replica_go_to_others_in_order() -> None:
 
 
 def _reject_by_connection(driver: CoreDriver, request_id: str) -> dict[str, str]:
-    """Nack a leased inference because its ingress has no connection to the replica."""
+    """Reject a lease because its ingress has no connection to the replica."""
     nacked = ev.LeaseNacked(driver.lease_of(request_id), ev.NackReason.CONNECTION)
     return _granted_replicas(driver.handle(nacked))
 
@@ -291,7 +290,6 @@ def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
 
 
 def test_inference_waits_at_its_place_for_reachable_replicas() -> None:
-    """Others start on unreachable replicas; on reachable ones nothing overtakes it."""
     driver = _pool_of_replicas(r0=1000, r1=1000)
     _submit_application(driver, "held", 980, 10)
     _submit_application(driver, "x", 50, 20)
@@ -322,7 +320,7 @@ def test_application_keeps_its_turn_on_a_replica_that_one_inference_avoids() -> 
 
 
 def test_inference_without_a_reachable_replica_tries_all_again_after_two_seconds() -> None:
-    """The connections may be back; an immediate retry would use up its leases."""
+    """An immediate retry would use up the inference's leases before connections are back."""
     driver = _pool_of_replicas(r0=1000, r1=1000)
     _submit_application(driver, "x", 50)
 
@@ -335,7 +333,7 @@ def test_inference_without_a_reachable_replica_tries_all_again_after_two_seconds
 
 @pytest.mark.parametrize("end", ["lost", "draining", "small"])
 def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str) -> None:
-    """No inference may wait forever; a new replica is preferred to the one that failed."""
+    """No inference may wait forever for a replica."""
     driver = _pool_of_replicas(r0=1000)
     driver.pull("r1", kv=50 if end == "small" else 1000)
     driver.handle(ev.PullAnswered("r1"))
@@ -406,7 +404,6 @@ def test_waiting_inference_is_checked_again_when_a_replica_changes(
 def test_waiting_inference_starts_where_missing_memory_or_seats_become_free(
     driver_with_two_waiting: CoreDriver, free: int, seats: int
 ) -> None:
-    """A replica gets five more KV tokens, or one free seat."""
     assert [] == granted(driver_with_two_waiting.pull("r1", None, kv=105, free=free, seats=seats))
     assert ["x"] == granted(driver_with_two_waiting.pull("r1", None, kv=105, free=45))
 
@@ -424,7 +421,6 @@ def test_waiting_inference_starts_under_another_admission_rule(
 def test_inference_starts_when_its_prompt_is_shorter_than_estimated(
     driver_with_two_waiting: CoreDriver,
 ) -> None:
-    """The first replica counted five prompt tokens less than the ingress, and was lost."""
     assert ["x"] == granted(
         driver_with_two_waiting.pull(
             "r0", finished={driver_with_two_waiting.lease_of("short"): 20}, kv=100

@@ -42,7 +42,7 @@ _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 @settings(derandomize=True, database=None, max_examples=300)
 @given(_TAGS, _TAGS)
 def test_engine_priority_has_the_order_of_the_tags(one: float, other: float) -> None:
-    """The engine compares integers; its order must equal ours, ties included."""
+    """The engine compares integers, whose order must equal that of the tags, ties included."""
     first, second = rank_preserving_integer(one), rank_preserving_integer(other)
 
     assert (one < other, one == other) == (first < second, first == second)
@@ -50,14 +50,14 @@ def test_engine_priority_has_the_order_of_the_tags(one: float, other: float) -> 
 
 
 def test_engine_priorities_of_close_tags_differ() -> None:
-    """Rounding to whole token·iterations would make ties of close tags."""
+    """Rounded to whole token·iterations, close tags would tie."""
     assert rank_preserving_integer(1e6) < rank_preserving_integer(1e6 + 1e-9)
     assert rank_preserving_integer(exact(1, 2)) == rank_preserving_integer(0.5)
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-300, float("nan")])
 def test_engine_priority_of_a_negative_tag_is_refused(value: float) -> None:
-    """The bits of a negative float fall as it rises."""
+    """Bit patterns of negative floats are in reverse order."""
     with pytest.raises(ValueError, match="a tag must be >= 0"):
         rank_preserving_integer(value)
 
@@ -67,7 +67,6 @@ def _policy_key(driver: CoreDriver, name: str) -> Key:
 
 
 def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
-    """Ties go to the application that arrived first."""
     driver = CoreDriver()
     for name, cost in (("a", 10), ("b", 10), ("c", 5)):
         driver.open(name, cost)
@@ -120,7 +119,6 @@ def test_inference_advanced_by_the_guard_is_preempted_last(
 
 
 def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
-    """The application does not matter."""
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("a")
     driver.open("b")
@@ -132,7 +130,7 @@ def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
 
 @pytest.mark.parametrize("policy", ALL)
 def test_justitia_uses_the_served_clock_by_default(policy: str) -> None:
-    """With the nominal clock small applications wait behind a large one that cannot use M."""
+    """With the nominal clock, small applications wait behind a large one that uses little."""
     options = parse_options(policy, {})
 
     assert ("served", "application", 0) == (
@@ -144,7 +142,6 @@ def test_justitia_uses_the_served_clock_by_default(policy: str) -> None:
 
 
 def test_nominal_clock_is_built_from_its_options() -> None:
-    """An integer number of seconds is accepted."""
     values = {"clock": "nominal", "nominal_iteration_s": 1}
 
     options = parse_options("justitia", values)
@@ -234,7 +231,7 @@ def test_invalid_option_is_named_with_the_allowed_values(
 
 @pytest.mark.parametrize(("name", "path"), LAB_POLICIES.items())
 def test_policy_moved_to_the_lab_is_refused_with_its_import_path(name: str, path: str) -> None:
-    """A configuration of an earlier version uses the name; the lab is no part of the service."""
+    """A configuration of an earlier release may still name the policy."""
     with pytest.raises(
         ConfigError, match=f"^policy: '{name}' is a baseline of the lab: .* {path}$"
     ):
@@ -287,10 +284,6 @@ def test_application_may_end_before_its_first_grant(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ALL)
 def test_inference_granted_under_another_policy_may_end_under_this_policy(policy: str) -> None:
-    """The inference is new to this policy, and its application may have others waiting or none.
-
-    The policy has no entry of its client either, unless an inference of it waits.
-    """
     driver = CoreDriver(SchedulerCore("app-fcfs"))
     for name in "ab":
         driver.open(name)
@@ -364,7 +357,7 @@ def test_custom_policy_keeps_its_state_over_a_scheduler_restart() -> None:
 
 
 def test_custom_policy_of_the_page_forgets_ended_applications() -> None:
-    """The example must not leak memory."""
+    """The documented example must not leak memory."""
     driver = PolicyDriver(POLICY)
     driver.open_and_submit("a", "a1")
     driver.step()
@@ -376,7 +369,6 @@ def test_custom_policy_of_the_page_forgets_ended_applications() -> None:
 
 
 def test_running_scheduler_changes_to_a_custom_policy() -> None:
-    """The configuration file names the policy as at the first start."""
     driver = PolicyDriver("fcfs")
     driver.open_and_submit("b")
     driver.open_and_submit("a", "a1")
@@ -397,7 +389,7 @@ class FailingPolicy(JustitiaPolicy):
 def test_policy_whose_constructor_fails_changes_nothing(
     options: tuple[tuple[str, Any], ...],
 ) -> None:
-    """A partial change would leave other accounts, or the old name with the new policy."""
+    """A partial change would leave the accounts of the old policy with the new policy."""
     driver = PolicyDriver("justitia")
     driver.open_and_submit("b", "b1")
     driver.open_and_submit("a", "a1")
@@ -433,7 +425,7 @@ def test_cost_function_is_found_by_its_import_path() -> None:
 
 
 def test_justitia_charges_by_a_custom_cost_function() -> None:
-    """Virtual time V then has the unit of the function, here seconds."""
+    """Virtual time then has the unit of the cost function, here seconds."""
     driver = PolicyDriver("justitia", {"cost": COST})
     driver.handle(ev.ApplicationArrived("a", "class", "t", 1, 100, "i0", predicted_cost=3.0))
     driver.submit("a1")
@@ -478,7 +470,7 @@ def test_page_of_the_lab_names_its_policies_and_their_options(name: str) -> None
 
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
 def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
-    """Source, unit, charges, guarantee and departures make policies comparable."""
+    """Equal headings make policies comparable."""
     sections = re.split(r"^### ", f"{PAGE}\n{LAB_PAGE}", flags=re.MULTILINE)
     (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])
 
@@ -497,7 +489,7 @@ def test_policy_example_on_the_page_is_the_tested_one() -> None:
 
 
 def test_policy_example_keeps_the_invariants_of_the_core(core: CoreDriver) -> None:
-    """Keys must be unique and agree with the queue: `check` runs after every event."""
+    """Keys must be unique and agree with the queue after every event."""
     core.handle(ev.PolicyChanged(POLICY))
     for name in "abc":
         core.open(name)

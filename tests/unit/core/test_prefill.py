@@ -35,7 +35,7 @@ def new_core(fairness: str = "application", prefix: str = "1-") -> SchedulerCore
 
 
 class TurnRunner:
-    """Runs turns of applications on a core one after the other, with given cache hits."""
+    """Runs turns of applications one after another, with given numbers of cached tokens."""
 
     def __init__(self, driver: CoreDriver) -> None:
         self.driver = driver
@@ -115,7 +115,7 @@ def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
 
 
 def test_turn_moved_by_the_scheduler_pays_the_price_without_the_move() -> None:
-    """The context of the turn is on a stalled replica."""
+    """A stalled replica holds the context of the turn."""
     driver = core_with_replicas(2)
     turns = TurnRunner(driver)
     turns.open_application()
@@ -165,7 +165,6 @@ def test_gps_owes_what_was_charged_after_cache_misses(fairness: str) -> None:
 
 
 def test_cache_miss_delays_only_the_tenant_that_caused_it() -> None:
-    """A tenant's keys rise by its misses; those of another tenant stay."""
     keys = {}
     for misses in (False, True):
         turns = TurnRunner(core_with_replicas(fairness="tenant"))
@@ -193,7 +192,7 @@ def _gps_owes_all_charges(driver: CoreDriver) -> bool:
 
 
 def test_cache_miss_that_only_moves_virtual_time_breaks_the_invariant() -> None:
-    """GPS would owe less than the replicas have to do, and all applications would pay."""
+    """GPS would owe less service than the replicas must give."""
     driver = core_with_replicas(fairness="tenant")
     driver.open("a", 10**6)
     driver.submit("a1", prompt=1000)
@@ -226,7 +225,7 @@ def test_new_long_prompt_pays_for_all_tokens_after_much_reuse() -> None:
 
 
 def test_new_prompt_after_an_eviction_gains_at_most_the_price_paid_before() -> None:
-    """The scheduler cannot tell it from a turn whose context was evicted."""
+    """The scheduler cannot tell a new prompt from a turn whose context was evicted."""
     turns = TurnRunner(core_with_replicas())
     turns.open_application()
     paid = turns.run_turn(1000) + turns.run_turn(1001, found=1000)
@@ -241,7 +240,7 @@ def test_new_prompt_after_an_eviction_gains_at_most_the_price_paid_before() -> N
 
 
 def test_two_contexts_of_one_application_pay_for_evicting_each_other() -> None:
-    """Each is larger than half of the memory, so that the engine evicts the other one."""
+    """Each context is larger than half of the memory, so the engine evicts the other one."""
     turns = TurnRunner(core_with_replicas())
     turns.open_application()
     turns.run_turn(6000)
@@ -253,7 +252,6 @@ def test_two_contexts_of_one_application_pay_for_evicting_each_other() -> None:
 
 
 def test_keeping_a_context_warm_with_calls_costs_more_than_the_miss() -> None:
-    """Only calls that keep a context warm are charged, not evictions by others."""
     tags = {}
     for pings in (True, False):
         turns = TurnRunner(core_with_replicas())
@@ -271,7 +269,7 @@ def test_keeping_a_context_warm_with_calls_costs_more_than_the_miss() -> None:
 
 
 def test_common_beginning_added_to_a_prompt_makes_it_no_cheaper() -> None:
-    """A beginning that others have computed is found, and its memory is charged."""
+    """The common beginning is in the cache, but its memory is still charged."""
     plain, padded = TurnRunner(core_with_replicas()), TurnRunner(core_with_replicas())
     for turns in (plain, padded):
         turns.open_application()
@@ -290,7 +288,7 @@ def _wait_with_prompts(driver: CoreDriver, **prompts: int) -> None:
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
 def test_common_beginning_added_to_a_prompt_does_not_bring_it_forward(fairness: str) -> None:
-    """Others have computed the beginning, which is in the cache; its tokens are charged anyway."""
+    """Tokens of the common beginning are charged although they are in the cache."""
     driver = core_with_replicas(fairness=fairness)
     turns = TurnRunner(driver)
     turns.open_application("other")
@@ -320,7 +318,6 @@ def _submit_with_beginning(driver: CoreDriver, name: str, prompt: int) -> None:
 def test_common_beginning_that_makes_a_prompt_fit_lets_it_overtake_no_other(
     *, is_first: bool
 ) -> None:
-    """A running inference holds the beginning, so that the memory for it is counted once."""
     driver = core_with_replicas()
     _submit_with_beginning(driver, "other", 4010)
     if not is_first:
@@ -393,7 +390,7 @@ def test_recomputation_is_charged_once_over_a_restart() -> None:
     assert driver.prefill().forgiven == 0
 
 
-# --- restarts, cancelled calls and other units
+# Tests of restarts, cancelled calls and other units
 
 
 def test_forgiven_prefill_is_counted_once_over_a_restart() -> None:
@@ -486,7 +483,7 @@ def test_prompt_is_charged_at_submission_and_corrected_when_computed() -> None:
 
 
 def test_long_prompt_waits_behind_a_short_one_of_equal_kv_token_time() -> None:
-    """Both hold the same memory over time; one computes ten times as many tokens."""
+    """Both calls have the same KV token-time, but one computes ten times as many tokens."""
     turns = TurnRunner(core_with_replicas())
     for name in "ab":
         turns.open_application(name, cost=5050)
@@ -521,7 +518,7 @@ def test_prompt_is_not_charged_again_after_a_restart() -> None:
 
 
 def test_arriving_application_is_charged_the_prefill_ratio_of_its_class() -> None:
-    """Submissions use up that charge, and only the excess is charged again."""
+    """Submissions use up the charge of the arrival, and only the excess is charged again."""
     turns = TurnRunner(core_with_replicas())
     turns.open_application("a", cost=cost_without_prefill(1000, 10))
     turns.run_turn(1000, output=10)

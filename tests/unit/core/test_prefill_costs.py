@@ -104,7 +104,6 @@ def test_new_release_uses_the_earlier_prefill_cost_until_it_has_measured() -> No
 
 
 def test_prefill_ratios_of_classes_are_scaled_with_the_cost_of_a_new_release() -> None:
-    """Ratios are prefill per token·iteration, so a dearer token raises them."""
     driver = driver_with_replica()
     report_measured_cost(driver, _FIRST)
     driver.core.state.prefill_ratios.observe("class", 1000, 400)

@@ -15,7 +15,7 @@ SYSTEM, CHAT, FORK = (Prefix(n, name.encode() * 7) for n, name in ((32, "s"), (6
 
 
 def test_each_prefix_of_a_submission_takes_ten_bytes() -> None:
-    """Names of the fields take at most 64 bytes more, as sent over a connection."""
+    """The names of the fields add at most 64 bytes to a message."""
     packed = pack_prefixes([SYSTEM, CHAT])
     four = pack_prefixes([Prefix(2**20 + n, b"d" * 7) for n in range(4)])
     submission = InferenceSubmitted("q", "a", "q", "i", 1, 1, 1, prefixes=four, copies=1_000)
@@ -41,7 +41,6 @@ def test_invalid_prefixes_are_dropped() -> None:
 
 
 def test_leases_share_their_longest_common_prefix() -> None:
-    """The first lease learns of its shared prefix when the second starts."""
     beginnings = Beginnings()
 
     assert [] == beginnings.join("1", (SYSTEM, CHAT))

@@ -77,7 +77,7 @@ def test_application_without_waiting_inferences_is_not_returned() -> None:
 
 
 def test_client_without_waiting_inferences_leaves_before_the_next_lookup() -> None:
-    """The policy must be notified before the client returns, to lift its counter if necessary."""
+    """A policy such as VTC lifts a client's counter when the client returns to the queue."""
     policy = StubPolicy()
     gone = create_application("a", 1)
     queue = _create_queue(policy, gone)
@@ -100,7 +100,6 @@ def test_key_is_computed_once_per_event_for_each_client() -> None:
 
 
 def test_changed_key_moves_an_application() -> None:
-    """The entry under the old key is skipped, whether it was less or greater."""
     moving, other = create_application("a", 1, 9), create_application("b", 5)
     queue = _create_queue(None, moving, other)
     first = moving.waiting.first
@@ -143,7 +142,7 @@ def test_parked_client_waits_until_it_is_eligible() -> None:
 
 
 def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
-    """The policy updates the client; the driver must not be woken for the old time."""
+    """The driver must not be woken for the old time."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
     queue = _create_queue(policy, create_application("a", 1))
@@ -167,7 +166,7 @@ def test_parked_client_without_waiting_inferences_is_forgotten() -> None:
 
 
 def test_skipped_application_lets_the_next_pass_and_keeps_its_place() -> None:
-    """The client still waits: a policy must not handle it as gone."""
+    """The client still waits, so a policy must not treat it as gone."""
     policy = StubPolicy()
     first, second = create_application("a", 1), create_application("b", 2)
     queue = _create_queue(policy, first, second)

@@ -15,7 +15,7 @@ PAGE = (CORE / "README.md").read_text("utf-8")
 
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 def test_worked_example_of_the_page_holds(example: str) -> None:
-    """The printed order and levels of V are those that the core computes."""
+    """The page prints the order and the virtual times that the core computes."""
     exec(compile(example, "core/README.md", "exec"), {})
 
 
@@ -39,7 +39,7 @@ def test_application_states_in_the_drawing_are_those_of_the_table() -> None:
 
 
 def test_core_does_not_import_the_lag_meter() -> None:
-    """The lag meter observes the ledger: only the scheduler imports it."""
+    """The lag meter only observes the accounts, and is optional."""
     importers = {
         path.relative_to(CORE).as_posix()
         for path in CORE.rglob("*.py")

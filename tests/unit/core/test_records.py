@@ -58,7 +58,6 @@ def test_value_of_a_wrong_type_is_refused(
 
 
 def test_values_are_read_unchanged() -> None:
-    """A record that is read and written again is unchanged."""
     record = {"i": 3, "n": 0.5, "t": "x", "b": False, "o": {"k": 1}, "l": [1, 2], "z": None}
     reader = RecordReader(record, record)
 

@@ -50,7 +50,7 @@ def test_recovery_grants_nothing_before_the_known_replicas_have_reported(
 
 
 def test_pull_with_only_ends_is_no_report_of_running_leases(new_scheduler: CoreDriver) -> None:
-    """The replica may be full, which only its next report shows."""
+    """Only a full report shows whether the replica is full."""
     _resubmit_inference(new_scheduler, "z")
 
     assert granted(new_scheduler.pull("r0", None)) == []
@@ -77,7 +77,6 @@ def test_loss_of_the_last_silent_replica_ends_the_recovery(new_scheduler: CoreDr
 
 
 def test_lease_reported_before_its_claim_continues(new_scheduler: CoreDriver) -> None:
-    """The replica pulls before the ingress resubmits."""
     new_scheduler.pull("r0", {"1-2": 6})
 
     assert ["1-2"] == list(new_scheduler.core.recovery.reported)
@@ -90,7 +89,7 @@ def test_lease_reported_before_its_claim_continues(new_scheduler: CoreDriver) ->
 
 
 def test_lease_claimed_before_its_report_continues(new_scheduler: CoreDriver) -> None:
-    """The ingress resubmits first: its inference is in no queue until the replica reports."""
+    """The inference is in no queue until the replica reports its lease."""
     _resubmit_inference(new_scheduler, "x", "1-2")
 
     assert (InferenceState.CLAIMED, []) == (
@@ -144,7 +143,7 @@ def test_service_of_a_new_inference_is_charged_in_full(new_scheduler: CoreDriver
 def test_lease_finished_during_the_outage_ends_its_inference(
     new_scheduler: CoreDriver, claim_first: bool
 ) -> None:
-    """The end is stored until an ingress claims it; the inference is not run again."""
+    """The inference must not run again."""
     if claim_first:
         _resubmit_inference(new_scheduler, "x", "1-2")
     new_scheduler.pull("r0", {}, {"1-2": 10})
@@ -171,7 +170,6 @@ def test_claimed_inference_without_a_report_waits_again(new_scheduler: CoreDrive
 def test_claimed_inference_of_an_ended_lease_waits_again(
     new_scheduler: CoreDriver, end: str
 ) -> None:
-    """The lease ended before the ingress claimed it, or no replica reported it in time."""
     if end == "engine died":
         new_scheduler.pull("r0", {}, [ev.LeaseFinished("1-2", 10, 4, None)], draining=True)
     elif end == "replica lost":
@@ -185,7 +183,7 @@ def test_claimed_inference_of_an_ended_lease_waits_again(
 
 
 def test_cancelled_claim_is_forgotten(new_scheduler: CoreDriver) -> None:
-    """The replica's report then has no claimant, and the lease is aborted later."""
+    """The replica's later report finds no claim, and its lease is aborted."""
     _resubmit_inference(new_scheduler, "w", "1-1")
     _resubmit_inference(new_scheduler, "x", "1-2")
     new_scheduler.handle(ev.InferenceCancelled("x"))
@@ -198,7 +196,7 @@ def test_cancelled_claim_is_forgotten(new_scheduler: CoreDriver) -> None:
 
 
 def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new_scheduler: CoreDriver) -> None:
-    """The ingress died with the scheduler, so the tokens have no reader."""
+    """The ingress died with the scheduler, so no caller reads the tokens."""
     stopped: list[str] = []
     for _ in range(10):
         new_scheduler.pull("r0", {"1-2": 6}, {"1-3": 9} if not stopped else {})
@@ -210,7 +208,6 @@ def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new_scheduler: Cor
 
 
 def test_adopted_lease_has_a_footprint_and_is_not_aborted(new_scheduler: CoreDriver) -> None:
-    """The deadline of the claim has no effect on an adopted lease."""
     new_scheduler.pull("r0", {"1-2": 6})
     _resubmit_inference(new_scheduler, "x", "1-2")
     replica = new_scheduler.core.state.replicas["r0"]
@@ -230,7 +227,6 @@ def test_adopted_lease_has_a_footprint_and_is_not_aborted(new_scheduler: CoreDri
 def test_queue_order_is_kept_across_the_restart(
     old_scheduler: CoreDriver, new_scheduler: CoreDriver
 ) -> None:
-    """The tag is kept, and inferences are in the order of their first submission."""
     new_scheduler.open("a", 1)  # the ingress opens application a again, whose tag is stored
     new_scheduler.open("later", 2000)
     new_scheduler.submit("l", "later")
@@ -267,7 +263,7 @@ def test_restored_closed_application_ends_without_inferences(old_scheduler: Core
 
 
 def test_cancelled_application_stops_its_claimed_inferences(new_scheduler: CoreDriver) -> None:
-    """A claimed inference is neither waiting nor in flight, and must not be forgotten."""
+    """A claimed inference is neither in the queue nor running, and must not be forgotten."""
     _resubmit_inference(new_scheduler, "x", "1-2")
     actions = new_scheduler.handle(ev.ApplicationCancelled("a"))
 
@@ -277,7 +273,7 @@ def test_cancelled_application_stops_its_claimed_inferences(new_scheduler: CoreD
 
 
 def test_unknown_lease_of_this_epoch_is_not_adopted(new_scheduler: CoreDriver) -> None:
-    """After recovery an unknown lease of this epoch is late: the replica aborts it."""
+    """After the recovery, a lease that the scheduler does not know must be aborted."""
     new_scheduler.pull("r0")
     new_scheduler.submit("fresh")
     new_scheduler.handle(ev.InferenceCancelled("fresh"))

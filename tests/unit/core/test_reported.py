@@ -27,7 +27,7 @@ def _report_and_ask(core: CoreDriver, most: int | None = None, reserved: int = 0
 
 
 def test_report_gets_grants_only_if_the_replica_asks(core_with_answered_pull: CoreDriver) -> None:
-    """A simulated replica between two boundaries must not get new arrivals."""
+    """A simulated replica takes new inferences only when it asks for them."""
     core_with_answered_pull.submit("x")
 
     assert [] == core_with_answered_pull.handle(ev.ReplicaReported("r0"))
@@ -40,7 +40,7 @@ def test_report_gets_grants_only_if_the_replica_asks(core_with_answered_pull: Co
 def test_replica_asks_from_its_pull_to_the_answer_or_its_loss(
     core_with_answered_pull: CoreDriver,
 ) -> None:
-    """The core only iterates over asking replicas: 64 replicas cost as much as one."""
+    """The core iterates over asking replicas only, so that 64 replicas cost as much as one."""
     asking = core_with_answered_pull.core.state.asking
 
     assert [] == list(asking)
@@ -75,7 +75,7 @@ def test_lease_omitted_from_a_report_continues(core_with_answered_pull: CoreDriv
 def test_idle_application_is_withdrawn_at_the_end_of_an_instant(
     core_with_answered_pull: CoreDriver,
 ) -> None:
-    """Successors submitted at the same instant leave no tool gap."""
+    """An inference submitted at the same instant leaves no tool gap."""
     core_with_answered_pull.submit("x", output=2)
     _report_and_ask(core_with_answered_pull)
     last = ev.LeaseFinished(core_with_answered_pull.lease_of("x"), 10, 2, Outcome.FINISHED)
@@ -128,7 +128,7 @@ def test_report_of_an_unknown_replica_is_an_error_of_the_driver(
 def test_queue_place_is_the_same_for_waiting_and_running_inferences(
     core_with_answered_pull: CoreDriver,
 ) -> None:
-    """Swapping out and back uses the same order: last out, first back."""
+    """Inferences are swapped out in reverse queue order, and back in queue order."""
     core_with_answered_pull.open("b")
     for name, application in (("x", "a"), ("y", "b"), ("z", "a")):
         core_with_answered_pull.submit(name, application)
@@ -173,7 +173,6 @@ def test_inference_that_fits_needs_zero_iterations(core_with_answered_pull: Core
 
 
 def test_lag_meter_uses_v_and_tags_of_its_own_clock() -> None:
-    """Under fair sharing the applications end by the true cost 155, not by the predicted 1,000."""
     core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT, meter=LagMeter))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
     meter = core.core.lags

@@ -18,7 +18,7 @@ def test_rate_is_service_over_busy_time() -> None:
 
 
 def test_iteration_time_is_that_of_a_generated_token() -> None:
-    """Service does not count, because most of it may be prefill."""
+    """Service is no measure of iteration time, because most of it may be prefill."""
     rates = [ServedRate() for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
         rate.record(20 * per_iteration, 2.0, 50, 5, 100)
@@ -29,7 +29,7 @@ def test_iteration_time_is_that_of_a_generated_token() -> None:
 
 
 def test_light_load_does_not_change_the_measured_iteration_time() -> None:
-    """Under light load most samples find that nothing runs."""
+    """Under light load most samples find no running inference."""
     driver = CoreDriver()
     driver.pull("r0", kv=10_000)
     driver.open("a", 10**6)
@@ -73,7 +73,7 @@ def test_idle_time_does_not_change_the_rate() -> None:
 
 
 def test_rate_follows_half_of_a_change_in_a_half_life() -> None:
-    """An added replica shows within minutes."""
+    """An added replica must show in the rate within minutes."""
     rate, served, busy_s = ServedRate(), 0.0, 0.0
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
         for _ in range(round(lasts_s)):
@@ -84,7 +84,7 @@ def test_rate_follows_half_of_a_change_in_a_half_life() -> None:
 
 
 def test_initial_rate_is_estimated_from_the_memory() -> None:
-    """The first application needs an outlook, too; an empty service must not divide by 0."""
+    """An empty service must return an expected wait without dividing by 0."""
     rate = ServedRate()
 
     assert 0 < rate.kv_per_s(0) < rate.kv_per_s(3000) < 3000 / USUAL_ITERATION_S

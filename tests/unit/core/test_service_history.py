@@ -15,7 +15,6 @@ def _history_of_reports(reports: int) -> ServiceHistory:
 
 
 def test_history_returns_the_time_when_v_reached_a_level() -> None:
-    """The time is the start of a report, which is the resolution of the history."""
     history = _history_of_reports(3)
 
     assert history.reached(exact(2)) == Level(10, 1.0, 10)
@@ -35,7 +34,6 @@ def test_refund_moves_v_but_neither_service_nor_time() -> None:
 
 
 def test_idle_time_does_not_count_as_service() -> None:
-    """After an idle night service rises from the first start on, not from the last report."""
     history = _history_of_reports(1)
     history.rise_from(50_000.0)
     history.note_service(exact(10), exact(2), 50_001.0)
@@ -45,7 +43,7 @@ def test_idle_time_does_not_count_as_service() -> None:
 
 
 def test_shortened_history_returns_the_same_times() -> None:
-    """The history keeps the tags of live applications."""
+    """The history keeps every entry that a live application needs."""
     thinned, whole = _history_of_reports(200), _history_of_reports(200)
     assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
     thinned.keep_only([exact(3, 2), exact(77), exact(900)])
@@ -58,7 +56,6 @@ def test_shortened_history_returns_the_same_times() -> None:
 
 
 def test_lag_of_a_start_is_the_service_since_v_reached_the_tag() -> None:
-    """An earlier start has a lag of 0."""
     history = _history_of_reports(3)
 
     assert history.late((30, 3.0), exact(2), 3.0) == Late(20, 2.0, 10)

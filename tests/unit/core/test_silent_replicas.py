@@ -37,7 +37,7 @@ def test_silent_but_connected_replica_is_not_lost(core: CoreDriver) -> None:
 
 
 def test_silent_replica_gets_no_lease_until_it_pulls(core: CoreDriver) -> None:
-    """Even if its pull is open, the replica would not read the grant."""
+    """The replica would not read the grant, even if its pull is open."""
     core.open("a", 100)
     core.pull("r0", connected=True)
     _pass_time(core, 5.0)
@@ -69,7 +69,7 @@ def test_replica_that_reconnects_in_time_is_not_lost(core: CoreDriver) -> None:
 
 
 def test_silent_replica_keeps_its_lease(core: CoreDriver) -> None:
-    """The call that keeps it busy would block the next replica, and in the end all of them."""
+    """A call that blocks its replica would block the next one too, and in the end all."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)

@@ -21,7 +21,7 @@ GUARD: dict[str, object] = {"order": "sgps", "guard_iterations": 300}
 
 
 def _create_filled_core(**options: object) -> CoreDriver:
-    """Return a core where a runs, b waits, c is in a tool gap, and ended d is still in GPS."""
+    """Return a core with a running, a waiting and an idle application, and one ended early."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     for number, (name, cost) in enumerate((("d", 155), ("a", 300), ("c", 200), ("b", 900))):
         driver.open(name, cost, weight=1 + number / 3, tenant="one" if name in "ad" else "two")
@@ -42,7 +42,7 @@ def _restore_from_snapshot(driver: CoreDriver, **options: object) -> CoreDriver:
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, GUARD])
 def test_snapshot_has_clock_applications_and_ghosts(options: dict[str, object]) -> None:
-    """A ghost, the session of an ended application, has a tag and no account."""
+    """The virtual-time session of an ended application (a ghost) has a tag and no account."""
     driver = _create_filled_core(**options)
     record = driver.record()
     successor = _restore_from_snapshot(driver, **options)
@@ -53,7 +53,6 @@ def test_snapshot_has_clock_applications_and_ghosts(options: dict[str, object]) 
 
 
 def test_guard_continues_from_its_stored_state() -> None:
-    """The state has the level, the debts, the pace, and the shadow of each application."""
     driver = _create_filled_core(**GUARD)
     record = driver.record()
 
@@ -108,7 +107,7 @@ def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> N
 
 
 def _core_with_booked_start(options: dict[str, object]) -> CoreDriver:
-    """Return a core where an inference is booked to overtake another one of its tenant.
+    """Return a core that has charged a tenant for an overtaking inference not yet started.
 
     x wants 20 inferences of 155, y 21 of 155, v and w 25 of 155: GPS inside is done with x before
     y, which is urgent. One booking puts x's key, 3,100, at 3,255.
@@ -174,7 +173,7 @@ def test_tenants_have_the_same_keys_after_a_restart() -> None:
 def test_charges_are_restored_under_another_kind_of_accounts(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
-    """Tags of accounts of another kind are meaningless."""
+    """Tags of another kind of accounts are meaningless."""
     driver = _create_filled_core(**before)
     driver.core.take_changed()
     successor = _restore_from_snapshot(driver, **after)
@@ -212,7 +211,7 @@ def test_removed_application_has_no_record() -> None:
 def test_changed_application_has_a_record_until_gps_has_finished_it(
     options: dict[str, object],
 ) -> None:
-    """After saving and removing these records the store equals a snapshot."""
+    """After the changes are saved, the store must equal a full snapshot."""
     driver = _create_filled_core(**options)
     stored: dict[str, Any] = {}
 
@@ -264,7 +263,7 @@ def test_empty_store_restores_an_empty_core() -> None:
 
 
 def test_sequence_numbers_continue_after_the_stored_ones() -> None:
-    """Ties go by arrival, and a later arrival must not tie with an earlier one."""
+    """Ties go to the earlier arrival, so numbers must not repeat after a restart."""
     driver = _create_filled_core()
     highest = driver.core.state.sequence
     successor = _restore_from_snapshot(driver)
@@ -330,7 +329,7 @@ def test_record_that_is_no_object_is_named(damaged: Any) -> None:
     ],
 )
 def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
-    """Without V no tag is defined: the scheduler must not start."""
+    """Without virtual time no tag is defined, so the scheduler must not start."""
     with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
         restore(SchedulerCore(), damaged, {})
 
@@ -366,7 +365,7 @@ def test_last_replica_of_an_application_survives_a_scheduler_restart() -> None:
 
 
 def test_grants_after_a_restart_have_lower_engine_priority_than_earlier_ones() -> None:
-    """Leases of the old scheduler still run there, at the priority of their grant."""
+    """Leases of the old scheduler still run, at the priority of their grant."""
     driver = CoreDriver(SchedulerCore("fcfs", lease_prefix="1-"))
     driver.open("a")
     driver.submit("a1")

@@ -39,7 +39,7 @@ def _expected_stage(sizes: list[tuple[int, int]]) -> ExpectedStage:
 
 
 def test_stage_begins_with_the_first_submission_after_an_end() -> None:
-    """Inferences submitted before any end are siblings; only later ones are a new stage."""
+    """Inferences that are submitted before any of them ends belong to one stage."""
     position = StagePosition()
     stages = [position.submit(), position.submit()]
     position.finish(0)
@@ -53,7 +53,7 @@ def test_stage_begins_with_the_first_submission_after_an_end() -> None:
 
 
 def test_next_stage_is_returned_without_being_entered() -> None:
-    """A submission that is refused for lack of room must not count for its stage."""
+    """A submission that is refused for lack of room must not enter the stage."""
     position = StagePosition()
     position.submit()
 
@@ -65,7 +65,7 @@ def test_next_stage_is_returned_without_being_entered() -> None:
 
 
 def test_higher_stage_of_an_ingress_is_adopted() -> None:
-    """An ingress may learn of an end before the scheduler; its stage is never too low."""
+    """An ingress may learn of an end before the scheduler does."""
     position = StagePosition()
     position.submit()
 
@@ -114,7 +114,6 @@ def test_longest_sequence_of_uneven_choices_is_rounded_up(core: CoreDriver) -> N
 
 
 def test_gap_lasts_from_the_last_end_to_the_first_submission(core: CoreDriver) -> None:
-    """The first stage ends 2 s after it began and 1 s after its first end; the tool takes 5 s."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y", output=4)
@@ -151,7 +150,7 @@ def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
 
 
 def test_gap_beside_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
-    """Earlier stages ran at another scheduler."""
+    """The earlier stage ran under another scheduler."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.pull()
@@ -195,7 +194,7 @@ def test_inference_without_output_is_no_part_of_a_stage(core: CoreDriver) -> Non
 
 
 def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:
-    """Half an application would teach that the class is half as large."""
+    """The predictor must not learn that the class is half as large."""
     core.open("a", 500)
     core.submit("x")
     core.pull()
@@ -206,7 +205,6 @@ def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDrive
 
 
 def test_stages_are_not_reported_for_inferences_submitted_before(core: CoreDriver) -> None:
-    """The state may be lost, and an ingress open the application again."""
     core.open("a", 500)
     core.submit("x", resubmitted=True)
     core.handle(ev.ApplicationClosed("a"))
@@ -242,7 +240,6 @@ def test_mean_length_is_that_of_equal_inferences(sizes: list[tuple[int, int]]) -
 
 
 def test_mean_length_of_uneven_inferences_is_between_plain_and_weighted_mean() -> None:
-    """Lengths of 100 and 320 with equal prompts have the mean 210, weighted by service 279."""
     stage = _expected_stage([(250, 100), (250, 320)])
 
     assert 210 <= stage.mean_output_tokens <= 279
@@ -260,12 +257,10 @@ def test_mean_length_of_uneven_inferences_is_between_plain_and_weighted_mean() -
 def test_mean_length_is_at_least_one_and_at_most_the_longest(
     stage: ExpectedStage, length: float
 ) -> None:
-    """The limits hold for any expected sums; without inferences the mean is 0."""
     assert length == stage.mean_output_tokens
 
 
 def test_new_expectations_replace_those_from_their_stage_on() -> None:
-    """Expectations replace those of their own and later stages; a gap before them is unknown."""
     assert (MAP, REDUCE) == replace_expected((MAP, MAP, MAP), 1, (REDUCE,))
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == replace_expected((), 2, (MAP,))
 
@@ -279,7 +274,7 @@ def test_submission_replaces_the_expected_stages_from_its_own_stage_on(core: Cor
 
 
 def test_submission_without_expectations_keeps_the_expected_stages(core: CoreDriver) -> None:
-    """An ingress without predictions does not mean an application without stages."""
+    """An ingress without a predictor does not mean an application without stages."""
     _open_application(core, MAP, REDUCE)
     _submit_in_stage(core, stage=1)
 
@@ -287,7 +282,7 @@ def test_submission_without_expectations_keeps_the_expected_stages(core: CoreDri
 
 
 def test_number_of_expected_stages_is_limited(core: CoreDriver) -> None:
-    """An external event must not fill the store."""
+    """Events from outside must not fill the store."""
     _open_application(core, *[MAP] * (MAXIMUM_STAGES + 1))
 
     assert MAXIMUM_STAGES == len(_expected_stages(core))

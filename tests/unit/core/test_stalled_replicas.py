@@ -31,7 +31,7 @@ def test_stalled_replica_gets_no_lease_until_it_makes_progress(core: CoreDriver)
 
 
 def test_requeued_work_is_aborted_when_the_engine_continues(core: CoreDriver) -> None:
-    """The replica may not have read the abort before; its tokens are not counted twice."""
+    """The replica may not have read the abort, and its tokens must not be counted twice."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0")
@@ -61,7 +61,7 @@ def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
 
 
 def test_end_reported_together_with_a_stall_counts(core: CoreDriver) -> None:
-    """The inference got its last token before the stall."""
+    """The inference had received its last token before the stall."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0")

@@ -59,7 +59,6 @@ def read_outlook(driver: CoreDriver, name: str) -> Outlook:
 
 
 def test_forecast_of_the_first_application_waits_for_its_missing_tokens() -> None:
-    """The needed memory is 1,010 KV tokens more than the limit."""
     outlook = read_outlook(core_with_idle_context(), "first")
 
     assert "working_set" == outlook.reason
@@ -85,7 +84,6 @@ def test_application_behind_the_first_has_the_reason_of_its_turn() -> None:
 
 
 def test_returning_application_precedes_the_first_in_the_queue() -> None:
-    """Its charge has doubled since it started."""
     driver = core_with_idle_context(costs=(10, 58_000, 60_000, 70_000))
     driver.submit("idle2", "idle", prompt=9_500)
     outlook = read_outlook(driver, "idle")
@@ -95,7 +93,7 @@ def test_returning_application_precedes_the_first_in_the_queue() -> None:
 
 
 def test_outlook_changes_no_decision() -> None:
-    """A refusal is cached for a quarter of a second from its own time, not from an outlook's."""
+    """An outlook must not prolong a cached refusal."""
     asked, silent = core_with_idle_context(), core_with_idle_context()
     for driver in (asked, silent):
         driver.now += 0.2
@@ -122,7 +120,7 @@ def test_no_forecast_is_made_while_contexts_delay_no_start(monkeypatch: pytest.M
 
 
 def test_queue_position_is_computed_without_the_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waiting stream reports its position, for which a walk over contexts costs too much."""
+    """Each waiting stream reports its position, which must not cost a walk over all contexts."""
     driver = core_with_idle_context()
     gate = driver.core.ledger.gate
     assert gate is not None

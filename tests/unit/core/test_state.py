@@ -41,7 +41,6 @@ def test_greedy_tenant_leaves_room_for_others(limited_driver: CoreDriver) -> Non
 
 
 def test_greedy_tenants_get_equal_parts_of_the_limit() -> None:
-    """Beside two greedy tenants 100 of 900 places stay free."""
     quota = TenantQuota(900)
     for _ in range(900):
         for tenant in ("t", "u"):
@@ -53,7 +52,7 @@ def test_greedy_tenants_get_equal_parts_of_the_limit() -> None:
 
 
 def test_shortfall_is_the_number_that_must_end_before_the_next_admission() -> None:
-    """A restored queue may exceed a tenant's part: callers wait for several ends."""
+    """A restored queue may exceed a tenant's part, so that callers wait for several ends."""
     quota = TenantQuota(10)
     for tenant in "t" * 8 + "u":
         quota.arrive(tenant)
@@ -98,7 +97,7 @@ def test_refused_application_is_reported_and_leaves_no_state(limited_driver: Cor
 
 
 def test_inference_of_a_refused_application_may_be_retried(limited_driver: CoreDriver) -> None:
-    """The caller made no mistake, as it would with an unknown application."""
+    """The caller made no mistake, unlike one that names an unknown application."""
     open_applications(limited_driver, "t")
     limited_driver.open("late", tenant="t")
     (refused,) = limited_driver.submit("q", "late")
@@ -144,7 +143,7 @@ def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(
 
 
 def test_other_tenant_is_served_when_one_fills_the_queue(limited_driver: CoreDriver) -> None:
-    """One tenant's full part does not delay the others."""
+    """A tenant that fills its own part must not delay the others."""
     limited_driver.open("a", tenant="t")
     for i in range(20):
         limited_driver.submit(f"q{i}", "a")
@@ -154,7 +153,7 @@ def test_other_tenant_is_served_when_one_fills_the_queue(limited_driver: CoreDri
 
 
 def test_ended_inference_makes_room_in_the_queue(limited_driver: CoreDriver) -> None:
-    """Running inferences count too: each end is subtracted once."""
+    """Running inferences count too, and each end is subtracted once."""
     limited_driver.open("a", tenant="t")
     for i in range(8):
         limited_driver.submit(f"q{i}", "a")
@@ -211,7 +210,7 @@ def test_due_names_are_in_order_of_time_and_then_of_insertion() -> None:
 
 
 def test_deadline_set_for_now_during_iteration_is_due_too() -> None:
-    """A deadline may renew itself while the due ones are taken; a later one stays."""
+    """A deadline may be renewed while due deadlines are taken."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.LEASE, "a")
     seen = []
@@ -225,7 +224,7 @@ def test_deadline_set_for_now_during_iteration_is_due_too() -> None:
 
 
 def test_empty_heap_of_deadlines_has_no_next() -> None:
-    """The driver then waits for events only."""
+    """The driver then only waits for events."""
     deadlines = Deadlines()
 
     assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])
@@ -254,7 +253,7 @@ def test_deadline_moved_to_an_earlier_time_is_due_only_then() -> None:
 
 
 def test_one_name_may_have_two_deadlines() -> None:
-    """An application may expire as idle, or after a restart, because its ingress stays away."""
+    """An application may expire as idle, or because its ingress stays away after a restart."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.RETURN, "a")
     deadlines.set(2.0, DeadlineKind.APPLICATION, "a")
@@ -274,7 +273,6 @@ def test_infinite_deadline_is_never_due_and_replaces_an_earlier_one() -> None:
 
 
 def test_reserved_places_count_as_taken() -> None:
-    """Of ten places six are taken and two reserved, so the tenant has used its eight."""
     quota = TenantQuota(10)
     for _ in range(6):
         quota.arrive("t")
@@ -286,7 +284,6 @@ def test_reserved_places_count_as_taken() -> None:
 
 
 def test_refused_caller_is_admitted_before_a_new_one() -> None:
-    """A freed place is reserved for the caller that was refused; a new caller waits."""
     quota, now = TenantQuota(10), 0.0
     while quota.admits("t", now, is_retry=False):
         quota.arrive("t")
@@ -304,7 +301,6 @@ def test_refused_caller_is_admitted_before_a_new_one() -> None:
 
 
 def test_reservations_for_refused_callers_take_at_most_a_quarter_of_a_limit() -> None:
-    """After 1,000 refusals 55 new calls of a tenant still fit under a limit of 100."""
     quota = TenantQuota(100)
     for _ in range(1_000):
         quota.next_slot("t", 0.0)

@@ -183,7 +183,7 @@ def test_events_move_an_application_through_its_states(
 def test_every_allowed_transition_is_made_by_the_core(
     state_transitions: list[tuple[ApplicationState, ApplicationState]],
 ) -> None:
-    """A state of the table that no event leads to does not exist."""
+    """A state that no event leads to must not be in the table."""
     for steps in _WAYS:
         driver = CoreDriver()
         for step in steps.split(", "):
@@ -206,5 +206,5 @@ def test_cancelled_application_without_its_ingress_ends_as_cancelled() -> None:
     + [(state, "closing") for state in ApplicationState if not state.takes_inferences],
 )
 def test_api_and_store_group_the_states_into_two(state: ApplicationState, told: str) -> None:
-    """Clients of earlier releases and earlier releases that read the store know only two."""
+    """Earlier releases know only two states, as clients and as readers of the store."""
     assert told == state.public_name

@@ -89,7 +89,7 @@ class Fleet:
         return actions
 
     def lose_connection(self, name: str) -> None:
-        """Nack the lease of an inference because its connection was lost."""
+        """Reject a lease because the connection to its replica was lost."""
         lease_id = self.driver.lease_of(name)
         self.report_granted(self.driver.handle(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION)))
 
@@ -237,7 +237,7 @@ def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("gone", ["its ingress is silent", "it was cancelled"])
 def test_killer_retried_under_another_id_brings_no_blame_on_others(gone: str) -> None:
-    """The caller lost the ingress or hung up, and retries: the retry was in both deaths."""
+    """A caller that lost its ingress retries the killing call under a new id."""
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.driver.open("poison", ingress_id="i1")
@@ -347,7 +347,6 @@ def test_engine_death_reported_twice_counts_once() -> None:
 
 
 def test_suspects_that_fit_nowhere_may_be_overtaken() -> None:
-    """At most 16 applications that wait for memory are overtaken in a search."""
     fleet = Fleet(1)
     fleet.submit_inferences(*(f"s{k}" for k in range(40)))
     fleet.start_replica()
@@ -422,7 +421,7 @@ def test_cancelled_suspect_lets_the_next_suspect_run() -> None:
 
 
 def test_killer_is_blamed_although_its_neighbours_change() -> None:
-    """A caller may leave after each death and call again: any of them might be the killer."""
+    """Callers may leave after each death and call again, so any of them might be the killer."""
     fleet = Fleet(1)
     fleet.submit_inferences("poison", "n0")
     deaths = 0
@@ -450,7 +449,7 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
 
 @pytest.mark.parametrize("name", ["poison", f"poison{RENAMED}{RENAMED}"])
 def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
-    """The count of deaths stays, although an ingress that timed out resubmits under other ids."""
+    """An ingress that timed out resubmits under other ids, but the count of deaths stays."""
     fleet = Fleet(1)
     fleet.submit_inferences("poison")
     fleet.kill_engine("r0")
@@ -571,7 +570,7 @@ def test_call_that_hangs_two_engines_is_refused() -> None:
 
 
 def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
-    """One step of the engine took long, which any call may cause."""
+    """Any call may cause a single slow step of the engine."""
     driver = CoreDriver(_create_core(2, ""))
     driver.open("slow")
     driver.submit("slow", "slow")

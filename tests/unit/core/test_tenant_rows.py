@@ -6,7 +6,7 @@ from justitia_ray.core.usage import UsageBook
 
 
 def test_half_of_the_places_may_be_used_below_one_node() -> None:
-    """Further names count for the node, and others still have places."""
+    """Further tenant names count for their parent node, and other tenants still have places."""
     told = TenantRows(6, "other")
     names = [told.name_of(f"acme/{k}") for k in range(10)]
 

@@ -54,7 +54,7 @@ def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
 
 
 def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
-    """A large inference must not wait forever; a smaller one waits for memory lent to others."""
+    """A large inference must not wait forever."""
     shares = _guaranteed_shares()
     assert not shares.tier_refuses("flex", 70, 100)
 
@@ -136,7 +136,6 @@ def test_priority_application_is_found_behind_many_of_another_tier(
 
 
 def test_freed_memory_is_granted_to_the_same_tier_again() -> None:
-    """When one application of tier flex ends the next one starts, within the unreserved memory."""
     driver = _driver_with_tiers("justitia", {"fairness": "tenant"}, flex=5)
     driver.pull(kv=100)
     lease = driver.lease_of("f0-1")
@@ -145,7 +144,6 @@ def test_freed_memory_is_granted_to_the_same_tier_again() -> None:
 
 
 def test_changed_tiers_are_in_force_at_once() -> None:
-    """Reserved memory is released, and is reserved again for later starts."""
     driver = _driver_with_tiers("justitia", {}, flex=5)
     driver.handle(ev.ApplicationCancelled("p"))
     assert 2 == len(granted(driver.pull(kv=100)))

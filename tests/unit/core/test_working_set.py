@@ -11,13 +11,13 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 
 KV = 10_000
 COUNTS_S = 3.0
-"""Time for which a context counts while gaps and the time of a prompt are unknown."""
+"""Seconds for which a context counts while gaps and the time of a prompt are unknown."""
 
 
 NAMES = ("runs", "first", "second", "third")
 COSTS = (1e9, 2e9, 3e9, 4e9)
 OUTRUN = (10, 58_000, 60_000, 70_000)
-"""Costs under which `first` precedes `second` until its charge has doubled."""
+"""Costs with which application `first` precedes `second` until its charge has doubled."""
 
 
 def core_with_running_lease(
@@ -82,7 +82,7 @@ def test_next_turn_of_an_application_counts_its_context_once() -> None:
 
 
 def test_later_application_does_not_overtake_the_waiting_one() -> None:
-    """Otherwise a stream of small calls could delay the waiting one forever."""
+    """A stream of small calls could otherwise delay the waiting application forever."""
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
@@ -177,7 +177,7 @@ def test_context_of_a_closed_running_application_does_not_count() -> None:
 
 
 def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replicas report hundreds of times a second; a walk over 10,000 contexts takes 22 ms."""
+    """Replicas report hundreds of times a second, and a walk over 10,000 contexts takes 22 ms."""
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
     gate = driver.core.ledger.gate
@@ -222,7 +222,7 @@ def test_refusal_beside_many_contexts_stands_for_a_while_although_leases_end(
 
 
 def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
-    """Otherwise a low prediction would cost it its context."""
+    """Otherwise an application with a low prediction would lose its context."""
     driver = core_with_running_lease(costs=OUTRUN)
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
     again = driver.submit("first2", "first", prompt=6500)

@@ -184,7 +184,7 @@ def _redis_record(**fields: Any) -> Json:
 
 @dataclass
 class PatientService:
-    """Inspection of a service and content of its Redis, parts of which a test damages."""
+    """Healthy service as the doctor sees it; a test damages parts of it."""
 
     seen: Json = field(default_factory=healthy_inspection)
     stored: Json | None = field(
@@ -200,7 +200,7 @@ class PatientService:
         }
     )
     more: Json = field(default_factory=dict)
-    """Additional fields of the `Look` that the rules read."""
+    """Additional fields of the state that the doctor's rules read."""
 
     @property
     def scheduler(self) -> Json:

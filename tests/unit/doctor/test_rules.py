@@ -40,7 +40,7 @@ def changed_redis(application_id: str, **fields: Any) -> Harm:
 
 
 def held_leases(lease_id: str) -> dict[str, Any]:
-    """Return the leases of a replica that holds this one beside its `3-1`."""
+    """Return the leases of a replica that holds this lease beside its lease `3-1`."""
     return {
         "3-1": {"state": "running", "age_s": 7.9, "aborted": False},
         lease_id: {"state": "running", "age_s": 60.0, "aborted": False},
@@ -92,7 +92,7 @@ def unused_replica(**fields: Any) -> Harm:
 
 
 def lost_ingress(patient: PatientService) -> None:
-    """Replace the ingress in the scheduler's view; its inferences keep the old one."""
+    """Remove an ingress from the scheduler's view while its inferences still name it."""
     patient.scheduler["ingresses"] = {"ingress-2": {"silent_s": 1.0}}
     patient.seen["ingress"] |= {"ingress_id": "ingress-2", "tickets": {}}
     for application in patient.scheduler["applications"].values():
@@ -105,7 +105,7 @@ serves_itself = combined(
         "ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None
     ),
 )
-"""Whether Serve's own proxy is the front although HAProxy could run."""
+"""Whether Serve's own proxy answers although HAProxy could run."""
 
 
 class ExpectedFinding(NamedTuple):
@@ -643,7 +643,7 @@ def service_with_tags(finish: float, stored: float) -> "PatientService":
 def test_unsaved_tag_is_no_difference(
     before: tuple[float, float], after: tuple[float, float]
 ) -> None:
-    """Saves lag by half a second, so a moving tag always differs."""
+    """Saves lag by half a second, so a tag that has just moved always differs."""
     assert [] == find(
         service_with_tags(*before).take_look(),
         service_with_tags(*after).take_look(),

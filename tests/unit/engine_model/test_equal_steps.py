@@ -13,7 +13,7 @@ _BLOCK = 4
 
 
 class SharedStartContent:
-    """Content of a turn: the first tokens of a text that all turns share, then a unique output."""
+    """Tokens of a turn: first those of a text that all turns share, then a unique output."""
 
     def __init__(self, path: tuple[tuple[str, int], ...], name: str, *, single: bool) -> None:
         self.path = path
@@ -21,7 +21,7 @@ class SharedStartContent:
         self._single = single
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of a long path, or each block as a separate chain."""
+        """Yield the chains of cache blocks of the content; with `single`, a chain for each block."""
         for chain, end in (*self.path, (self._name, stop)):
             if start < (last := min(end, stop)):
                 blocks = range(start, last)
@@ -33,7 +33,7 @@ class SharedStartContent:
 
 
 class RandomTurns:
-    """Submits random turns to the engine model, with or without jumps."""
+    """Submits random turns to the engine model, with or without jumps over equal iterations."""
 
     def __init__(self, seed: int, *, jumps: bool, single: bool) -> None:
         self.random = Random(seed)
@@ -48,7 +48,7 @@ class RandomTurns:
         self._paths: list[tuple[tuple[str, int], ...]] = [(("system", 10),)]
 
     def play(self) -> list[tuple[int, ...]]:
-        """Submit turns at random iterations and record the visible state at each end."""
+        """Submit turns at random iterations, and record the visible state at the end of each."""
         comes_at = 0
         for arrival in range(60):
             comes_at += self.random.randint(0, 12)
@@ -99,7 +99,7 @@ class RandomTurns:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_jumps_and_runs_do_not_change_the_result(seed: int) -> None:
-    """The simulator needs both to play real sessions, which would otherwise take hours."""
+    """Without jumps over equal iterations, the simulation of real sessions would take hours."""
     plain = RandomTurns(seed, jumps=False, single=True).play()
 
     assert 60 == len(plain)

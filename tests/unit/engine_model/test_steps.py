@@ -69,7 +69,7 @@ class EngineDriver:
 
 
 def test_prompts_are_admitted_while_they_fit() -> None:
-    """No block is reserved for future tokens: 40 + 58 <= 100, and 1 more fits, too."""
+    """No block is reserved for future tokens."""
     engine = EngineDriver(100)
     sequences = [
         engine.add_sequence(range(start, stop), 9)

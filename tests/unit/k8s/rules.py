@@ -155,7 +155,7 @@ def pods_outlive_open_streams(found: list[Manifest]) -> Iterator[str]:
 
 
 def replacements_load_first(found: list[Manifest]) -> Iterator[str]:
-    """Serve ends a replica its graceful time before the deadline, with or without a replacement."""
+    """A drained replica must stay until its replacement has loaded."""
     for name in ("cpu", "engines"):
         deadline_s = _drain_deadline_s(found, name)
         if deadline_s <= GRACEFUL_SHUTDOWN_S + ENGINE_LOADS_S:

@@ -51,7 +51,7 @@ _LOADING = "engine-ready: no engine has loaded\n"
 def test_pod_with_an_engine_and_a_proxy_is_ready(
     health: int, metric: str, expected: tuple[int, str]
 ) -> None:
-    """The metric is that of the table; another name would leave every pod unready.
+    """The metric must have the name in the metrics table, or every pod would stay unready.
 
     A loading engine must not count: the budget would allow the last other engine to be evicted.
     """

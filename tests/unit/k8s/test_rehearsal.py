@@ -113,7 +113,6 @@ def test_documented_rollback_restores_the_named_revision(
 
 
 def test_keys_of_the_page_are_in_the_secret(first_hour_cluster: ClusterStandIn) -> None:
-    """The second key was added after the installation."""
     for name in ("team-a.key", "team-b.key", "ops.key"):
         key = (first_hour_cluster.folder / name).read_text().strip()
         assert key.startswith("jk-")
@@ -141,7 +140,7 @@ def test_objects_of_kustomize_are_not_adopted_by_accident(empty_cluster: Cluster
 
 
 def test_release_adopts_the_objects_of_kustomize_unchanged(empty_cluster: ClusterStandIn) -> None:
-    """Otherwise KubeRay would deploy, or a field that cannot change would stop the release."""
+    """Otherwise KubeRay would deploy again, or an immutable field would stop the release."""
     empty_cluster.run_successfully(APPLY)
     before = empty_cluster.specs_by_name()
     empty_cluster.run_successfully(f"{INSTALL} {OF_KUSTOMIZE} --take-ownership")

@@ -30,7 +30,7 @@ def rename_key(node: dict[str, Any], old: str, new: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_manifests_are_valid_by_their_schemas(name: str) -> None:
-    """Otherwise an operator would notice only because a pod never starts."""
+    """An operator would notice an invalid manifest only because a pod never starts."""
     assert [] == manifest_errors(render_manifests(name))
 
 

@@ -21,7 +21,7 @@ from tests.unit.sim.small_run import application_of, engine
 
 
 def fleet_view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
-    """Return the readings of an autoscaler."""
+    """Return what an autoscaler reads at one time."""
     return FleetView(now, SchedulerCore(), running, target, requests)
 
 
@@ -34,7 +34,7 @@ def target_replicas(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iter
 
 
 def test_serves_default_is_requests_over_target_after_its_delay() -> None:
-    """Forty requests at ten a replica give four, once they have been wanted for 30 s."""
+    """Forty requests at ten per replica give four replicas, once they were wanted for 30 s."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 30.0, 600.0))
     steps = [(float(10 * i), 1, 40) for i in range(5)]
 
@@ -42,7 +42,7 @@ def test_serves_default_is_requests_over_target_after_its_delay() -> None:
 
 
 def test_requests_are_averaged_over_serves_look_back_period() -> None:
-    """In thirty seconds a short burst counts by its duration."""
+    """Within thirty seconds, a short burst counts by its duration."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 0.0, 600.0))
     steps = [(0.0, 1, 0), (10.0, 1, 0), (20.0, 1, 80), (30.0, 1, 0)]
 
@@ -50,7 +50,7 @@ def test_requests_are_averaged_over_serves_look_back_period() -> None:
 
 
 def test_number_of_replicas_stays_within_serves_bounds() -> None:
-    """A policy may request any number."""
+    """A policy may request any number of replicas."""
 
     def request_99_replicas(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         return 99, {}
@@ -66,7 +66,6 @@ def fleet_reading(at: float, target: int, work: float) -> FleetReading:
 
 
 def test_reaction_time_is_from_overload_to_more_replicas() -> None:
-    """One replica serves 100 in the target time: 150 at 10 s is too much, the rise is at 30 s."""
     readings = [
         fleet_reading(0.0, 1, 50),
         fleet_reading(10.0, 1, 150),
@@ -79,7 +78,7 @@ def test_reaction_time_is_from_overload_to_more_replicas() -> None:
 
 
 def test_work_served_without_a_scale_up_gives_no_reaction_time() -> None:
-    """The autoscaler was right to wait."""
+    """The work was served in time, so the autoscaler was right to wait."""
     readings = [fleet_reading(0.0, 1, 150), fleet_reading(10.0, 1, 90), fleet_reading(20.0, 2, 90)]
 
     assert [] == reaction_times(readings, 100)
@@ -105,7 +104,7 @@ def burst_load() -> list[WorkloadApplication]:
 
 
 def test_drain_time_scales_a_run_from_zero_up_and_back() -> None:
-    """The class that Serve uses runs in the simulator: no work is lost, and a burst gets more."""
+    """The simulator runs the same autoscaler class as Serve."""
     rules = {"minimum": 0, "maximum": 4, "target_drain_s": 60.0, "load_s": 5.0}
     scaler = DrainScaler(scaling_config(0, 4, None, 0.0, 30.0), rules)
     settings = RunSettings(engine(100), replicas=8, report_interval_s=1.0)

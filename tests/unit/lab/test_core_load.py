@@ -26,7 +26,7 @@ def build_load(applications: int = 60, seed: int = 1) -> CoreLoad:
 
 
 def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
-    """Without shared nodes the tree would cost nothing."""
+    """Without shared parent nodes the tree would cost nothing."""
     load = CoreLoad(200, 1, leaves=81)
     load.build()
     tenants = {application.tenant for application in load.core.state.applications.values()}
@@ -38,7 +38,7 @@ def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
 
 @pytest.fixture(scope="module")
 def collect_only_new_garbage() -> Iterator[None]:
-    """Freeze objects of other tests, which cost the collector half a second each time."""
+    """Freeze other tests' objects, which cost the garbage collector half a second each time."""
     gc.collect()
     gc.freeze()
     yield
@@ -66,7 +66,7 @@ def test_window_leaves_the_live_applications_unchanged(policy: str) -> None:
 
 
 def test_decisions_of_an_event_are_counted_by_its_inferences() -> None:
-    """The target is per decision: with too low a count decisions would look slow."""
+    """The target is per decision, and too low a count would make decisions look slow."""
     load = build_load()
     load.run(steps=1, completions=3)
     timings = load.timings

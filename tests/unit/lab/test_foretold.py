@@ -35,7 +35,7 @@ def test_predicted_ends_under_vtc_are_near_the_true_ends() -> None:
 
 
 def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
-    """Chains of a class differ in their lengths by a third at most; a table has their means."""
+    """Chains of one class differ in length by at most a third, and the table has their means."""
     engine = EngineProfile(kv_tokens=500)
     load = [
         _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
@@ -52,7 +52,6 @@ def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
 
 
 def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
-    """Only the pace is measured then, and that is equal; without stages errors are large."""
     engine = EngineProfile(kv_tokens=500)
     load = [_chain_of_calls(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
     history = foretell(load, engine).observed
@@ -65,5 +64,4 @@ def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
 
 
 def test_spread_covers_nine_tenths() -> None:
-    """Of the numbers 0 to 20, the second smallest and the second largest are the bounds."""
     assert pytest.approx(Spread(21, 1, 10, 19)) == spread(range(21))

@@ -15,7 +15,6 @@ def create_forecast(at: float, started_s: float, waited_s: float = 0.0, of: str 
 
 
 def test_score_counts_starts_between_quantiles_and_penalises_misses() -> None:
-    """Starts at p10 and p90 count as between; each quantile is scored on its side."""
     said = Quantiles(1.0, 2.0, 3.0)
     found = score([(said, 1.0), (said, 3.0), (said, 0.0), (said, 13.0)])
 
@@ -34,7 +33,7 @@ def test_baseline_of_the_last_hour_uses_no_later_outcome() -> None:
 
 
 def test_baseline_of_the_last_hour_uses_equal_class_and_equally_long_waits() -> None:
-    """In the strongest baseline, after a wait of 60 s only waits of at least 60 s count."""
+    """After a wait of 60 s, only waits of at least 60 s count."""
     past = [
         create_forecast(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))
     ]

@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, Seconds
 from tests.unit.sim.data_directory import REAL, needs_real_data
 
 _PATH_S = 3.0
-"""Longest path of each application of `_create_shadow`: 30 iterations of 0.1 s."""
+"""Longest path of each application: 30 iterations of 0.1 s."""
 
 
 def _create_application(name: str) -> Application:
@@ -28,7 +28,7 @@ def _create_application(name: str) -> Application:
 
 
 def _create_shadow(**ends: Seconds) -> ToldVtc:
-    """Return a shadow with live applications 1, 2, …, each with one waiting inference."""
+    """Return a simulated VTC with live applications 1, 2, …, each with one waiting inference."""
     told = ToldVtc(lambda: 0)
     told.pace.iteration_s = 0.1
     told.ends = {name.removeprefix("n"): end for name, end in ends.items()}
@@ -39,7 +39,7 @@ def _create_shadow(**ends: Seconds) -> ToldVtc:
 
 
 def test_deadlines_are_the_given_end_times() -> None:
-    """The shadow's own deadline, available as soon as service is measured, is not used."""
+    """The guard's own prediction of the deadline is not used."""
     told = _create_shadow(n1=50.0)
     told.pace.kv_per_s = 100.0
 
@@ -57,7 +57,7 @@ def test_application_is_urgent_with_the_margin_of_the_guard() -> None:
 
 
 def test_urgent_applications_are_ordered_by_their_ends_and_then_by_arrival() -> None:
-    """The order of addition and the names, which sort differently, do not matter."""
+    """Neither the order of addition nor the names matter."""
     assert ["3", "9", "10", "1"] == _create_shadow(n10=2.0, n1=3.0, n9=2.0, n3=1.0).urgent(0.0)
 
 
@@ -90,7 +90,7 @@ def _end_times(run: RunResult) -> dict[ApplicationId, Seconds]:
 
 
 def test_application_with_an_early_end_under_vtc_is_first() -> None:
-    """VTC would end it early, although it is the largest of ten and memory holds two calls."""
+    """VTC would end it early, although it is the largest of ten applications."""
     load = [
         _parallel_calls("large", 0.0, 4, 100),
         *(_parallel_calls(f"s{n}", 0.0, 2, 60) for n in range(9)),
@@ -105,7 +105,7 @@ def test_application_with_an_early_end_under_vtc_is_first() -> None:
 
 
 def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
-    """A shadow cannot predict the end of a chain before its later stages are known."""
+    """The guard cannot predict the end of a chain before its later stages are known."""
     load = [_parallel_calls(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
     load += [_chain_of_calls(f"c{n}", n * 2.0, 3, 100) for n in range(5)]
     engine = EngineProfile(kv_tokens=500)
@@ -124,7 +124,6 @@ def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
 def test_guard_with_true_end_times_delays_fewer_applications_beyond_vtc(
     seed: int,
 ) -> None:
-    """The guard delays no more applications beyond their end under VTC than plain justitia does."""
     load = SuiteLoad("nine-class", seed, REAL, count=40, window_s=48.0)
     tasks: dict[str, Task] = {name: SimulatedRun(load, name) for name in ("vtc", "justitia")}
     tasks["told"] = ToldRun(SimulatedRun(load, "justitia", GUARD))

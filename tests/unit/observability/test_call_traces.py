@@ -33,7 +33,7 @@ GRANT = Grant("q", "i", "l-1", "r-1", 4, 100, 0.25)
 
 
 class TracedCalls:
-    """Tracer on a clock that advances by one at each reading, with the spans that it exported."""
+    """Tracer whose clock advances by one at each reading, and the spans that it exported."""
 
     def __init__(
         self, ratio: float = 1.0, parent: Literal["application", "caller"] = "application"

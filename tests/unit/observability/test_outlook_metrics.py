@@ -42,10 +42,6 @@ def nonzero_gauges(told: RecordingBackend, name: str) -> dict[str, float]:
 
 
 def test_live_applications_are_counted_by_reason_and_tier(new_driver: CoreDriver) -> None:
-    """R holds the only seat, f is first and does not fit, t is behind f, q exceeded its quota.
-
-    The accounts hold back three more applications before they are opened.
-    """
     for name, tier in (("r", "flex"), ("f", "default"), ("t", "default"), ("q", "of old")):
         new_driver.handle(ev.ApplicationArrived(name, "class", "t", 1.0, 1_000, "i0", tier=tier))
     new_driver.submit("r-1", application_id="r")
@@ -64,7 +60,6 @@ def test_live_applications_are_counted_by_reason_and_tier(new_driver: CoreDriver
 
 
 def test_working_set_is_counted_and_cleared() -> None:
-    """Application `runs` runs, the context of `idle` counts, and `first` waits for it."""
     driver = CoreDriver(SchedulerCore(lease_prefix="1-"))
     driver.pull(progress=None, kv=10_000, caches=True)
     for name, cost in (("runs", 1e6), ("idle", 2e6), ("first", 3e6)):
@@ -99,7 +94,7 @@ def test_returns_to_contexts_are_counted(new_driver: CoreDriver) -> None:
 
 
 def test_counting_outlooks_takes_at_most_one_percent_of_the_time(new_driver: CoreDriver) -> None:
-    """Counting blocks the scheduler: after a count of 10 ms the next one is a second later."""
+    """Counting blocks the scheduler, so a count of 10 ms is followed by a second without one."""
     source, clock = new_measures("scheduler"), SteppingClock()
     metrics = OutlookMetrics(source, clock)
     new_driver.open("a")
@@ -116,7 +111,7 @@ def test_counting_outlooks_takes_at_most_one_percent_of_the_time(new_driver: Cor
 
 
 def test_starts_are_counted_by_predicted_range_and_lead_time(new_driver: CoreDriver) -> None:
-    """Callers received p10 to p90 of the start; a start after p90 was predicted too early."""
+    """A start after p90 counts as predicted too early."""
     starts = new_driver.core.outlooks.starts
     for expected_s, after_s in ((5.0, 5.0), (5.0, 100.0), (100.0, 0.5), (1e5, 1e5)):
         starts.settle(starts.expect(expected_s, 0.0), after_s)

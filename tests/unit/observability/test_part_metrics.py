@@ -12,7 +12,7 @@ from tests.unit.observability.recording_backend import ENDED, export_once, new_m
 
 
 def test_prediction_is_compared_with_the_cost_of_an_opened_application() -> None:
-    """Application a is opened twice: the scheduler uses the estimate of the first opening.
+    """The scheduler keeps the estimate of the first opening.
 
     100 predicted and 50 true is an error of 100 %, reported once. b was refused, opened on its
     retry and cut short, so its true cost is unknown; c was refused; d could not be stored, and f is
@@ -64,7 +64,6 @@ def test_first_epoch_does_not_count_as_a_change() -> None:
 
 
 def test_replica_exports_its_memory_and_engine_counters() -> None:
-    """With a quarter of 1,000 KV tokens free, the exported use is 75 %."""
     source = new_measures("replica")
     metrics = ReplicaMetrics(source, 1_000)
     metrics.measure(
@@ -147,7 +146,7 @@ def test_predictor_exports_samples_and_serving_versions() -> None:
 
 
 def test_dropped_calls_are_counted_by_code_and_reason() -> None:
-    """An exhausted minute quota and an exhausted budget share a reason and have two codes."""
+    """Two refusals may share a reason but have different codes."""
     source = new_measures("ingress")
     metrics = IngressMetrics(source)
     for error in (

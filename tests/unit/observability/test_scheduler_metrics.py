@@ -52,7 +52,6 @@ def measured_core() -> MeasuredCore:
 
 
 def test_queue_is_exported_in_inferences_kv_and_cost(measured_core: MeasuredCore) -> None:
-    """X holds the only seat; y waits with 15 KV tokens and a cost of 10·5 + 5·6/2 = 65."""
     driver = measured_core.driver
     driver.open("a", 1_000)
     for name in ("x", "y"):
@@ -72,7 +71,7 @@ def test_queue_is_exported_in_inferences_kv_and_cost(measured_core: MeasuredCore
 
 
 def test_granted_returned_and_expired_leases_are_counted(measured_core: MeasuredCore) -> None:
-    """An unreachable replica appears as nacks, a lost ingress as expired leases.
+    """An unreachable replica returns leases, and a lost ingress lets them expire.
 
     The second lease ends no queue wait, because the time before it is mostly the first lease.
     """
@@ -149,7 +148,6 @@ def test_raised_charges_are_counted_by_rule(measured_core: MeasuredCore) -> None
 
 
 def test_virtual_time_is_exported_with_its_rate(measured_core: MeasuredCore) -> None:
-    """A single application gets all service, so V rises by the cost served: 65 in 0.5 s."""
     driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x", prompt=10, output=30)
@@ -260,10 +258,6 @@ def test_superseded_scheduler_exports_no_queue(measured_core: MeasuredCore) -> N
 
 
 def test_finished_application_is_measured_by_class_and_tenant(measured_core: MeasuredCore) -> None:
-    """The application ran from 10.0 to 14.5 s and was never behind GPS, which is a lag of 0.
-
-    An application that expires after ten idle minutes has not run for ten minutes.
-    """
     measured_core.record_actions(
         [ENDED, replace(ENDED, application_id="b", outcome=Outcome.EXPIRED)]
     )
@@ -346,7 +340,7 @@ def test_number_of_decision_buckets_is_bounded() -> None:
 
 
 def test_greatest_lag_is_that_of_the_application_furthest_behind() -> None:
-    """Under fcfs a large application holds the only seat while the far smaller b and c wait.
+    """Under FCFS a large application holds the only seat while much smaller ones wait.
 
     GPS would have served the three equally: b (65) done after 3·65 = 195 of service, and c (155)
     180 later, at 375. a has had 155 in the first second, 410 in the second, and 765 in the third.
@@ -382,7 +376,7 @@ def starve(driver: CoreDriver, names: str) -> None:
 
 
 def test_greatest_lag_ignores_applications_beyond_their_quota() -> None:
-    """Tags beyond a quota belong to another virtual clock and do not show lateness."""
+    """Tags beyond a quota belong to another virtual clock."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=PATIENT))
     driver.open("a", 10, tenant="a")
     driver.submit("x", "a", prompt=10, output=1000)
@@ -414,7 +408,7 @@ def test_greatest_lag_takes_at_most_one_percent_of_the_time() -> None:
 
 
 class _CountedApplications(dict[str, Application]):
-    """Applications that count how many of them were read."""
+    """Mapping of applications that counts how many of them were read."""
 
     seen = 0
 

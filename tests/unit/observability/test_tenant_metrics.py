@@ -11,7 +11,7 @@ from tests.unit.observability.recording_backend import export_once, new_measures
 STANDING = NodeStanding(
     Unit.TOKENS, "day", 100.0, 20.0, 50.0, 30.0, 60.0, 86_400.0, "reject", exceeded=2
 )
-"""A quota of 100 tokens a day: 20 are used, 50 reserved, 30 left."""
+"""Quota of 100 tokens a day, of which 20 are used and 50 reserved."""
 TREE = TenantTree({"acme": TenantNode(), "acme/*": TenantNode(), "acme/search": TenantNode()})
 
 
@@ -51,7 +51,7 @@ def test_quota_removed_from_the_tree_is_reset() -> None:
 
 
 def test_usage_is_counted_at_the_lowest_configured_node() -> None:
-    """The usage of nodes can be added up, and a changed tree does not move earlier counts."""
+    """Counted at one node only, the usage of all nodes can be added up."""
     source, counters = new_measures("scheduler"), Counters()
     metrics = TenantMetrics(source)
     for tenant in ("acme/search/alice", "acme/x", "acme", "bare"):
@@ -85,7 +85,7 @@ def test_number_of_exported_nodes_is_bounded() -> None:
 
 
 def test_messages_to_the_accounts_are_counted_and_timed_once() -> None:
-    """Every opening waits while the single accounts process is slow."""
+    """Every opening of an application waits for the single accounts process."""
     source, meter = new_measures("scheduler"), ExchangeMeter()
     metrics = TenantMetrics(source)
     meter.record_answer(0.25)

@@ -21,7 +21,7 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, TrainedModel
 
 _SCALE = 10.0
-"""Keeps ln(1 + chars) below the limit at which the design matrix clips."""
+"""Scale that keeps ln(1 + chars) below the limit at which the design matrix clips."""
 
 
 def power_model(factor: float = 1.0, power: float = 1.0) -> TrainedModel:
@@ -87,7 +87,7 @@ def features_for(chars: int) -> InputFeatures:
 
 
 def form_of(*chars: int) -> InputForm:
-    """Return the form of inputs with these numbers of characters."""
+    """Return the ranges of features of inputs with these numbers of characters."""
     form = InputForm()
     for count in chars:
         form.add_input(features_for(count))

@@ -30,7 +30,7 @@ def predictor_of(costs: list[float]) -> ClassMeanPredictor:
 def test_application_of_an_unknown_class_costs_one_inference(
     max_tokens: int | None, cost: float, output: int
 ) -> None:
-    """The assumed output is max_tokens, or 2 tokens without it; charges in excess are refunded."""
+    """Charges in excess are refunded, so the assumed output may be the maximum."""
     estimate = ClassMeanPredictor(prior_output_tokens=2).estimate("EV", 10, max_tokens)
 
     # cost = p·d + d(d+1)/2: 10·4 + 4·5/2, or 10·2 + 2·3/2
@@ -124,7 +124,7 @@ def test_quantiles_enclose_the_mean_of_skewed_costs() -> None:
 
 
 def test_classes_beyond_the_bound_share_the_class_other() -> None:
-    """Callers choose class names, so memory is bounded; a class named `other` takes no place."""
+    """Callers choose class names, so memory must be bounded."""
     predictor = ClassMeanPredictor(max_classes=1)
 
     names = [

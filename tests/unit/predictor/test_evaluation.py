@@ -35,7 +35,6 @@ def test_coverage_counts_costs_from_p10_to_p90() -> None:
 
 
 def test_pinball_loss_weighs_each_side_by_its_quantile() -> None:
-    """A log cost of 2 against quantiles of 0, 1 and 3 is 2 above, 1 above and 1 below."""
     predicted = CostPrediction(math.e, 1.0, math.e**3)
 
     assert pytest.approx((0.1 * 2 + 0.5 * 1 + 0.1 * 1) / 3) == pinball_loss(
@@ -44,7 +43,7 @@ def test_pinball_loss_weighs_each_side_by_its_quantile() -> None:
 
 
 def test_comparison_on_a_class_of_equal_costs_is_neither_won_nor_lost() -> None:
-    """Where the class's quantiles lose only rounding errors, every model that misses loses more."""
+    """If the class's own quantiles lose nothing, no model can be compared with them."""
     same = [class_quantiles([7.0] * 9)] * 3
     assert 1.0 == pinball_ratio(0.0, pinball_loss(same, [7.0] * 3))
     assert (1.0, math.inf) == (pinball_ratio(0.0, 0.0), pinball_ratio(0.1, 0.0))
@@ -52,7 +51,7 @@ def test_comparison_on_a_class_of_equal_costs_is_neither_won_nor_lost() -> None:
 
 
 def test_unbounded_and_empty_intervals_lose_more_than_honest_ones() -> None:
-    """Unbounded intervals can hold four of five costs, too, but without information."""
+    """Unbounded intervals contain four of five costs, too, but carry no information."""
     rng = random.Random(1)
     costs = [math.exp(rng.gauss(5, 0.5)) for _ in range(500)]
     honest = [class_quantiles(costs)] * 500

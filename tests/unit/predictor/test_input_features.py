@@ -51,7 +51,7 @@ def test_text_measures_count_what_their_names_say() -> None:
 
 
 def test_terms_ignore_case_and_punctuation() -> None:
-    """`Merge,` and `merge` are one word: a class has few samples to learn a word from."""
+    """A class has few samples from which to learn a word."""
     once, thrice = features_of("merge"), features_of("Merge, (MERGE) merge.")
 
     assert once.terms == thrice.terms

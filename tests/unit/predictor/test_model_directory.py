@@ -14,7 +14,7 @@ def new_directory(tmp_path: Path) -> ModelDirectory:
 
 
 def test_published_model_is_the_serving_one(new_directory: ModelDirectory) -> None:
-    """`train` publishes models, the simulator and the service read them, users copy the files."""
+    """The simulator and the service read the models that `train` publishes."""
     assert (None, ()) == (new_directory.active("EV"), new_directory.index("EV").versions)
     assert 1 == new_directory.publish("EV", b"one", {"kind": "mlp"})
     files = sorted(str(p.relative_to(new_directory.path)) for p in new_directory.path.rglob("*.*"))

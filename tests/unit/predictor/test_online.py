@@ -214,7 +214,7 @@ def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
 
 
 def test_class_with_an_unreadable_version_is_trained_again_once() -> None:
-    """If the class mean is as good as the next model, no further training follows."""
+    """A class mean that is as good as the next model starts no further training."""
     predictor = trained_predictor()
     assert predictor.due_training(0.0) is None
     predictor.serve("EV", predictor.index("EV"), None, 0)

@@ -58,7 +58,6 @@ def test_expected_length_is_that_of_the_stage_and_not_of_the_class() -> None:
 
 
 def test_expected_length_follows_the_prompt() -> None:
-    """Outputs were a tenth of prompts of 100 to 300 tokens; predictions outside are cut."""
     table = table_of(*[[stage_of(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
 
     assert 20 == expectation_at(table, 0, 200).output_tokens
@@ -74,7 +73,6 @@ def test_expected_length_is_between_one_token_and_max_tokens() -> None:
 
 
 def test_later_cost_is_the_mean_of_applications_that_reached_the_stage() -> None:
-    """Two of four applications have a second stage, of 3 and 5 inferences for 60 and 100."""
     table = table_of(
         [stage_of(1, 10, 4, 20)],
         [stage_of(1, 10, 4, 20)],
@@ -88,7 +86,6 @@ def test_later_cost_is_the_mean_of_applications_that_reached_the_stage() -> None
 
 
 def test_larger_fan_out_raises_the_expected_later_cost() -> None:
-    """A claim costs 30, of which its verdict, one stage later, costs 20."""
     table = table_of(
         *[[stage_of(n, 10, 4, 10 * n), stage_of(n, 10, 4, 20 * n)] for n in (1, 3, 5) * 20]
     )
@@ -119,7 +116,6 @@ def test_stage_beyond_all_known_ones_has_the_length_of_the_class() -> None:
 
 
 def test_submitted_inferences_bound_the_expected_cost_from_below() -> None:
-    """Forty inferences of 10 + 4 tokens cost 40·(10·4 + 10), more if the stages expect more."""
     one = Expectation(4, 1.0, None)
 
     assert 2000 == still_needed(None, 4, 10, 40) == still_needed(one, 4, 10, 40)
@@ -128,12 +124,6 @@ def test_submitted_inferences_bound_the_expected_cost_from_below() -> None:
 
 
 def test_expected_stages_have_the_means_of_the_applications_that_reached_them() -> None:
-    """Two of three applications have a second stage.
-
-    1 · (10 + 2·4) tokens at first; then 2 and 4 inferences of 20 + 2·6.
-
-    Costs, longest and gaps: (40 + 50 + 60)/3, (4 + 4 + 7)/3, (1 + 2)/2, and (300 + 500)/2, 9.
-    """
     table = table_of(
         [stage_of(1, 10, 4, 40, 4, 1.0), stage_of(2, 20, 6, 300, 8, 0.0)],
         [stage_of(1, 10, 4, 50, 4, 2.0), stage_of(4, 20, 6, 500, 10, 0.0)],
@@ -146,7 +136,6 @@ def test_expected_stages_have_the_means_of_the_applications_that_reached_them() 
 
 
 def test_expected_stages_are_those_that_half_of_the_applications_reached() -> None:
-    """The three applications had one, two and four turns."""
     turn = stage_of(1, 10, 4)
     table = table_of([turn], [turn] * 2, [turn] * 4)
     lengths = [len(table.expected_stages("EV", reached)) for reached in range(5)]
@@ -219,7 +208,6 @@ def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_stage_costs_add_up_to_the_applications_costs(applications: list[Any]) -> None:
-    """Stage costs are weighted by the number of applications that reached the stage."""
     table = table_of(*applications)
     reached = [sum(len(a) > n for a in applications) for n in range(max(map(len, applications)))]
     costs = [table.expected_stages("EV", n)[0].kv_token_time * c for n, c in enumerate(reached)]

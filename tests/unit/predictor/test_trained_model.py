@@ -9,10 +9,6 @@ from justitia_ray.predictor.trained_model import REACH, best_shift, calibrate
 
 
 def test_best_shift_minimises_the_mean_relative_error() -> None:
-    """For costs 1, 2 and 10 the estimate 1 errs by 0, 1/2 and 9/10, and 2 by 1, 0 and 8/10.
-
-    Estimates of 10 err by more.
-    """
     costs = np.array([1.0, 2.0, 10.0])
 
     def mean_error(guess: float) -> float:

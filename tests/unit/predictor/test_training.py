@@ -201,7 +201,7 @@ def test_growth_by_a_quarter_and_ten_samples_starts_a_training(
 @pytest.mark.parametrize(
     ("rival", "took_over", "rival_error"),
     [
-        (power_model(factor=2.0), True, 1.0),  # it predicts twice the cost: an error of 1
+        (power_model(factor=2.0), True, 1.0),  # the model predicts twice the cost: an error of 1
         (power_model(factor=1.25), False, 0.25),
         (power_model(factor=1.5), False, 0.5),  # a tie changes nothing
     ],

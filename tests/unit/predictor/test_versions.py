@@ -56,7 +56,7 @@ def test_unknown_version_is_refused_with_a_list_of_versions() -> None:
 
 
 def test_candidates_are_the_active_version_and_earlier_ones() -> None:
-    """A version that was rolled back must not return because its predecessor is damaged."""
+    """A version that was rolled back must not return if the serving one is damaged."""
     index = index_of(4).activated(3, pinned=True)
 
     assert [3, 2, 1] == [version.number for version in index.candidates()]

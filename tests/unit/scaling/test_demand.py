@@ -9,7 +9,7 @@ from tests.core_driver import PATIENT, CoreDriver
 
 HOLD_S = 60.0
 ONE = 155
-"""Cost of an inference of 10 prompt and 10 output tokens: 10·10 + 10·11/2."""
+"""KV token-time of an inference of 10 prompt and 10 output tokens: 10·10 + 10·11/2."""
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_drain_time_counts_the_serving_replicas_or_the_loading_time_of_the_first
 
 
 def test_requested_count_obeys_the_limits_and_the_wanted_count_does_not() -> None:
-    """The difference tells an operator how many replicas the limit withholds."""
+    """The difference shows an operator how many replicas the limit withholds."""
     decision = decide_size(demand_of(1, queued=RATE * 60 * 40))
 
     assert (10, 40) == (decision.wanted, decision.asked)
@@ -135,7 +135,7 @@ def test_measured_loading_time_replaces_the_configured_one() -> None:
 
 
 def test_longer_loading_time_asks_for_fewer_replicas() -> None:
-    """A start must be worth its loading time, so the rest of the work may take as long again."""
+    """A start must be worth its loading time."""
     backlog = demand_of(1, queued=RATE * 700)
     quick = decide_size(backlog, replace(RULES, load_s=10.0))
     slow = decide_size(backlog, replace(RULES, load_s=200.0))
@@ -145,7 +145,7 @@ def test_longer_loading_time_asks_for_fewer_replicas() -> None:
 
 
 def test_loading_replicas_count_half_and_are_not_requested_twice() -> None:
-    """Otherwise the same replicas would be requested again every second of their loading."""
+    """Without this, the same replicas would be requested again every second."""
     rules = replace(RULES, load_s=60.0)
     backlog = demand_of(1, queued=RATE * 60 * 4)
     first = decide_size(backlog, rules)
@@ -250,7 +250,7 @@ def test_counter_that_restarts_is_not_an_inflow() -> None:
 
 
 def demand_with_promise(at: float, replicas: int, replica_s: float, **more: Any) -> Demand:
-    """Return a demand without present work that promised this many replica-seconds."""
+    """Return a demand without present work, with this many promised replica-seconds."""
     return demand_of(replicas, at=at, promises={"a": RATE * replica_s}, **more)
 
 

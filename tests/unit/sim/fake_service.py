@@ -38,7 +38,7 @@ class FakeService:
     refused: set[str] = field(default_factory=set)
     """Ids of applications whose opening is refused."""
     streams: dict[int, str] = field(default_factory=dict)
-    """Kind of failure of a stream, by its max_tokens."""
+    """Kind of failure of a stream, by the `max_tokens` of its call."""
     asked_status: int = 0
 
     def network(self) -> httpx.MockTransport:

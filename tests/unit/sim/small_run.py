@@ -22,7 +22,7 @@ def application_of(
 
 
 def engine(kv_tokens: int, *, base_s: float = 1.0, **knobs: Any) -> EngineProfile:
-    """Return an engine profile; `knobs` may be fields of the profile or of its `IterationCost`."""
+    """Return an engine profile; `knobs` set fields of the profile or of its `IterationCost`."""
     costs = {name: knobs.pop(name) for name in list(knobs) if name in IterationCost.__slots__}
     return EngineProfile(kv_tokens, iteration=IterationCost(base_s, **costs), **knobs)
 

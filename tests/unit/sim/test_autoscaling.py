@@ -89,7 +89,6 @@ def test_started_replica_serves_after_its_loading_time(interval_s: float) -> Non
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
 def test_draining_replica_finishes_its_inferences_and_gets_no_others(interval_s: float) -> None:
-    """The newest replica drains from 10 s on; `c` would fit there at 50 s and waits instead."""
     scaled = run(
         [
             application_of("a", (50, 40)),

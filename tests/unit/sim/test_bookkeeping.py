@@ -47,7 +47,6 @@ def test_prompt_finds_the_cached_part_of_its_prefix(
 
 
 def test_least_recently_used_prefix_is_evicted_first() -> None:
-    """Contexts a and b hold 20 tokens each, a is used again, and c needs 60 of 90."""
     cache = PrefixCache(engine(1000, prefix_caching=True))
     for name in ("a", "b", "a"):
         cache.keep_context(sequence_of(15, 5, name))

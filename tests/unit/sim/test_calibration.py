@@ -192,7 +192,7 @@ def service_with_replicas(replicas: int = 1) -> FakeService:
 
 
 def measure_service(fake: FakeService) -> tuple[list[TimedRequest], int]:
-    """Time the calibration's requests in virtual time."""
+    """Measure the calibration's requests in virtual time."""
     return run_virtually(measure_live("http://service", network=fake.network()))
 
 
@@ -240,16 +240,11 @@ def test_failed_request_fails_the_calibration() -> None:
 
 
 def timed_request(client: str, arrived: float, first: float, end: float) -> TimedRequest:
-    """Return a request of 100 prompt and 50 output tokens: h = 200."""
+    """Return a request of 100 prompt and 50 output tokens, which costs 200 in VTC's units."""
     return TimedRequest(client, arrived, 100, 50, first, end)
 
 
 def test_comparison_has_measured_and_simulated_figures() -> None:
-    """Two requests were measured from 10 s to 30 s, and simulated until 40 s.
-
-    Throughput is 2 · 150 tokens over 20 s and over 30 s; first tokens come after 2 and 4 s,
-    simulated 2 and 10 s; the 90th percentile of two values lies nine tenths of the way.
-    """
     measured = (timed_request("a", 10, 12, 20), timed_request("b", 10, 14, 30))
     simulated = [timed_request("a", 10, 12, 20), timed_request("b", 10, 20, 40)]
     result = compare(MeasuredRun("r", "fcfs", measured), simulated)
@@ -262,10 +257,6 @@ def test_comparison_has_measured_and_simulated_figures() -> None:
 
 
 def test_service_error_is_the_share_served_at_the_wrong_time_or_to_the_wrong_client() -> None:
-    """Clients a and b receive 200 each about 90 s; in the simulation b receives it much later.
-
-    Half of the measured service is not there: an error of 0.5, all of it at b.
-    """
     measured = (
         timed_request("a", 0, 80, 100),
         timed_request("b", 0, 80, 100),

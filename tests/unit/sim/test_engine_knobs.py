@@ -65,12 +65,6 @@ def test_chunked_prefill_uses_tokens_left_by_running_sequences() -> None:
 def test_recomputation_takes_the_time_of_prompt_and_generated_tokens(
     overflow: str, end: float
 ) -> None:
-    """Sequence a/1 is preempted and computed again.
-
-    M = 10: by 1 + 7 · 0.5 = 4.5 s 5 + 4 are held, 11 needed: a/1 is preempted.
-
-    It returns when a/0 ends at 6.5 s. Then one iteration: of 1 s, or of 1 + 4 · 0.5 s.
-    """
     profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
 
     assert {"a/0": (0.0, 4.5, 6.5), "a/1": (0.0, 4.5, end)} == simulated_times(
@@ -80,7 +74,7 @@ def test_recomputation_takes_the_time_of_prompt_and_generated_tokens(
 
 @pytest.mark.parametrize(("overflow", "recomputed"), [("swap", 0), ("recompute", 4)])
 def test_scheduler_learns_of_recomputed_tokens(overflow: str, recomputed: int) -> None:
-    """The tenant pays for the prompt of 3 tokens and the one made, at 0.5 / 1 · M = 5 each."""
+    """The tenant pays for the prompt and the token that are computed again."""
     profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
     run = Simulation([application_of("a", (4, 3), (3, 2))], RunSettings(profile, with_prefill=True))
     run.run(lambda ended: None)
@@ -113,12 +107,6 @@ def test_peak_admission_waits_if_the_peak_does_not_fit() -> None:
 
 
 def test_peak_is_not_recomputed_at_each_iteration() -> None:
-    """The memory has room for one sequence of 5 + 40 tokens, and the next when it is nearly done.
-
-    M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
-
-    They take 370 s. A decision at each boundary would be a thousand decisions.
-    """
     applications = [application_of(name, *[(5, 40)] * 6, tenant=name) for name in "ab"]
     settings = RunSettings(engine(60, admission="peak"), "vtc", {"unit": "tenant"})
     result = simulate(applications, settings)
@@ -131,11 +119,6 @@ def test_peak_is_not_recomputed_at_each_iteration() -> None:
 def test_peak_counts_the_first_token_of_a_separate_prefill(
     kv_tokens: int, b: tuple[float, ...]
 ) -> None:
-    """With 9 tokens of memory b/0 waits for the end of a/0, so nothing is preempted.
-
-    a/0 (3 + 3) decodes from 0.5 s, holds 5 at 1.5 s, and ends with 6. b/0 (2 + 3) would hold 3 when
-    its prefill ends, and 4 when a/0 does: 10 in all.
-    """
     profile = engine(kv_tokens, prefill="separate", admission="peak", prefill_base_s=0.5)
     applications = [application_of("a", (3, 3)), application_of("b", (2, 3), at=1.0)]
 
@@ -188,7 +171,7 @@ def test_kv_memory_is_reserved_for_each_of_several_new_clients() -> None:
 def test_prompt_that_continues_a_context_costs_only_its_new_tokens(
     caching: bool, end: float
 ) -> None:
-    """The second call of a repeats the first one's context of 6 tokens.
+    """The second call of application a repeats the 6 tokens of the first call's context.
 
     a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
 
@@ -213,12 +196,6 @@ def test_prompt_that_continues_a_context_costs_only_its_new_tokens(
 def test_iteration_time_depends_on_its_tokens_and_contexts(
     knobs: dict[str, Any], first: float, end: float
 ) -> None:
-    """One inference of 5 + 2 tokens runs alone.
-
-    Tiles: 8 tokens count, 1 + 2 s.
-
-    Per context token: 1 + 5 · 0.25, then 1 + 6 · 0.25.
-    """
     assert {"a/0": (0.0, first, end)} == simulated_times(
         [application_of("a", (5, 2))], engine(100, **knobs)
     )

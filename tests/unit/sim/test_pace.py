@@ -7,7 +7,7 @@ from tests.unit.sim.small_run import engine
 
 
 def pace_of(**costs: float) -> Pace:
-    """Return the pace of an engine with iterations of one second."""
+    """Return the iteration clock of an engine with iterations of one second."""
     return Pace(engine(1000, **costs))
 
 

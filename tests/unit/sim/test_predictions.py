@@ -119,10 +119,6 @@ def test_class_mean_is_learned_as_applications_finish() -> None:
 
 
 def test_submissions_raise_the_charge_of_an_unknown_application() -> None:
-    """Each of two applications is predicted as one prompt, and the first submits five at once.
-
-    They arrive when the replica is full, the first before the other; the smaller one ends first.
-    """
     applications = [
         application_of("before", (600, 2)),
         application_of("large", *[(400, 30)] * 5, at=0.1),
@@ -136,7 +132,7 @@ def test_submissions_raise_the_charge_of_an_unknown_application() -> None:
 
 
 def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
-    """The giant is charged more when its first stage is over, and the mouse overtakes it.
+    """The large application is charged more when its first stage ends, and is overtaken.
 
     When its first stage is over, the giant has a higher charge, and the mouse precedes it.
 
@@ -162,7 +158,6 @@ def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
 
 
 def test_predicted_lengths_are_those_of_the_stage() -> None:
-    """Stages of 2 and 60 tokens were observed; the class mean counts as one more application."""
     application = application_of("a", (10, 2), (10, 60, ("0",), 0.0))
     costs = TableCosts({"a": 1.0})
     costs.stages.observe_stages(
@@ -180,10 +175,6 @@ def test_predicted_lengths_are_those_of_the_stage() -> None:
 
 
 def test_later_stages_are_predicted_at_the_opening_and_at_each_stage() -> None:
-    """Most applications of the class end after two stages; a third usually precedes a fourth.
-
-    A sibling in the same stage changes no prediction, and an unobserved class has none.
-    """
     after: list[Inference] = [(10, 2, ("0",), 0.0)] * 2
     application = application_of("a", (10, 2), *after)
     costs = TableCosts({"a": 1.0, "b": 1.0})
@@ -206,7 +197,6 @@ def test_later_stages_are_predicted_at_the_opening_and_at_each_stage() -> None:
 
 @pytest.mark.parametrize("prediction", ["oracle", "table"])
 def test_core_receives_true_or_predicted_stages(prediction: str) -> None:
-    """Predicted stages are those of the observed applications that had a third stage."""
     application = application_of("a", (10, 2), (10, 2, ("0",), 0.0))
     one = StageServed(1, 1, 10, 3, 36, 3, 0.0)
     observed = [[one], [one], [one] * 3] if prediction == "table" else []
@@ -313,12 +303,6 @@ def test_class_name_that_the_service_refuses_is_refused() -> None:
 
 
 def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap() -> None:
-    """Two calls are followed by one a second after the first and one three seconds after both.
-
-    Two calls, then one a second after the first and one three after both: 10 + 2·5, and so on.
-
-    A call on a result of an inference that is served as another application starts a new one.
-    """
     application = application_of(
         "a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0)
     )

@@ -76,7 +76,7 @@ def test_turns_may_be_listed_in_any_order() -> None:
 def test_unrecognised_calls_lose_their_place_in_the_order(
     recognised: str, expected: list[float]
 ) -> None:
-    """Between two calls of application a, b runs only if a's conversation is not recognised.
+    """Application b runs between two calls of a only if a's conversation is not recognised.
 
     Both calls of a take 2 s, and so does b from 0.5 s on; b runs between them if not recognised.
 
@@ -97,10 +97,6 @@ def test_call_that_does_not_repeat_its_predecessor_is_not_recognised() -> None:
 
 
 def test_idle_conversation_is_opened_again() -> None:
-    """An idle conversation ends, and the next call opens it again.
-
-    Idle time after the end of the run is not counted as waiting: 2 s, the tool, 2 s.
-    """
     [short] = simulate_recognised([two_call_agent(delay_s=IDLE_S - 1)], "conversation").applications
     run = simulate_recognised([two_call_agent(delay_s=IDLE_S + 1)], "conversation")
     [long] = run.applications

@@ -146,7 +146,7 @@ def test_speed_divides_arrivals_and_delays(fake_server: FakeService) -> None:
 def test_failed_inference_ends_only_its_successors(
     fake_server: FakeService, trouble: str, error: str, first_token_at_s: float | None
 ) -> None:
-    """Of the chain y, z, w none after y is sent; v needs only x and is sent.
+    """After y fails, later inferences of its chain are not sent, but the independent v is.
 
     The application has failed and is closed; the other application is not affected. A real agent
     could not have sent z and w.
@@ -214,7 +214,7 @@ def test_lag_and_finish_tag_come_from_the_service(fake_server: FakeService) -> N
 
 
 def test_run_has_the_services_policy_and_memory(fake_server: FakeService) -> None:
-    """Totals start before the run: 30 of 60 token·s and one preemption belong to it."""
+    """Only the increase of the totals since the start of the run belongs to the run."""
     fake_server.later = {"kv": {"used_token_s": 40.0, "capacity_token_s": 160.0, "preemptions": 3}}
     done = replay_on(fake_server, application_of(inference_of("x", 3), arrived_at_s=2.0))
 
@@ -330,7 +330,7 @@ def test_replayed_model_is_chosen_among_several(fake_server: FakeService) -> Non
 def test_inference_that_can_never_run_is_found_before_the_replay(
     fake_server: FakeService, max_model_len: int, complaint: str
 ) -> None:
-    """The largest replica has 800 tokens; half a replay would only delay the right one."""
+    """Half a replay would only delay a correct one."""
     fake_server.models = [{"id": "tiny", "max_model_len": max_model_len}]
     total = 601 if max_model_len == 600 else 801
 
@@ -346,7 +346,7 @@ def test_replayed_prompt_is_repeatable_and_has_exactly_its_tokens() -> None:
 
 
 def test_replay_does_not_hit_the_prefix_cache_of_an_earlier_one() -> None:
-    """Otherwise the second of two policies compared on one service would be faster."""
+    """Otherwise the second of two compared policies would be faster."""
     salts = []
     for _ in range(2):
         service = FakeService()

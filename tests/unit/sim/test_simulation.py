@@ -29,21 +29,6 @@ def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
 
 
 def test_last_sequence_in_order_is_swapped_out_and_returns_first() -> None:
-    """Three sequences of 3 + 5 tokens do not fit into 12 until their end.
-
-    M = 12, three inferences of prompt 3 and output 5, and b/0 of prompt 1 from 0.5 s on.
-
-    s | held          | what happens
-    0 | 3 3 3         | admitted: 4, 8 and 12 <= 12
-    1 | 4 4 4         | 15 needed: a/2 out, 10 needed; b/0 must wait for a/2, though it fits
-    2 | 5 5 -         | 12 needed
-    3 | 6 6 -         | 14 needed: a/1 out; it needs 6 + 6 + 1 + 1 = 14 to come back, a/2 behind it
-    5 | 8 - -         | a/0 ends; a/1 back: 7, a/2 back: 6 + 4 + 1 + 1 = 12
-    6 | - 7 5         | 14 needed: a/2 out again
-    7 | - 8 -         | a/1 ends; a/2 back with 2 of 5 tokens; then b/0: 5 + 1 + 1 + 1 = 8
-    8 | - - 6 2       | b/0 ends
-    10| - - 8         | a/2 ends
-    """
     applications = [
         application_of("a", (3, 5), (3, 5), (3, 5)),
         application_of("b", (1, 1), at=0.5),
@@ -124,7 +109,6 @@ def test_prefill_of_new_prompts_delays_all_running_sequences() -> None:
 
 
 def test_idle_replicas_are_served_in_the_order_of_their_index() -> None:
-    """Replica 0 takes a/0 and stops at a/1; replica 1 takes a/1, and a/2 that fits beside it."""
     settings = RunSettings(engine(10), "fcfs", replicas=2)
     result = simulate([application_of("a", (6, 1), (6, 1), (1, 1))], settings)
 

@@ -138,7 +138,7 @@ def test_error_names_the_wrong_csv_row(tmp_path: Path, lines: list[str], complai
 
 
 def test_wrong_csv_quotes_and_options_are_refused(tmp_path: Path) -> None:
-    """The csv module raises errors of its own, and a trace has its own arrivals."""
+    """The csv module raises errors of its own."""
     with pytest.raises(ConfigError, match=r"t\.csv:2: is not CSV"):
         import_csv(tmp_path, HEADER, '1,2,"3"4')
     with pytest.raises(ConfigError, match="a trace does not go by arrivals"):

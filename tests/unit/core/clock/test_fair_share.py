@@ -22,7 +22,7 @@ def _served_share(**applications: tuple[int, int]) -> ServedShare:
 
 
 def _backlog_and_charges(share: ServedShare) -> tuple[float, float]:
-    """Return Σ w·(F − V) and the sum of charged less attained service, which must be equal."""
+    """Return the backlog Σ w·(F − V), and charged minus attained service, which must equal it."""
     live = [account for account in share.accounts.values() if not account.withdrawn]
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
@@ -42,7 +42,7 @@ def test_charge_doubles_when_service_exceeds_it() -> None:
 def test_recharge_behind_v_starts_at_v() -> None:
     """A raised charge counts from the present virtual time, not from the arrival."""
     share = _served_share(a=(2, 1), b=(100, 1))
-    share.deliver([("b", exact(20))])  # V is 2 after 4 units; then only b is active
+    share.deliver([("b", exact(20))])  # after 4 units V is 2, and only b is active
     share.deliver([("a", exact(3))])
 
     assert (20, exact(39, 2)) == (share.tag("a"), share.clock.virtual_time)
@@ -61,7 +61,7 @@ def test_unused_charge_of_an_ended_application_goes_to_the_others() -> None:
 
 
 def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
-    """The application keeps its place in GPS until the others have received as much."""
+    """An application that was served early keeps its place until the others have caught up."""
     share = _served_share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(10))])  # V = 5, a attained all
     final = share.settle("a")
@@ -79,7 +79,7 @@ def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
 
 
 def test_tool_gap_withdraws_the_charge_and_the_next_submission_charges_again() -> None:
-    """An application that waits for its tools loses its credit (rules 4 and 5)."""
+    """An application that waits for its tools loses its unused charge (rules 4 and 5)."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])  # V = 4
     share.withdraw("a")
@@ -103,7 +103,6 @@ def test_arriving_application_is_charged_at_least_two() -> None:
 
 
 def test_weight_change_moves_the_remaining_charge() -> None:
-    """With 6 of its 10 tokens left, it is refunded and charged again at weight 3."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])
     share.reweigh("a", exact(3))
@@ -126,7 +125,6 @@ def test_weight_change_keeps_the_debt_of_an_application_ahead_of_gps() -> None:
 
 
 def test_time_and_memory_do_not_move_the_served_clock() -> None:
-    """Only delivered service moves the served clock."""
     share = _served_share(a=(10, 1))
     share.set_rate(1000, 1.0)
     share.advance(50.0)
@@ -146,14 +144,13 @@ def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
 
 
 def _nominal_share(kv_tokens: int = 100) -> NominalShare:
-    """Return a clock of half-second iterations: 200 token·iterations per second for 100 tokens."""
+    """Return a clock of half-second iterations, which gives 200 token·iterations per second."""
     share = NominalShare(exact(1, 2), VirtualClock(exact(0)))
     share.set_rate(kv_tokens, exact(10))
     return share
 
 
 def test_v_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
-    """At M tokens per second the order would be that of SJF or FCFS."""
     share = _nominal_share()
     share.arrive("a", exact(1000), exact(1), 0)
     share.advance(exact(11))
@@ -191,12 +188,11 @@ def test_time_before_the_first_replica_does_not_move_v() -> None:
 
 
 def _unsettled_share() -> UnsettledShare:
-    """Return accounts without settling, in fractions."""
+    """Return accounts that do not settle charges by service, in exact fractions."""
     return UnsettledShare(VirtualClock(exact(0)))
 
 
 def test_application_with_a_low_prediction_keeps_its_tag_without_settling() -> None:
-    """If charges were settled by service, a's charge would double twice and b come first."""
     share = _unsettled_share()
     share.arrive("a", exact(10), exact(1), 0)
     share.arrive("b", exact(30), exact(1), 1)
@@ -206,7 +202,6 @@ def test_application_with_a_low_prediction_keeps_its_tag_without_settling() -> N
 
 
 def test_application_with_a_high_prediction_holds_v_back_without_settling() -> None:
-    """If charges were settled by service, the unused part would go to others at its end."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
@@ -218,7 +213,6 @@ def test_application_with_a_high_prediction_holds_v_back_without_settling() -> N
 
 
 def test_tool_gaps_change_nothing_without_settling() -> None:
-    """If charges were settled by service, a tool gap would refund the remaining charge."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")
@@ -231,7 +225,6 @@ def test_tool_gaps_change_nothing_without_settling() -> None:
 
 
 def test_lag_is_measured_against_settled_accounts() -> None:
-    """Applications of both clocks must be compared with the same GPS."""
     core = CoreDriver(SchedulerCore("justitia", {"clock": "unsettled"}, meter=LagMeter))
     core.open("a", 1)
     core.submit("x", "a", prompt=10, output=3)
@@ -242,7 +235,7 @@ def test_lag_is_measured_against_settled_accounts() -> None:
 
 
 def _reach_second_stage(core: CoreDriver, cost: float = 300) -> None:
-    """Finish the first inference of an application, while b has a tag of 400."""
+    """Finish the first inference of an application, while application b has a tag of 400."""
     core.open("b", 400)
     core.submit("y", "b")
     core.open("a", cost)
@@ -276,7 +269,6 @@ def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
 
 
 def test_application_with_a_raised_charge_takes_its_new_place(core: CoreDriver) -> None:
-    """The application is first at its arrival, and behind b at its second stage."""
     _reach_second_stage(core)
     core.submit("x2", remaining=1000)
 
@@ -286,7 +278,7 @@ def test_application_with_a_raised_charge_takes_its_new_place(core: CoreDriver) 
 
 
 def test_waiting_inferences_move_with_their_application(core: CoreDriver) -> None:
-    """The queue must be notified, or the next grant goes by the old tag."""
+    """Without a notification, the queue would grant by the old tag."""
     core.open("b", 400)
     core.open("a", 300)
     core.submit("x1")
@@ -300,7 +292,7 @@ def test_waiting_inferences_move_with_their_application(core: CoreDriver) -> Non
 def test_outdated_estimate_of_remaining_cost_is_ignored(
     core: CoreDriver, told: dict[str, Any]
 ) -> None:
-    """An estimate that lacks recent ends counts their cost again."""
+    """An estimate made before the latest ends would count their cost twice."""
     _reach_second_stage(core)
     core.submit("x2", remaining=1000, **told)
 
@@ -333,7 +325,7 @@ def test_raised_charge_survives_a_scheduler_restart(options: dict[str, object]) 
 
 
 def test_unused_part_of_a_raised_charge_is_refunded(core: CoreDriver) -> None:
-    """A high estimate costs the application its place, but takes no service from others."""
+    """A prediction that is too high delays the application, but takes no service from others."""
     core.open("b", 400)
     core.open("a", 100)
     core.submit("x", remaining=5000)

@@ -26,7 +26,7 @@ def _tree_depth(sums: PrefixSums) -> int:
 
 
 def test_sums_equal_those_of_a_sorted_list() -> None:
-    """Keys of tenants are sums of this tree, so an error would change the order."""
+    """Scheduling keys of tenants are sums of this tree, so an error would change the order."""
     sums, plain = PrefixSums(), dict[Place, float]()
     for step in range(600):
         place = _place_of_tag(_pseudo_random(step, 60))
@@ -53,7 +53,6 @@ def test_equal_tags_are_in_order_of_arrival() -> None:
 
 
 def test_sum_over_an_empty_server_is_zero() -> None:
-    """The server of a tenant is empty while GPS owes the tenant no work."""
     sums = PrefixSums()
 
     assert (0, 0, None) == (sums.total, sums.up_to(_place_of_tag(1)), sums.first())
@@ -67,7 +66,7 @@ def test_removing_an_absent_entry_is_an_error() -> None:
 
 
 def test_float_sums_do_not_depend_on_the_history() -> None:
-    """The same amounts give the same keys to the last bit after a restart, in any order."""
+    """After a restart the same amounts must give exactly the same keys."""
     amounts = {_place_of_tag(n): 0.1 + _pseudo_random(n, 10**6) / 7 for n in range(300)}
     sums, again = PrefixSums(), PrefixSums()
     for number in range(300, 600):
@@ -86,7 +85,7 @@ def test_float_sums_do_not_depend_on_the_history() -> None:
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_tree_stays_balanced_when_tags_rise_or_fall(direction: int) -> None:
-    """Tags mostly rise with time: without random ranks the tree would become a list."""
+    """Tags mostly rise with time, so that without random ranks the tree would become a list."""
     depths = []
     for size in (512, 4096):
         sums = PrefixSums()

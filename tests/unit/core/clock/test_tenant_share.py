@@ -23,17 +23,12 @@ def _policy_keys(share: TenantShare, *names: str) -> list[float]:
 
 
 def _backlog_and_charges(share: TenantShare) -> tuple[float, float]:
-    """Return the clock's backlog and the sum of charged less attained service, which are equal."""
+    """Return the clock's backlog, and charged minus attained service, which must equal it."""
     live = [account for account in share.accounts.values() if not account.withdrawn]
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
 
 def test_keys_of_two_tenants_by_hand() -> None:
-    """Tenant T has applications of 10 and 30, tenant U one of 20, all with weight 1.
-
-    Inside T, GPS finishes x at 10 and y at 30 of the tenant's own virtual time, which only orders
-    them.
-    """
     share = _open_in_tenants(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
 
     assert [10, 20, 40] == _policy_keys(share, "x", "z", "y")
@@ -68,10 +63,6 @@ def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> Non
 
 
 def test_applications_of_a_single_tenant_are_served_one_after_another() -> None:
-    """Two applications with the tags 12 and 30 end at virtual times 12 and 42.
-
-    After 10 of service GPS inside is at 5, and the reference server has 2 of p left.
-    """
     share = _open_in_tenants(q=("T", 30, 1), p=("T", 12, 1))
 
     assert [12, 42] == _policy_keys(share, "p", "q")
@@ -130,10 +121,6 @@ def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
 
 
 def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
-    """The first server has finished x, while GPS in its tenant still owes it 5 of 10.
-
-    Both must owe T the same, so 5 of y are done at once, and x is charged for them.
-    """
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 30, 1), z=("U", 50, 1))
     share.deliver([("x", exact(10)), ("z", exact(10))])
     share.settle("x")
@@ -185,10 +172,6 @@ def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_v() -> None:
 
 
 def test_returning_tenant_continues_while_the_root_serves_its_debt() -> None:
-    """The tenant was already marked to be forgotten.
-
-    T is owed 5 of x and 10 of y, at φ = 5. Inside, y is before x: 5 + 10/5 against 10.
-    """
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5
     share.settle("x")
@@ -225,7 +208,6 @@ def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None
 
 
 def test_tenant_that_returns_between_two_saves_is_not_dropped() -> None:
-    """The root reports the tenant as forgotten although it has returned."""
     share = _open_in_tenants(x=("T", 10, 1))
     share.settle("x")
     share.arrive("y", exact(5), exact(1), 2, "T")
@@ -249,7 +231,6 @@ def test_forgotten_tenant_leaves_no_state() -> None:
 
 
 def test_tenants_with_changed_keys_are_reported_once_to_the_queue() -> None:
-    """An arrival changes only keys of its own tenant."""
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
 
     assert ["T", "U"] == share.take_rekeyed()
@@ -263,7 +244,7 @@ def test_tenants_with_changed_keys_are_reported_once_to_the_queue() -> None:
 
 @pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])
 def test_state_of_a_tenant_is_in_one_application_record(field: str) -> None:
-    """The record is saved when it changed, and moves to another application when its own ends."""
+    """A tenant's state is saved with one of its applications, and moves when that one ends."""
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 10, 1))
     carriers = [n for n in ("x", "y") if "carries" in (share.session_record(n) or {})]
 
@@ -281,7 +262,7 @@ def test_state_of_a_tenant_is_in_one_application_record(field: str) -> None:
 
 
 def test_tenant_state_without_an_application_record_is_an_error() -> None:
-    """A tenant cannot be restored without its V."""
+    """A tenant cannot be restored without its virtual time."""
     share = TenantShare()
     share.arrive("x", 10, 1, 1, "T")
     share.arrive("y", 10, 1, 2, "T")
@@ -320,10 +301,6 @@ def test_tenants_take_turns_by_key_and_their_applications_by_tag(
 def test_arrival_without_inferences_moves_other_applications_of_its_tenant(
     core_of_two_tenants: CoreDriver,
 ) -> None:
-    """The charge of the arriving application puts another one behind a foreign application.
-
-    At the next report d is withdrawn, and a is first again.
-    """
     core_of_two_tenants.open("d", 60, tenant="T")
     queue = core_of_two_tenants.core.ledger.queue
 
@@ -344,7 +321,6 @@ def test_end_of_an_application_moves_others_of_its_tenant(core_of_two_tenants: C
 
 
 def test_virtual_finish_time_of_an_application_is_its_key(core_of_two_tenants: CoreDriver) -> None:
-    """The key is compared between tenants, and lag is measured from it."""
     (ended,) = [
         action
         for action in core_of_two_tenants.handle(ev.ApplicationCancelled("b"))
@@ -375,7 +351,6 @@ def test_work_moved_to_an_earlier_application_moves_only_the_keys_between() -> N
 
 
 def test_no_work_is_moved_to_a_finished_application() -> None:
-    """A finished application needs no more work, and has none to give away."""
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15
     share.transfer("y", "x", exact(5))

@@ -34,10 +34,6 @@ def _policy_keys(share: TenantShare, *names: str) -> list[float]:
 
 
 def test_keys_of_three_leaves_by_hand() -> None:
-    """Tenant T has child tenants with costs of 10 and 30, tenant U has 20, all with weight 1.
-
-    V_T reaches 10 when T has been served 10 + 10, and 30 when it has been served all 40.
-    """
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
 
     assert _policy_keys(share, "a", "u", "b") == [20, 20, 40]
@@ -46,7 +42,6 @@ def test_keys_of_three_leaves_by_hand() -> None:
 
 
 def test_weights_of_the_tree_count_at_their_level() -> None:
-    """Tenant T has 4 times the weight of U, and its child T/a three quarters of T."""
     share = _open_in_tree(
         _tree_of_weights(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100)
     )
@@ -55,11 +50,6 @@ def test_weights_of_the_tree_count_at_their_level() -> None:
 
 
 def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
-    """A tenant without children that has a backlog of 10 becomes a branch when a child arrives.
-
-    Each has half of T, and a key where T has been served 20. T's weight drops from the 2 that t
-    asked for to the tree's 1; t keeps weight 2 inside T.
-    """
     share = _open_in_tree(_tree_of_weights(T=1), t=("T", 10), u=("U", 50))
     share.deliver([("t", exact(4)), ("u", exact(4))])  # V = 4
     share.arrive("a", exact(10), exact(1), 9, "T/a")
@@ -70,7 +60,6 @@ def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
 
 
 def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
-    """T/a ends with 3 of its 20 served, and its sibling T/b gets the refund."""
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(12))])
     share.settle("a")
@@ -81,7 +70,6 @@ def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
 
 
 def test_changed_weights_keep_the_debts() -> None:
-    """Tenant T is owed 30 of 40 and its child T/b 25 of 30, also at the new weights."""
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
     share.grow(_tree_of_weights(T=2, T__b=5))
@@ -98,10 +86,6 @@ def test_changed_weights_keep_the_debts() -> None:
 
 
 def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
-    """Tenant T has received all of its 30 and ended, while GPS owes it half at any weight.
-
-    At φ = 2, beside U at 1, two thirds of the next service are T's.
-    """
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/x", 30), u=("U", 100))
     share.deliver([("a", exact(20))])
     share.deliver([("a", exact(10))])
@@ -159,7 +143,6 @@ def test_nodes_take_turns_and_their_children_within_them(options: dict[str, obje
 
 @pytest.mark.parametrize("options", [{}, {"guard_iterations": 300}])
 def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -> None:
-    """Branches are in the record of the clock, leaves with their applications."""
     driver = _driver_with_tree(options, TenantTree({"T": TenantNode(weight=3.0)}))
     driver.pull(seats=2)
     driver.pull(progress={"1": 5}, seats=2)
@@ -176,7 +159,6 @@ def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -
 
 
 def test_record_of_a_release_without_branches_still_loads() -> None:
-    """In the old record tenants have paths but no branches."""
     driver = _driver_with_tree({})
     record = snapshot(driver.core)
     del record["clock"]["branches"]
@@ -212,7 +194,6 @@ def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
 
 
 def test_policy_is_changed_and_back_with_a_tree_of_tenants() -> None:
-    """The queue stays; accounts of another kind start with the remaining work."""
     driver = _driver_with_tree({"guard_iterations": 300})
     driver.handle(ev.PolicyChanged("fcfs"))
     driver.open("late", 10, tenant="T/new")

@@ -42,7 +42,6 @@ def test_refund_of_the_whole_debt_leaves_the_tag_at_v() -> None:
 
 
 def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
-    """GPS has served session a in full, so the refund is owed to others, and V rises."""
     clock = _clock_with_charges(("a", 2, 1), ("b", 20, 1))
     clock.serve(exact(4))  # V = 2, a departs
     clock.serve(exact(3))  # V = 5
@@ -52,7 +51,7 @@ def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
 
 
 def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
-    """Here virtual time is rounded up to the finish tag of a session, which must then depart."""
+    """Virtual time is rounded up to the finish tag of a session, which must then depart."""
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -63,7 +62,7 @@ def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
 
 
 def test_released_session_stays_until_gps_has_served_it() -> None:
-    """An application served ahead of GPS leaves a debt behind, which holds its place in V."""
+    """An application served ahead of GPS leaves a debt, which must still slow virtual time."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
 
@@ -80,7 +79,7 @@ def test_released_session_stays_until_gps_has_served_it() -> None:
 
 
 def test_released_inactive_session_is_forgotten_at_once() -> None:
-    """An inactive session never departs, which would remove it."""
+    """An inactive session never departs, so a departure cannot remove it."""
     clock = _clock_with_charges(("a", 4, 1))
     clock.serve(exact(4))
     clock.release("a")
@@ -90,7 +89,6 @@ def test_released_inactive_session_is_forgotten_at_once() -> None:
 
 
 def test_refund_of_a_released_session_forgets_it() -> None:
-    """A charge is normally refunded before its session is released."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.refund("a", exact(4))
@@ -99,7 +97,7 @@ def test_refund_of_a_released_session_forgets_it() -> None:
 
 
 def test_charge_of_a_released_session_takes_over_its_debt() -> None:
-    """An application id may be used again: the session must not be forgotten then."""
+    """The application id may be used again, so the session must not be forgotten."""
     clock = _clock_with_charges(("a", 8, 2), ("b", 9, 1))
     clock.serve(exact(6))  # V = 2, a is owed 4
     clock.release("a")
@@ -112,7 +110,6 @@ def test_charge_of_a_released_session_takes_over_its_debt() -> None:
 
 
 def test_debt_stays_when_a_weight_changes() -> None:
-    """With an unchanged tag the debt would change with the weight."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
     clock.reweigh("a", exact(3))
@@ -189,7 +186,6 @@ def test_charge_of_zero_makes_no_session_active() -> None:
 
 
 def test_reopened_session_takes_over_a_debt_below_one_unit() -> None:
-    """The debt of GPS may be a fraction of a token·iteration."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 100, 1))
     clock.serve(exact(15, 2))
     clock.release("a")
@@ -208,7 +204,7 @@ def test_departure_heap_is_limited_by_active_sessions() -> None:
 
 
 def test_departure_heap_is_compacted_seldom() -> None:
-    """At most one compaction for every N pushes, N active sessions: O(log N) amortised."""
+    """Compaction after N pushes, with N active sessions, costs O(log N) per push."""
     clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):
@@ -220,7 +216,7 @@ def test_departure_heap_is_compacted_seldom() -> None:
 
 
 def test_service_of_the_whole_debt_ends_the_session() -> None:
-    """For these numbers V + x/W rounds down; the error must not keep the session in GPS."""
+    """Rounding V + x/W down must not keep a session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

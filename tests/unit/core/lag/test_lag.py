@@ -15,14 +15,14 @@ from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Ti
 from tests.core_driver import PATIENT, CoreDriver
 
 _GIANT = 931
-"""Cost of 39 prompt and 19 output tokens: 39·19 + 19·20/2."""
+"""KV token-time of a large call with 39 prompt and 19 output tokens: 39·19 + 19·20/2."""
 _MOUSE = 2
-"""Cost of 1 prompt and 1 output token."""
+"""KV token-time of a small call with 1 prompt and 1 output token."""
 
 
 @pytest.fixture
 def patient_core() -> Iterator[CoreDriver]:
-    """Yield a core whose replicas may be silent for long."""
+    """Yield a core whose replicas may be silent for a long time."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT, meter=LagMeter))
     yield driver
     check(driver.core)
@@ -34,12 +34,12 @@ def _lag_of_end(actions: list[Action]) -> Lag | None:
 
 
 def _pull_one_seat(driver: CoreDriver, replica_id: str = "r0", **reports: Any) -> list[Action]:
-    """Let a replica with room for the giant, and one seat, report and pull."""
+    """Let a replica with one seat, and room for the large call, report and ask for work."""
     return driver.pull(replica_id, kv=58, seats=1, **reports)
 
 
 def _start_giant(driver: CoreDriver) -> None:
-    """Run a giant for an iteration; then a mouse arrives that does not fit."""
+    """Run a large call for one iteration; then a small one arrives that does not fit."""
     driver.open("giant", _GIANT)
     driver.submit("g", "giant", prompt=39, output=19)
     _pull_one_seat(driver)
@@ -52,7 +52,7 @@ def _start_giant(driver: CoreDriver) -> None:
 
 
 def _finish_giant_then_mouse(driver: CoreDriver) -> list[Action]:
-    """End the giant in two reports, 9 s apart, then run the mouse."""
+    """End the large call in two reports, 9 s apart, and then run the small one."""
     driver.now += 9
     _pull_one_seat(driver, progress={"1": 10})
     driver.now += 9
@@ -62,14 +62,6 @@ def _finish_giant_then_mouse(driver: CoreDriver) -> list[Action]:
 
 
 def test_lag_is_the_service_between_gps_and_the_last_start(patient_core: CoreDriver) -> None:
-    """The lag of the mouse is the service from when V reached its tag to its start.
-
-    The mouse arrives at virtual time 40, and its tag 42 is passed in the next report.
-
-    It starts when all of the giant is served: S = 931, 18 s after S = 40. The bound is the giant,
-    in flight when nothing waited, and the report of 9 tokens: Σ 41…49 = 405. The rate since the
-    mouse came is 893 in 19 s.
-    """
     _start_giant(patient_core)
     lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
 
@@ -146,7 +138,6 @@ def test_known_output_length_bounds_work_in_flight(patient_core: CoreDriver) -> 
 
 
 def test_application_in_a_tool_gap_is_withdrawn_once(patient_core: CoreDriver) -> None:
-    """The application is withdrawn at the gap and at its end; the second time refunds nothing."""
     patient_core.open("a", 310)
     patient_core.submit("x", "a")
     _pull_one_seat(patient_core)
@@ -218,7 +209,6 @@ def test_reference_accounts_are_replaced_when_no_application_is_live(
 
 
 def test_reference_accounts_separate_at_the_first_known_true_cost(patient_core: CoreDriver) -> None:
-    """An application whose true cost differs from the prediction separates them."""
     patient_core.open("giant", _GIANT)
     patient_core.submit("g", "giant", prompt=39, output=19)
     _pull_one_seat(patient_core)
@@ -262,7 +252,7 @@ def _restart_scheduler(driver: CoreDriver, options: dict[str, Any]) -> CoreDrive
 
 @pytest.mark.parametrize("options", [{}, {"clock": "nominal"}])
 def test_lag_of_an_application_late_before_a_restart_is_unknown(options: dict[str, Any]) -> None:
-    """A new scheduler does not know when V reached a tag before the restart."""
+    """A new scheduler does not know when virtual time reached a tag before the restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT, meter=LagMeter))
     _start_giant(driver)
     driver.now += 9
@@ -291,10 +281,6 @@ def test_idle_application_is_known_after_a_restart(patient_core: CoreDriver) -> 
 
 
 def test_each_turn_of_an_agent_has_a_separate_lag_bound(patient_core: CoreDriver) -> None:
-    """After a tool gap the work in flight before the last turn does not count.
-
-    The bound is the first turn's 155, in flight when nothing waited, and the report of the second.
-    """
     patient_core.open("agent", 310)
     for turn in ("1", "2"):
         patient_core.submit(turn, "agent")
@@ -325,7 +311,6 @@ def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> 
 
 
 def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
-    """Later submissions of the application wait behind each of these starts."""
     bound, own_bound = DelayBound(), ApplicationBound()
     _record_start(bound, ApplicationBound(), 9, work=10)
     _record_start(bound, own_bound, 5, work=20)
@@ -356,7 +341,6 @@ def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
 def test_starts_while_a_share_is_used_up_are_exceptions_of_the_lag_bound(
     tiers: dict[str, Tier], tree: TenantTree
 ) -> None:
-    """The application with the smaller tag waits for its share while another one starts often."""
     core = SchedulerCore(timeouts=PATIENT, tiers=tiers, tenants=tree, meter=LagMeter)
     driver = CoreDriver(core)
     for name, tenant, tier in (

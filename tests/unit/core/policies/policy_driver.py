@@ -25,9 +25,9 @@ class PolicyDriver(CoreDriver):
     def __init__(self, policy: str, options: Mapping[str, object] | None = None) -> None:
         self.policy_name, self.policy_options = policy_path(policy), dict(options or {})
         self.made: dict[RequestId, Tokens] = {}
-        """Tokens made so far by each leased inference; updated by `step` only."""
+        """Tokens generated so far by each leased inference; only `step` updates them."""
         self.holds: dict[RequestId, LeaseId] = {}
-        """The last granted lease of each inference, kept over restarts."""
+        """Last granted lease of each inference, kept over restarts of the scheduler."""
         super().__init__(self._create_core("1-"), now=0.0)
 
     def handle(self, event: ev.Event) -> list[Action]:
@@ -40,7 +40,7 @@ class PolicyDriver(CoreDriver):
 
     @property
     def vtc(self) -> VtcPolicy:
-        """Return the active policy, which must keep a counter per client."""
+        """Return the active policy, which must be one with a counter per client."""
         policy = self.core.ledger.policy
         assert isinstance(policy, VtcPolicy)
         return policy
@@ -64,7 +64,7 @@ class PolicyDriver(CoreDriver):
         finish: Sequence[RequestId] = (),
         requeue: Sequence[RequestId] = (),
     ) -> list[RequestId]:
-        """Make tokens, report them, and return the new grants.
+        """Generate tokens, report them, and return the new grants.
 
         Args:
             seats: Seats of the replica.
@@ -83,7 +83,7 @@ class PolicyDriver(CoreDriver):
         return self._report_and_pull(seats, progress, finished)
 
     def drain(self, *, make: Tokens = 1) -> list[RequestId]:
-        """Run everything on one seat with `output` tokens per inference; return the order."""
+        """Run all inferences on one seat, with `output` tokens each; return their order."""
         order = self.step()
         while self.core.state.inferences:
             (running,) = self.made
@@ -146,7 +146,7 @@ class PolicyDriver(CoreDriver):
         progress: Mapping[LeaseId, Tokens],
         finished: Sequence[ev.LeaseFinished],
     ) -> list[RequestId]:
-        """Pull and answer the pull: no grant is made before the next pull."""
+        """Pull and answer the pull, so that no grant is made before the next one."""
         answer = self.pull(progress=progress, finished=finished, kv=10**6, seats=seats)
         return granted(answer + self.handle(ev.PullAnswered("r0")))
 

@@ -55,7 +55,7 @@ def inference_a1() -> Inference:
 def create_delivery(
     before: Tokens, after: Tokens, *, prompt: Tokens = 10, booked: float = 0
 ) -> Delivery:
-    """Return a report of a1, part of whose service is already booked."""
+    """Return a report on inference a1, part of whose service was charged before."""
     return Delivery("a", "a1", prompt, before, after, 1, unbooked=1 - booked)
 
 
@@ -83,7 +83,7 @@ def test_second_grant_of_an_inference_is_free(
 
 
 def test_tokens_reported_again_are_free(meter_policy: MeterPolicy, inference_a1: Inference) -> None:
-    """A new scheduler has not seen the earlier tokens; the meter has recorded them."""
+    """A new scheduler has not seen the earlier tokens, which the client has paid."""
     meter_policy.charge_of_grant(inference_a1)
     meter_policy.charge_of_report(create_delivery(0, 8))
     meter_policy.take_over(json.loads(json.dumps(meter_policy.counted())))
@@ -97,7 +97,6 @@ def test_tokens_reported_again_are_free(meter_policy: MeterPolicy, inference_a1:
 def test_unreported_service_is_charged_with_the_next_report(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
-    """After a restart the core counts some service as booked without a report to the policy."""
     meter_policy.charge_of_grant(inference_a1)
 
     assert 2 * 6 == meter_policy.charge_of_report(create_delivery(4, 6))
@@ -108,7 +107,6 @@ def test_unreported_service_is_charged_with_the_next_report(
 def test_service_under_an_earlier_policy_is_not_charged(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
-    """The inference was granted under another policy, and another scheduler has booked half."""
     assert 2 * 4 / 2 == meter_policy.charge_of_report(create_delivery(5, 9, booked=0.5))
     inference_a1.output_tokens = 9
     assert 0 == meter_policy.charge_of_end(inference_a1)
@@ -118,7 +116,6 @@ def test_service_under_an_earlier_policy_is_not_charged(
 def test_tokens_of_an_earlier_policy_are_not_charged_with_a_later_grant(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
-    """The inference ran under another policy and was re-queued: its prompt is charged."""
     inference_a1.output_tokens = 7
 
     assert 10 == meter_policy.charge_of_grant(inference_a1)
@@ -137,7 +134,6 @@ def test_prompt_is_charged_as_the_replica_counts_it(
 
 
 def test_each_sequence_of_a_lease_is_charged(inference_a1: Inference) -> None:
-    """With a price per call several sequences cost more than one."""
     inference_a1.choices = 2
 
     assert 2 * profiled_quadratic(5, 0) == MeterPolicy("profiled").charge_of_grant(inference_a1)
@@ -177,7 +173,6 @@ def test_progress_is_metered_by_the_cost_formula(running_core: CoreDriver) -> No
 
 
 def test_progress_moves_the_virtual_clock(running_core: CoreDriver) -> None:
-    """In the served clock V is the service received per unit of weight."""
     running_core.open("b", 1000)
     running_core.submit("y", "b")
     running_core.pull(progress={"1": 3})
@@ -186,7 +181,7 @@ def test_progress_moves_the_virtual_clock(running_core: CoreDriver) -> None:
 
 
 def test_final_report_is_metered_before_the_inference_ends(running_core: CoreDriver) -> None:
-    """The tokens since the last pull are service, too."""
+    """Tokens since the last report are charged as well."""
     running_core.pull(progress={"1": 3})
     running_core.pull(finished={"1": 10})
 
@@ -241,7 +236,6 @@ def test_prompt_length_is_corrected_by_the_replicas_count(running_core: CoreDriv
 def test_prompt_reported_shorter_than_predicted_refunds_no_service(
     running_core: CoreDriver,
 ) -> None:
-    """Booked service stays booked; later tokens are counted at the true prompt size."""
     running_core.pull(progress={"1": 4})  # 50 at a prompt of 10
     running_core.pull(progress=[ev.LeaseProgress("1", 5, 5, running=True)])  # h(5, 5) = 40
 
@@ -253,7 +247,6 @@ def test_prompt_reported_shorter_than_predicted_refunds_no_service(
 
 
 def test_footprint_follows_the_progress(running_core: CoreDriver) -> None:
-    """Admission uses the present context, and doubles a prediction that it exceeds."""
     core = running_core.core
     running_core.pull(progress={"1": 4})
     footprint = core.state.replicas["r0"].leases["1"]
@@ -270,7 +263,6 @@ def test_footprint_follows_the_progress(running_core: CoreDriver) -> None:
 
 
 def test_choices_are_metered_evenly(core: CoreDriver) -> None:
-    """Two choices of a prompt of 10 with 7 tokens: one made 4, the other 3."""
     core.open()
     core.submit("x", prompt=20, output=20, choices=2)
     core.pull()

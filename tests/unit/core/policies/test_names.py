@@ -154,7 +154,7 @@ def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
 
 
 class _PolicyWithProperty(Policy):
-    """Custom policy, written when the property was in the base class."""
+    """Custom policy that declares `moves_with_service` as a property, as older policies do."""
 
     def key(self, client: str, first: Application) -> Key:
         return (first.sequence,)

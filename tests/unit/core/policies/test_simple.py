@@ -5,7 +5,6 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 
 
 def test_applications_are_not_interleaved() -> None:
-    """A later inference of an earlier application precedes the inferences of later applications."""
     driver = PolicyDriver("app-fcfs")
     driver.open_and_submit("b")
     driver.open_and_submit("a", "a1", "a2")
@@ -29,7 +28,7 @@ def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None
 
 
 def test_shortest_prediction_is_first_across_and_within_applications() -> None:
-    """Inside an application, too, a long inference must not delay short ones."""
+    """Within an application, too, a long inference must not delay short ones."""
     driver = PolicyDriver("sjf")
     driver.open_and_submit("a")
     driver.open_and_submit("b")
@@ -64,7 +63,7 @@ def test_service_of_running_inferences_does_not_count() -> None:
 
 
 def test_remaining_cost_of_an_underpredicted_application_is_zero() -> None:
-    """A negative cost would precede applications that are almost done."""
+    """A negative remaining cost would put it ahead of applications that are almost done."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("a", "a1", cost=10)
     driver.open_and_submit("b", "b1", cost=10)

@@ -19,7 +19,7 @@ def _vtc_counters(last_left: str | None = None, **damage: Any) -> dict[str, Any]
 
 
 def _counters_of_ended_application(policy: str, unit: str) -> dict[str, Any]:
-    """Return a policy's counters of an application that made 3 tokens and ended."""
+    """Return a policy's counters of an ended application that generated 3 tokens."""
     driver = PolicyDriver(policy, {"unit": unit})
     driver.open_and_submit("a", "a1", "a2", tenant="t")
     driver.step()
@@ -49,7 +49,7 @@ def _counters_of_ended_application(policy: str, unit: str) -> dict[str, Any]:
 def test_counters_of_tenants_stay_and_those_of_ended_applications_are_dropped(
     policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
 ) -> None:
-    """Tenants return, and need their counters then."""
+    """A tenant may return, and needs its counter then."""
     assert of_application == _counters_of_ended_application(policy, "application")
     assert of_tenant == _counters_of_ended_application(policy, "tenant")
 

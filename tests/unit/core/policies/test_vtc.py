@@ -38,7 +38,7 @@ def test_client_with_the_least_counter_is_granted_first() -> None:
 
 
 def test_counter_of_a_new_client_is_raised_to_the_least_of_waiting_clients() -> None:
-    """Otherwise client b would be served long before a (VTC, Alg. 2, lines 12 to 14)."""
+    """Without the lift, new clients would always be served first (VTC, Alg. 2, lines 12 to 14)."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)
     driver.submit("b1", "b")
@@ -48,7 +48,7 @@ def test_counter_of_a_new_client_is_raised_to_the_least_of_waiting_clients() -> 
 
 
 def test_lift_never_lowers_a_counter() -> None:
-    """The lift is a maximum: a client that comes back keeps its earlier service."""
+    """A client that comes back keeps the service counted earlier."""
     driver = driver_with_two_inferences()
     driver.submit("b1", "b", prompt=500)
     driver.finish("a1", 1)
@@ -95,7 +95,7 @@ def test_lift_in_an_empty_queue_is_to_the_client_that_left_last() -> None:
 
 
 def test_ended_application_is_forgotten_but_not_its_counter_level() -> None:
-    """A new client still gathers no credit (VTC, Alg. 2, line 11)."""
+    """A new client gathers no credit after the queue was empty (VTC, Alg. 2, line 11)."""
     driver = driver_with_two_inferences()
     driver.handle(ev.ApplicationClosed("a"))
     driver.finish("a1", 4)
@@ -191,7 +191,7 @@ def test_every_cost_function_charges_a_lease_by_its_sequences(
 
 @pytest.mark.parametrize(("counted", "expected"), [(13, [17, 19]), (7, [11, 13]), (1, [10, 10])])
 def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list[int]) -> None:
-    """The ingress counts without the chat template; a counter of VTC never falls."""
+    """The ingress estimates without the chat template, and a counter of VTC never falls."""
     driver = driver_with_two_inferences()
     charged = []
     for tokens in (2, 3):
@@ -249,7 +249,7 @@ def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
 
 
 def test_lcf_lifts_no_counter() -> None:
-    """The baseline: a client that was away is served alone until it has caught up."""
+    """Under LCF, a client that was away is served alone until it has caught up."""
     driver = driver_with_two_clients("lcf")
     for name in ("a1", "a2", "a3"):
         driver.submit(name, "a")
@@ -262,7 +262,7 @@ def test_lcf_lifts_no_counter() -> None:
 
 
 def test_new_policy_starts_all_counters_at_zero() -> None:
-    """The running inference pays no admission, only its later tokens."""
+    """A running inference pays only for tokens generated under the new policy."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.open("b")
@@ -277,12 +277,11 @@ def test_new_policy_starts_all_counters_at_zero() -> None:
 
     driver.report_tokens("a1", 5)
     assert 2 == driver.counter("tenant")
-    driver.pull("r0", seats=1)  # a1 is no longer reported: it waits again, and has no more to pay
+    driver.pull("r0", seats=1)  # a1, no longer reported, waits again and has paid
     assert (2, ["a3"]) == (driver.counter("tenant"), driver.waiting("a"))
 
 
 def test_inference_of_another_policy_pays_when_it_is_admitted_again() -> None:
-    """A policy charges an inference that is new to it, but not tokens made under another policy."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.pull(seats=1)

@@ -27,7 +27,7 @@ def _driver_in_mid_run() -> PolicyDriver:
 
 
 def test_restart_changes_no_counter_and_no_order() -> None:
-    """Waiting inferences are resubmitted one by one; no client may be lifted as returning."""
+    """Waiting inferences are resubmitted one by one, which must lift no counter."""
     driver = _driver_in_mid_run()
     before = {name: driver.counter(name) for name in "abc"}
     keys = [driver.vtc.key(name, driver.application(name)) for name in "abc"]
@@ -42,7 +42,6 @@ def test_restart_changes_no_counter_and_no_order() -> None:
 
 
 def test_second_restart_before_the_first_grant_changes_no_counter() -> None:
-    """Few inferences are resubmitted before the second restart."""
     driver = _driver_in_mid_run()
     waiting = driver.vtc.counted()["waiting"]
     driver.take_over(submit=False)
@@ -55,11 +54,6 @@ def test_second_restart_before_the_first_grant_changes_no_counter() -> None:
 
 
 def test_new_client_after_a_restart_is_lifted_to_the_least_waiting_counter() -> None:
-    """The level includes the tokens that resubmitted clients made in the meantime.
-
-    Only a2 waits, and a counts 20. The lease of a1 is claimed, and its replica reports two tokens
-    more; only then is a2 resubmitted, and b after it.
-    """
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 5)
     driver.take_over(submit=False)
@@ -93,7 +87,7 @@ def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
 
 
 def test_ended_client_sets_no_level_after_a_restart() -> None:
-    """A forgotten client would count 0 and keep down every later one."""
+    """A forgotten client would count as 0 and lower the level of all later clients."""
     driver = _driver_in_mid_run()
     driver.take_over(submit=False)
     for name in "abc":
@@ -101,11 +95,10 @@ def test_ended_client_sets_no_level_after_a_restart() -> None:
     driver.open("d")
     driver.submit("d1", "d")
 
-    assert 20 == driver.counter("d")  # the counter of client a, which left the queue last
+    assert 20 == driver.counter("d")  # Client a left the queue last and has this counter.
 
 
 def test_client_that_left_the_queue_last_is_known_after_a_restart() -> None:
-    """With an empty queue a new client is lifted to the same level as without the restart."""
     driver = driver_with_two_inferences()
     driver.finish("a1", 4)
     driver.report_tokens("a2", 3)
@@ -116,7 +109,6 @@ def test_client_that_left_the_queue_last_is_known_after_a_restart() -> None:
 
 
 def test_counter_level_of_a_forgotten_client_survives_a_restart() -> None:
-    """The client that left the queue last may have ended; a newcomer still gathers no credit."""
     driver = driver_with_two_inferences()
     driver.handle(ev.ApplicationClosed("a"))
     driver.finish("a1", 4)
@@ -151,7 +143,7 @@ def test_weight_of_a_tenant_survives_a_restart() -> None:
 
 
 def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
-    """Scheduler and replica are both gone: the inference waits again, and was charged before.
+    """The inference waits again although it was charged before.
 
     Tokens that it makes again are not charged either, although the new scheduler sees them for the
     first time.
@@ -169,10 +161,6 @@ def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
 
 
 def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
-    """The accounts count the first reports of an inference as already booked.
-
-    Bills are per inference, so that they end right: 2·10 for a1 and 2·50 for a2.
-    """
     driver = PolicyDriver("vtc")
     driver.open("a")
     driver.pull(seats=2)
@@ -190,7 +178,7 @@ def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
 
 
 def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
-    """Only tokens made after the restart are charged, no prompt."""
+    """Only tokens generated after the restart are charged, no prompt."""
     driver = driver_with_two_inferences()
     record = driver.record()
     for bills in record["clock"]["counted"]["counted"]["bills"].values():

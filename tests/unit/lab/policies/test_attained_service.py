@@ -9,11 +9,11 @@ from justitia_ray.units import Tokens
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 LENGTHS = {"cost": "tests.unit.lab.policies.test_attained_service:output_token_cost", "quantum": 10}
-"""Policy options with one unit of service per token: levels begin at 0, 10, 30, 70, 150."""
+"""Options with one unit of service per token, so that levels begin at 0, 10, 30, 70, 150."""
 
 
 def output_token_cost(prompt_tokens: Tokens, output_tokens: Tokens) -> Tokens:
-    """Return h(p, d) = d."""
+    """Return the cost of a call with p prompt and d output tokens, here d."""
     return output_tokens
 
 
@@ -103,7 +103,6 @@ def test_attained_service_is_per_tenant() -> None:
 
 
 def test_restart_charges_nothing_twice_and_forgets_no_level() -> None:
-    """Levels stay for running, requeued and ended inferences."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1", "b2")
@@ -119,7 +118,6 @@ def test_restart_charges_nothing_twice_and_forgets_no_level() -> None:
 
 
 def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> None:
-    """The core reports no service to policies that it counts as booked before."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1")
@@ -133,7 +131,6 @@ def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> No
 
 
 def test_service_under_another_policy_is_not_charged() -> None:
-    """Counts are dropped with the old policy, for all clients alike."""
     driver = PolicyDriver("fcfs")
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.step(seats=3)
@@ -158,7 +155,6 @@ def test_service_under_another_cost_function_is_forgotten() -> None:
 
 
 def test_program_with_least_finished_service_is_first() -> None:
-    """Finished calls of a cost 11, those of b 23, and no call of c has finished."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("b", "b1")
     driver.open_and_submit("a", "a1")
@@ -201,7 +197,6 @@ def test_running_call_does_not_count_before_its_end() -> None:
 
 
 def test_priority_precedes_the_order_of_submission() -> None:
-    """The submission of a call may arrive late, after its priority was fixed."""
     driver = PolicyDriver("plas")
     driver.now = 10.0
     driver.open_and_submit("a", "a1", "a2")
@@ -226,7 +221,6 @@ def test_requeued_inference_keeps_its_priority() -> None:
 
 
 def test_applications_of_a_tenant_are_ordered_by_priority() -> None:
-    """A call from before the first end overtakes a later call of an older application."""
     driver = PolicyDriver("plas", {"unit": "tenant"})
     driver.open_and_submit("a", "a1", tenant="t")
     driver.open_and_submit("b", "b1", tenant="t")
@@ -257,7 +251,6 @@ def test_call_without_output_adds_no_service() -> None:
 
 
 def test_finished_calls_of_a_program_add_up() -> None:
-    """The third call has the service of the two before it; a call has h = p + 2d."""
     driver = PolicyDriver("plas", {"cost": "compute"})
     driver.open_and_submit("a", "a1")
     fixed = [driver.state()["counted"]["fixed"]["a"]["a1"]]
@@ -271,7 +264,6 @@ def test_finished_calls_of_a_program_add_up() -> None:
 
 
 def test_call_of_several_sequences_adds_the_service_of_each() -> None:
-    """Two of 5 prompt and 3 output tokens: 2·(5·3 + 6), not 10·6 + 21."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("a")
     driver.submit("a1", choices=2)
@@ -282,7 +274,6 @@ def test_call_of_several_sequences_adds_the_service_of_each() -> None:
 
 
 def test_change_to_the_policy_sets_the_priorities_of_waiting_calls() -> None:
-    """Service is counted from the change on; running calls get a priority when requeued."""
     driver = PolicyDriver("fcfs")
     driver.open_and_submit("b", "b1", "b2")
     driver.open_and_submit("a", "a1")

@@ -29,7 +29,7 @@ def test_deficit_round_robin_by_hand() -> None:
 
 
 def _policy_after_overtaking(times: int) -> tuple[DrrPolicy, Application, Application]:
-    """Return a policy whose sweep has skipped waiting client a, and granted b `times` times.
+    """Return a DRR policy that has skipped the waiting client a, and granted b `times` times.
 
     Prompts cost a quantum. The order is violated, as when no inference of a fits on a replica.
     """
@@ -47,14 +47,14 @@ def _policy_after_overtaking(times: int) -> tuple[DrrPolicy, Application, Applic
 
 @pytest.fixture
 def policy_after_four_rounds() -> tuple[DrrPolicy, Application, Application]:
-    """Return a policy after four rounds in which it has skipped client a and served b."""
+    """Return a DRR policy after four rounds in which it skipped client a and served b."""
     return _policy_after_overtaking(times=4)
 
 
 def test_skipped_client_keeps_its_turn_and_gains_no_quantum(
     policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """With credit for each round it could occupy the machine later."""
+    """With credit for each skipped round, the client could occupy the machine later."""
     policy, a, b = policy_after_four_rounds
     assert policy.key("a", a) == (0, a.sequence) < policy.key("b", b) == (4, b.sequence)
     policy.dispatched(a, a.waiting.first)
@@ -65,7 +65,6 @@ def test_skipped_client_keeps_its_turn_and_gains_no_quantum(
 def test_skipped_client_is_charged_against_one_quantum(
     policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """A charge of 12 for 6 tokens exceeds its balance of 10: its next turn is in round 4."""
     policy, a, _ = policy_after_four_rounds
     policy.served([Delivery("a", "a0", 10, 0, 6, 81)])
 
@@ -75,7 +74,6 @@ def test_skipped_client_is_charged_against_one_quantum(
 def test_skipped_client_keeps_its_turn_while_its_balance_lasts(
     policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """Charges of 4 for 2 tokens and 4 for 2 more leave a balance: it is still its turn."""
     policy, a, _ = policy_after_four_rounds
     for made in (2, 4):
         policy.served([Delivery("a", "a0", 10, made - 2, made, 1)])
@@ -94,7 +92,7 @@ def test_client_skipped_once_keeps_its_turn() -> None:
 def test_skipped_client_keeps_its_turn_over_a_restart(
     policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """The client waits, though it is resubmitted to the new scheduler only later."""
+    """The client still waits, but is resubmitted to the new scheduler only later."""
     policy, a, _ = policy_after_four_rounds
     state = policy.state()
     other = DrrPolicy(policy.context)
@@ -110,7 +108,6 @@ def _balance_of_client(driver: PolicyDriver, client: str) -> float:
 
 
 def test_client_without_waiting_inferences_is_not_refilled_above_zero() -> None:
-    """With a quantum of 20, 10 tokens then cost the client two rounds."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 12)))
@@ -138,7 +135,6 @@ def test_client_without_waiting_inferences_keeps_its_balance() -> None:
 
 
 def test_client_without_waiting_inferences_is_refilled_out_of_debt() -> None:
-    """With a quantum of 20 one visit lifts a balance of −10 to 10, and later ones leave it."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 7)))
@@ -150,7 +146,6 @@ def test_client_without_waiting_inferences_is_refilled_out_of_debt() -> None:
 
 
 def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
-    """The rest of 10 of its quantum of 20 pays for one prompt of 10, not for two."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 5)))
@@ -162,7 +157,6 @@ def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
 
 
 def test_waiting_client_in_debt_is_refilled_once_for_each_visit() -> None:
-    """With a quantum of 20 one visit lifts a balance of −40 to −20."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.open_and_submit("b", "b1", "b2", "b3")
@@ -174,7 +168,7 @@ def test_waiting_client_in_debt_is_refilled_once_for_each_visit() -> None:
 
 
 def test_prompts_without_a_price_do_not_end_a_visit() -> None:
-    """In KV token-time h(p, 0) = 0: a client keeps its turn until its tokens are reported."""
+    """Prompts cost nothing in KV token-time, so a turn lasts until tokens are reported."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.open_and_submit("b", "b1", "b2")

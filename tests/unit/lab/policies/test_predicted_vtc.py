@@ -122,10 +122,6 @@ def test_requeued_inference_keeps_its_prepaid_output() -> None:
 
 
 def test_restart_keeps_the_prepaid_output() -> None:
-    """Earlier tokens count at the end, reported or not.
-
-    The lease is claimed and its replica never returns, so the new scheduler has seen no token.
-    """
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
     driver.report_tokens("a1", 8)
@@ -169,7 +165,6 @@ def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
 
 
 def test_prediction_without_a_history_is_zero_as_in_plain_vtc() -> None:
-    """The second prediction is the output of the first inference."""
     driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a")
     driver.report_tokens("a1", 3)

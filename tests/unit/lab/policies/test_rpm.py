@@ -85,7 +85,6 @@ def test_inference_requeued_after_its_window_is_not_counted_again() -> None:
 
 
 def test_inference_requeued_in_a_used_up_window_waits_with_its_client() -> None:
-    """An inference counts in the window of its first grant, but needs a free window to start."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)

@@ -120,7 +120,6 @@ def _create_request(name: str, tenant: str, arrived_at_s: float) -> WorkloadAppl
 
 
 def test_rate_limit_refuses_the_excess_of_each_minute_and_client() -> None:
-    """At two a minute the third request of client a in the first minute is refused."""
     asked = [("a0", 1.0), ("a1", 2.0), ("b0", 3.0), ("a2", 59.9), ("a3", 60.0)]
     requests = [_create_request(name, name[0], arrived_at_s) for name, arrived_at_s in asked]
     load: Any = SimpleNamespace(build=lambda: requests)
@@ -130,7 +129,6 @@ def test_rate_limit_refuses_the_excess_of_each_minute_and_client() -> None:
 
 
 def test_offered_load_is_cost_divided_by_the_capacity_of_a_replica() -> None:
-    """At load 2 the window is half of what a full memory would need for all the cost."""
     suite = SuiteLoad("two-clients-overload", 1, _DATA, count=20, window_s=100.0)
     plain, stretched = suite.build(), ChangedLoad(suite, at_offered_load, 2.0).build()
 
@@ -142,7 +140,7 @@ def test_offered_load_is_cost_divided_by_the_capacity_of_a_replica() -> None:
 
 
 def test_splitting_applications_gains_only_under_fairness_by_application() -> None:
-    """There is no gain under fairness by tenant.
+    """Under fairness by tenant, splitting gains nothing.
 
     All three tenants have 100 inferences of one size; as one application the splitter is last. In
     100 pieces each of them is the smallest application: it ends first, after a third of the work.
@@ -166,7 +164,6 @@ def test_splitting_applications_gains_only_under_fairness_by_application() -> No
 
 
 def test_refused_requests_are_not_counted_as_served(tmp_path: Path) -> None:
-    """A request without a latency was refused, and does not count as a request of the run."""
     path = tmp_path / "run.csv"
     path.write_text(f"{','.join(COLUMNS)}\n3,1.5,10,20,0.5,2.0\n4,2.5,10,20,,\n")
 
@@ -174,6 +171,6 @@ def test_refused_requests_are_not_counted_as_served(tmp_path: Path) -> None:
 
 
 def test_missing_recording_is_named_on_the_page(tmp_path: Path) -> None:
-    """The page is otherwise complete."""
+    """Apart from the missing recording, the page is complete."""
     with pytest.raises(ConfigError, match=r"run\.csv: cannot be read"):
         Recording(tmp_path / "run.csv", "run").run()

@@ -43,7 +43,6 @@ def _outcome_against_10_2(outcomes: Outcomes) -> Measures:
 
 
 def test_section_has_mean_and_paired_difference_of_every_arm() -> None:
-    """10.1, 10.2, 10.3 against 20.1, 20.2, 20.3: means 10.2, and (a − b)/b each seed."""
     section = _section_of_experiment(small.small_experiment())
 
     mean, against_vtc = (_table_cell(section, _OURS, column) for column in (0, 1))
@@ -66,7 +65,7 @@ def test_section_has_mean_and_paired_difference_of_every_arm() -> None:
 def test_difference_is_judged_by_its_confidence_interval(
     change: Mapping[str, Any], seeds: tuple[int, ...], verdicts: list[str]
 ) -> None:
-    """Differences of −0.1, 0 and +0.1 s are neither a win nor a loss, for any policy.
+    """Differences of −0.1, 0 and +0.1 s are neither a win nor a loss.
 
     One run of a recorded trace is exact: its sign decides. One of a drawn load is too little
     evidence.
@@ -80,7 +79,7 @@ def test_difference_is_judged_by_its_confidence_interval(
 
 
 def test_targets_are_reported_as_met_or_missed() -> None:
-    """−49.5 % misses a target of −50 %, however near; 10.2 s meets at most 11 s."""
+    """A result of −49.5 % misses a target of −50 %."""
     section = _section_of_experiment(small.small_experiment())
 
     assert [False, True] == [judged.is_met for judged in section.judged]
@@ -88,7 +87,7 @@ def test_targets_are_reported_as_met_or_missed() -> None:
 
 
 def test_metric_that_one_seed_lacks_has_no_mean() -> None:
-    """A mean over the other seeds would be compared with arms that have them all."""
+    """A mean over the other seeds could not be compared with arms that have all seeds."""
     measure = measure_each(lambda outcome: {"jct_s": None if outcome == 10.2 else outcome})
     section = _section_of_experiment(replace(small.small_experiment(), measure=measure))
 
@@ -117,7 +116,7 @@ def test_numbers_without_a_json_form_are_null(tmp_path: Path) -> None:
 
 
 def test_confidence_interval_uses_students_t() -> None:
-    """1, 2, 3: mean 2, s = 1, n = 3, t(2) = 4.303: the normal's 1.96 would be far too narrow."""
+    """With three values, the normal distribution's factor of 1.96 would be far too small."""
     found = estimate([1.0, 2.0, 3.0])
 
     half = 4.303 / math.sqrt(3)

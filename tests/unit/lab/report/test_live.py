@@ -43,7 +43,7 @@ def seed_figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]
 
 
 def write_recording(directory: Path, error: float = 0.05, control: str | None = None) -> Path:
-    """Write a `live.json` of two seeds, without a control (as earlier releases do) or with one."""
+    """Write a `live.json` of two seeds, with or without a control arm."""
     arms = ARMS if control is None else (*ARMS, control)
     elephant = {
         "elephant_jct_s": 40.0,
@@ -127,7 +127,6 @@ def test_simulator_errors_beyond_their_limit_are_at_the_top(tmp_path: Path) -> N
 
 
 def test_mean_times_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
-    """Targets are relative: `vtc` takes 26 and 27 s where `justitia` takes 21 and 22."""
     report_page(write_recording(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
@@ -141,7 +140,7 @@ def test_mean_times_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
 
 
 def test_control_arm_is_in_the_table_and_has_no_target(tmp_path: Path) -> None:
-    """A second run of one policy is neither a success nor a failure of the simulator."""
+    """A second run of one policy says nothing about the simulator."""
     page = report_page(write_recording(tmp_path, error=-0.2, control=CONTROL), tmp_path / "out")
 
     start, end = page.index("<h2>Targets"), page.index("<nav>")

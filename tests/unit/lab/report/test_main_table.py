@@ -59,7 +59,7 @@ _TABLES = {
         "justitia, λ = 3": ("40.044849", "113.360960", "0.900000", "2.638718", "9a093c5bde06eec6"),
     },
 }
-"""By load and row: the figures, and a digest of all completion times."""
+"""Published figures by load and row, with a digest of all completion times."""
 
 
 def _load(data_dir: Path | None) -> list[WorkloadApplication]:
@@ -104,7 +104,7 @@ def _times_digest(run: RunResult) -> str:
     ],
 )
 def test_main_table_is_as_published(name: str, data_dir: Path | None) -> None:
-    """The load is checked first: another load has other figures under the same scheduler."""
+    """The load is checked first, because another load has other figures."""
     load = _load(data_dir)
 
     assert _LOADS[name] == _load_digest(load)

@@ -18,7 +18,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 def _two_applications() -> list[WorkloadApplication]:
-    """Return two applications of one time: 10 iterations; and 10, a second of a tool, and 20."""
+    """Return an application of one call, and one with a second of tool time between two calls."""
     first = WorkloadInference("0", 5, 10)
     second = WorkloadInference("1", 5, 20, after=("0",), delay_s=1.0)
     return [
@@ -38,7 +38,6 @@ def _ended_applications(**jct_s: Seconds) -> RunResult:
 
 
 def test_single_application_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without other applications: 10 iterations of 30 ms; 30 of them and the tool."""
     monkeypatch.setattr(SuiteLoad, "build", lambda load: _two_applications())
 
     run = AloneRuns(SuiteLoad("alone", 1, Path("nowhere"))).run()
@@ -87,7 +86,7 @@ def test_guard_with_true_end_times_gets_those_of_vtc(
 
 
 def test_run_of_the_told_guard_has_a_separate_name() -> None:
-    """Result lines of the guard with given end times must differ from those of the guard."""
+    """Result lines must distinguish the guard with given end times from the predicting one."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
 
@@ -111,7 +110,7 @@ def test_told_guard_runs_beside_each_guard_of_known_costs(is_quick: bool) -> Non
 def test_learned_arms_have_the_stages_of_ended_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A service that has run for a while has statistics of its classes, but not of live ones."""
+    """A running service has statistics of ended applications, but not of live ones."""
     asked: list[RunSettings] = []
 
     def record_settings(

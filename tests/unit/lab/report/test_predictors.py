@@ -102,7 +102,7 @@ def training_spy(monkeypatch: pytest.MonkeyPatch) -> _TrainingSpy:
 def test_no_model_predicts_a_text_that_it_was_trained_on(
     data_dir: Path, training_spy: _TrainingSpy
 ) -> None:
-    """A model trained on the run would look better than any can be in service."""
+    """A model trained on the run would look better than it is in service."""
     predict_out_of_fold("mlp", data_dir)
 
     assert 2 == len(training_spy.samples)
@@ -117,7 +117,7 @@ def test_no_model_predicts_a_text_that_it_was_trained_on(
 def test_every_run_is_predicted_once_by_models_trained_once(
     data_dir: Path, training_spy: _TrainingSpy
 ) -> None:
-    """An error over some of the runs would be an error over the easy ones."""
+    """Runs that are hard to predict must not be left out."""
     found = predict_out_of_fold("mlp", data_dir)
 
     assert {name: 10 if name == "SC" else 20 for name in CLASSES} == {
@@ -130,7 +130,6 @@ def test_every_run_is_predicted_once_by_models_trained_once(
 def test_every_application_of_the_suite_has_a_prediction(
     data_dir: Path, training_spy: _TrainingSpy
 ) -> None:
-    """The suite draws the same runs: texts, and halves of those without one, must be found."""
     arrivals = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i},1,1\n" for i in range(60))
     (data_dir / "arrivals").mkdir()
     (data_dir / "arrivals" / "mooncake_arrivals.csv").write_text(arrivals)
@@ -145,7 +144,7 @@ def test_every_application_of_the_suite_has_a_prediction(
 
 
 def test_class_mean_and_median_are_those_of_the_other_half(data_dir: Path) -> None:
-    """Neither needs a model; the service uses the mean before a class has a model."""
+    """The service uses the class mean until the class has a model."""
     past = out_of_fold._past_runs(data_dir, "EV")
     costs = {h: [run.sample.kv_token_time for run in past if run.key[2] != h] for h in (0, 1)}
     found = {name: predict_out_of_fold(name, data_dir) for name in (CLASS_MEAN, CLASS_MEDIAN)}
@@ -161,7 +160,7 @@ def test_class_mean_and_median_are_those_of_the_other_half(data_dir: Path) -> No
 
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
-    """Load, charges and known stages are equal: a difference is due to the prediction."""
+    """With equal loads and charges, any difference is due to the prediction."""
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     groups: dict[str, list[Predicted]] = {}
     for arm, task in RECIPES.arms(scale, 1).items():
@@ -180,7 +179,7 @@ def test_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
 def test_only_the_arm_as_served_charges_more_than_predicted(
     data_dir: Path, training_spy: _TrainingSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The papers charge the estimate; the service charges more, and raises it on the way."""
+    """The papers charge the prediction; the service charges more, and raises the charge later."""
     asked: list[RunSettings] = []
 
     def record_settings(

@@ -15,7 +15,7 @@ from tests.unit.lab.workloads.scripted import ScriptedModel, answers_in_turn, ru
 
 
 def _plan_stages(**calls: int) -> Lengths:
-    """Plan the given inferences per stage: 100 words in; 10 tokens out, one more for each."""
+    """Plan these numbers of inferences per stage: 100 words in, and 10 or more tokens out."""
     stages = [
         RecordedStage(stage, tuple((100, 10 + i) for i in range(count)))
         for stage, count in calls.items()
@@ -66,7 +66,7 @@ async def test_agent_with_a_plan_keeps_to_it(name: str, calls: dict[str, int]) -
 
 @pytest.mark.parametrize("name", WORKLOADS)
 async def test_drawn_plans_fit_their_agents(name: str) -> None:
-    """The plan and the agent use the same stage names, over many draws."""
+    """Plan and agent use the same stage names."""
     plan = LengthPlan(gap_scale=0.0, length_scale=0.1)
     for number in range(20):
         lengths = plan.draw(name, "x", number)
@@ -141,7 +141,6 @@ def test_last_verdict_counts(verdict: str, held: bool) -> None:
 
 
 async def test_mrs_summarises_all_parts_and_merges_until_the_summary_fits() -> None:
-    """On a real model sizes decide: 1,000 words, 100 per prompt, summaries of 40 words each."""
     words = [f"w{i}" * (1 + i % 9) for i in range(1000)]
     app = ScriptedModel(" ".join(["s"] * 40))
 

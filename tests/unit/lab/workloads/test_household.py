@@ -126,7 +126,6 @@ async def test_alfwi_plays_until_the_task_is_done() -> None:
 
 
 async def test_alfwi_gives_up_after_fifty_turns() -> None:
-    """The prompt keeps the newest turns and stays within its limit."""
     app = ScriptedModel({react_household.INSTRUCTION: "go to desk 1"})
 
     result = await run_freely("ALFWI", app, HEAT, max_prompt_words=200)
@@ -203,7 +202,7 @@ def game_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_alfworld_game_is_found_by_its_opening_and_ends_at_its_goal(game_dir: Path) -> None:
-    """Openings are in the words of the papers' prompts, which differ from the package's."""
+    """Openings in the papers' prompts differ in wording from those of the ALFWorld package."""
     game = AlfworldGames(game_dir).start(OPENING)
 
     seen = [game.act(command) for command in COMMANDS[:-1]]
@@ -242,7 +241,6 @@ def installed(game_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.usefixtures("installed")
 async def test_agent_plays_alfworld_where_it_is_installed() -> None:
-    """In a generated game the mug and the words would be different."""
     app = ScriptedModel({react_household.INSTRUCTION: answers_in_turn(*COMMANDS)})
 
     result = await run_freely("ALFWI", app, OPENING)

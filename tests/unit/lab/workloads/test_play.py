@@ -33,7 +33,6 @@ def _play_load(service: LiveService, *planned: PlannedApplication) -> list[Appli
 
 
 def test_records_contain_the_outcome_of_each_application() -> None:
-    """Arrival at 10 s; five parallel samples, which take 10 ms and 2 ms per token."""
     planned = _plan_application(1)
     [record] = _play_load(LiveService(), planned)
 

@@ -35,7 +35,6 @@ SOLUTIONS = ("def double(x):\n    return 2 * x", "```python\ndef double(x):\n   
 
 @pytest.mark.parametrize(("code", "right"), [("x * 2", 3), ("x ** 2", 2)])
 async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None:
-    """For 0 and 2 the square equals the double, for 3 it does not."""
     app = ScriptedModel(
         {
             factool_code.TEST_CASES: "double(0)\n`double(2)`\nprint('no call')\ndouble(3)",
@@ -184,8 +183,6 @@ def score_text(redundancy: float, retention: float) -> str:
 
 
 async def test_dm_continues_with_the_best_scores() -> None:
-    """The better merge is first among the attempts, the better combination is improved."""
-
     def judge_merge(prompt: str) -> str:
         return score_text(9, 9) if "good" in prompt.rpartition("<Merged>")[2] else score_text(2, 9)
 

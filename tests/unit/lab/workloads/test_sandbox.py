@@ -15,7 +15,7 @@ from tests.eventually import eventually
 
 QUICK = SandboxLimits(wall_s=0.4)
 SOON_S = 5.0
-"""Limit in seconds on a busy machine; without the sandbox the programs run forever."""
+"""Time limit in seconds for programs that would run forever without the sandbox."""
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ SOON_S = 5.0
 async def test_program_is_run_and_its_output_returned(
     program: str, outcome: str, output: str, error: str
 ) -> None:
-    """A model repairs its code by the traceback; the program runs out of memory, not the host."""
+    """A model repairs its code by the traceback in the output."""
     run = await run_python(program)
 
     assert (outcome, output) == (run.outcome, run.output)
@@ -84,7 +84,7 @@ async def test_excessive_output_is_cut_and_ends_the_program() -> None:
 
 
 async def test_file_size_is_limited_and_the_working_directory_is_removed() -> None:
-    """A full disk stops the host; a program sees none of our files and leaves none."""
+    """A full disk would stop the host."""
     program = (
         "import os\nprint(os.getcwd(), os.listdir())\nopen('kept', 'w').write('x')\n"
         "open('large', 'wb').write(bytes(10_000_000))"
@@ -121,7 +121,7 @@ async def test_environment_is_hidden_from_the_program(monkeypatch: pytest.Monkey
 async def test_namespaces_of_the_kernel_isolate_the_program(
     program: str, guards: set[str], error: str
 ) -> None:
-    """Out of reach are the caller's keys, other processes, and networks of this host."""
+    """A program must not reach the caller's keys, other processes or this host's networks."""
     run = await run_python(program.format(pid=os.getpid()), SandboxLimits(wall_s=60.0))
     if not guards <= run.guards:
         pytest.skip(f"the kernel lets us keep programs apart by {sorted(run.guards)} only")
@@ -132,7 +132,7 @@ async def test_namespaces_of_the_kernel_isolate_the_program(
 
 @pytest.fixture
 def shared_file() -> Iterator[Path]:
-    """Return a file that every user may write."""
+    """Return a file that every user may write to."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o777)
@@ -144,7 +144,7 @@ def shared_file() -> Iterator[Path]:
 
 @pytest.mark.slow
 async def test_child_processes_of_a_program_end_with_it(shared_file: Path) -> None:
-    """Some leave their process group and so escape a group signal."""
+    """Child processes that leave their process group escape a group signal."""
     program = (
         "import os, time\n"
         "if os.fork() == 0:\n"

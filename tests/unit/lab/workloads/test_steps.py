@@ -52,7 +52,7 @@ EXAMPLES = ("one shot here", "two shots are so much more fun")
 
 
 def test_planned_transcript_has_the_planned_lengths_and_repeats_its_beginning() -> None:
-    """A prefix cache then has all but the new part, as with a real agent."""
+    """As with a real agent, a prefix cache then holds all but the new part of a prompt."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
     prompts = []
     for words in (30, 40, 60):
@@ -92,7 +92,7 @@ def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
 
 
 def test_examples_are_cut_to_fill_a_planned_prompt_and_complete_without_a_plan() -> None:
-    """With a plan they fill the recorded template; a real model must see no cut example."""
+    """Examples fill a planned prompt to its recorded length, but a real model gets none cut."""
     filled = prompt("Do it.", "The task.", 40, fill=True, examples=EXAMPLES)
     free = prompt("Do it.", "The task.", 8, fill=False, examples=EXAMPLES)
     tight = prompt("Do it.", "The task.", 4, fill=False, examples=EXAMPLES[1:])
@@ -104,7 +104,7 @@ def test_examples_are_cut_to_fill_a_planned_prompt_and_complete_without_a_plan()
 
 
 async def test_search_finds_the_passage_that_shares_most_words() -> None:
-    """Without a match the agent is informed."""
+    """An agent is informed if no passage matches."""
     search = PassageSearch(
         ["Cats: they purr.", "Paris: the capital of France.", "Dogs: they bark."]
     )

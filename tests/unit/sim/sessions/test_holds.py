@@ -35,13 +35,13 @@ class TurnByTurnReplica:
             self.run_iterations()
 
     def run_iterations(self) -> None:
-        """End the present run of iterations."""
+        """Finish the current run of iterations."""
         assert self.replica.ends_at is not None
         self.now = self.replica.ends_at
         self.replica.end(self.now)
 
     def run_and_hold(self, session: Session, rank: float = 0.0) -> TurnSequence:
-        """Run the first turn of a session and hold its prompt."""
+        """Run the first turn of a session, and keep its prompt in the cache."""
         sequence = self.add_turn(session)
         self.replica.before_plan = lambda *_: self.replica.holds.add(
             session.name, sequence.content, sequence.prompt_tokens, rank
@@ -95,7 +95,6 @@ def test_hold_keeps_a_waiting_sequence_out_until_released(tmp_path: Path) -> Non
 def test_holds_are_released_before_any_preemption_from_the_last_in_rank(
     tmp_path: Path,
 ) -> None:
-    """Two held prompts and a running one fill the memory; the running one needs 60 blocks more."""
     first, second, long = _sessions(tmp_path, 1_600, 1_600, 2_000)
     engine = TurnByTurnReplica()
     engine.run_and_hold(first, rank=1.0)

@@ -29,7 +29,6 @@ def test_prompt_is_found_in_host_memory_after_the_previous_turn() -> None:
 
 
 def test_least_recently_used_chains_are_evicted_from_host_memory() -> None:
-    """Both sessions share the tools, which are used with each of them."""
     host = HostMemory(4_000)
     host.store(((_TOOLS, 300), (_FIRST, 2_000)))
     host.store(((_TOOLS, 300), (_SECOND, 2_000)))
@@ -49,7 +48,6 @@ def test_host_memory_of_size_zero_stores_no_blocks() -> None:
 
 
 def test_evicted_prompt_is_loaded_instead_of_computed(tmp_path: Path) -> None:
-    """Session b evicts all but 400 tokens of a; loading takes 10 µs a token, computing 100."""
     lines = [
         session_line("a", turn_line(3_200, 1), turn_line(3_264, 1, 3_200, gap_s=200.0), tools=0),
         session_line("b", turn_line(400, 1), turn_line(6_000, 1, gap_s=60.0), tools=16),

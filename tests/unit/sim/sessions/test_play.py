@@ -36,7 +36,6 @@ each_setting = pytest.mark.parametrize(
 
 @each_arm
 def test_single_session_takes_the_time_of_its_computed_tokens(arm: str, tmp_path: Path) -> None:
-    """The second prompt finds 640 tokens in the cache and computes 64; the gap is not counted."""
     sessions = read_written(
         tmp_path, session_line("a", turn_line(650, 1), turn_line(704, 11, 640, gap_s=5.0))
     )
@@ -90,13 +89,13 @@ def test_pinned_sessions_find_their_contexts(tmp_path: Path) -> None:
     sessions = read_written(tmp_path, *(growing_session(f"s{k}", turns=4) for k in range(4)))
     result = play_arm("pinned", sessions, load=0.5)
 
-    # of prompts of 600, 700 and 800 tokens 592, 688 and 800; of the first the shared prefix
+    # whole blocks of 16 in the previous prompts of 600, 700 and 800 tokens
     found = 592 + 688 + 800
     assert 4 * found + 2 * 320 <= result.cached_tokens <= 4 * (found + 320)
 
 
 def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
-    """All long sessions start on one replica; lmetric moves turns that are sooner elsewhere."""
+    """Of the two, only lmetric moves a turn to a replica that answers it sooner."""
     lines = [growing_session(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
     lines += [session_line(f"short{k}", turn_line(400, 1)) for k in range(2)]
     sessions = read_written(tmp_path, *lines)
@@ -108,7 +107,7 @@ def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
 def test_wrong_belief_in_cached_contexts_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an always empty cache, at most a tenth is lost against a core without a cache.
+    """A core that wrongly expects cached contexts loses at most a tenth.
 
     Turns wait for contexts that are not there, and go to replicas that have more to do.
     """
@@ -127,7 +126,7 @@ def test_wrong_belief_in_cached_contexts_costs_little(
 
 
 class _MisledArm(CoreArm):
-    """Core whose table loses contexts, or has them on the next replica; its engines have them."""
+    """Core that records contexts as lost or at a wrong replica, while its engines have them."""
 
     misplaces: Literal["never", "first", "always"] = "never"
 
@@ -141,7 +140,7 @@ class _MisledArm(CoreArm):
     def _put(
         self, table: Contexts, following: Contexts, name: str, context: Context, room: int
     ) -> None:
-        """Leave an idle context in the table of another replica, or in none."""
+        """Record an idle context at another replica, or at none."""
         if self.misplaces == "first" and name in self._begun:
             Contexts.put(table, name, context, room)
             return
@@ -156,8 +155,7 @@ class _MisledArm(CoreArm):
     [
         pytest.param("never", 1.1, id="contexts hidden from the table"),
         pytest.param("first", 1.1, id="first context of each session on the wrong replica"),
-        # above the target of 1.1; the table has a context where the engine has computed it, so that
-        # it cannot be wrong again after each answer
+        # missed target of 1.1; real answers correct the table, so it cannot always be wrong
         pytest.param("always", 1.35, id="every context on the wrong replica"),
     ],
 )
@@ -167,7 +165,7 @@ def test_lost_and_misplaced_contexts_cost_little(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mean completion is compared with that of a core whose table has all contexts."""
+    """The mean completion is compared with that of a core that knows all contexts."""
     sessions = read_written(
         tmp_path, *(growing_session(f"s{k}", turns=8, more=150) for k in range(30))
     )
@@ -202,7 +200,7 @@ def test_turns_wait_for_their_contexts_if_memory_is_short(
 def test_grant_of_a_deadline_that_is_due_at_an_arrival_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core processes due deadlines before any event, arrivals included."""
+    """The core processes due deadlines before any other event."""
     first, second = read_written(tmp_path, growing_session("a"), growing_session("b"))
     arm = CoreArm([SessionReplica(0, ENGINE, "priority")], [first, second])
     calls = [TurnCall(one, 0, TurnContent(one.turns[0], 16)) for one in (first, second)]
@@ -228,7 +226,7 @@ def _agent_session(name: str, turns: int) -> dict[str, Any]:
 
 
 def test_core_keeps_contexts_at_their_replicas_and_balances_the_work(tmp_path: Path) -> None:
-    """As many contexts are found again as on pinned replicas, with a better mean time."""
+    """As many contexts are found as on pinned replicas, with a better mean time."""
     sessions = read_written(
         tmp_path, *(growing_session(f"s{k}", turns=2 + k % 20, more=100) for k in range(40))
     )

@@ -19,7 +19,7 @@ from justitia_ray.sim.sessions.trace import Session
 from tests.unit.sim.sessions.made import ENGINE, read_written, session_line, turn_line
 
 _SLOW = replace(ENGINE, per_prompt_token_s=1e-3)
-"""Replica that computes a prompt of all its memory in 6.4 s."""
+"""Replica that takes 6.4 s to compute a prompt that fills its memory."""
 
 
 def _swe_agents(directory: Path) -> list[Session]:
@@ -118,7 +118,6 @@ def test_gittins_reproduces_the_published_gain_of_hermes(tmp_path: Path) -> None
 
 
 def test_gittins_rank_of_simple_distributions() -> None:
-    """A single value is its own rank; a mostly short one has the short value over its chance."""
     assert 5.0 == gittins_rank([5.0])
     assert pytest.approx(1.0 / 0.75) == gittins_rank([1.0, 1.0, 1.0, 100.0])
     assert pytest.approx((1.0 + 3 * 1.2) / 4) == gittins_rank([1.0, 1.2, 1.2, 1.2])
@@ -129,7 +128,6 @@ def test_remaining_work_of_earlier_runs_is_learned_by_stage() -> None:
 
 
 def test_time_to_live_is_the_longest_gap_that_still_pays() -> None:
-    """Two short gaps pay; holding through the third, of 100 s, costs more than it saves."""
     assert 2.0 == best_ttl_s([1.0, 100.0, 2.0], saved_s=10.0, share=0.5)
     assert 100.0 == best_ttl_s([1.0, 100.0, 2.0], saved_s=100.0, share=0.5)
     assert 0.0 == best_ttl_s([50.0, 100.0], saved_s=10.0, share=1.0)

@@ -26,7 +26,7 @@ def cached_after(*before: tuple[Session, int], session: Session, place: int) -> 
 
 
 def test_turn_finds_the_previous_prompt_but_not_the_answer(tmp_path: Path) -> None:
-    """The trace counts the last answer as new; 650 tokens are 40 blocks of 16."""
+    """The recorded trace counts the last answer as new tokens."""
     (session,) = read_written(
         tmp_path, session_line("a", turn_line(650, 100), turn_line(900, 20, 640))
     )
@@ -35,7 +35,7 @@ def test_turn_finds_the_previous_prompt_but_not_the_answer(tmp_path: Path) -> No
 
 
 def test_turn_with_a_shortened_context_finds_only_its_beginning(tmp_path: Path) -> None:
-    """The agent may have dropped old tool results; later turns continue from the new context."""
+    """The agent may have dropped old tool results."""
     (session,) = read_written(
         tmp_path,
         session_line(
@@ -114,7 +114,7 @@ def test_unreadable_trace_is_refused_by_name(tmp_path: Path) -> None:
 @needs_real_data
 @pytest.mark.slow
 def test_recorded_sessions_find_as_many_cached_tokens_as_recorded() -> None:
-    """96 % of all prompt tokens were in the previous prompt; blocks find up to 48 more each."""
+    """Of all recorded prompt tokens, 96 % were already in the previous prompt."""
     path = REAL / "sessions" / "sessions.jsonl.gz"
     if not path.exists():
         pytest.skip(f"{path} is not there")

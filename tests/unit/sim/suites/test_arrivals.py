@@ -20,7 +20,6 @@ def drawn_arrivals(
 
 
 def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> None:
-    """Rows at 10, 11 and 14 s are stretched over 40 s; a single row has no span to stretch."""
     rows = "10,1,1\n11,1,1\n14,1,1\n99,1,1\n"
     write_text(tmp_path / "arrivals" / "azure_conv_2023.csv", HEADER + rows)
 
@@ -30,7 +29,6 @@ def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> No
 
 
 def test_short_trace_is_repeated(tmp_path: Path) -> None:
-    """Rows at 0 and 1 s are repeated a second after the last: 0, 1, 2, 3, stretched by 10."""
     write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", HEADER + "0,1,1\n1,1,1\n")
 
     assert [0.0, 10.0, 20.0, 30.0] == drawn_arrivals("lmsys", 4, 30, tmp_path)
@@ -45,7 +43,7 @@ def test_equal_timestamps_of_the_mooncake_trace_are_spread(tmp_path: Path) -> No
 
     assert 100 == len(set(instants))
     assert 0.0 == instants[0] < instants[-1] == 6.0
-    # half of them came before 3 s, and stretching 5.9 s to 6 s moves few across
+    # half of the rows come before 3 s; stretching 5.9 s to 6 s moves few of them
     assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
 
 

@@ -56,7 +56,7 @@ def test_hundred_applications_have_the_papers_mix(hundred_applications: Load) ->
 
 
 def test_arrivals_fill_a_window_or_are_a_given_list(draw_load: Draw) -> None:
-    """The window is the mean of a Poisson process; instants of a trace are used unchanged."""
+    """Arrival times of a trace are used unchanged."""
     instants = [float(number) for number in range(10)]
     given = draw_load(10, arrivals=instants)
 
@@ -96,7 +96,7 @@ async def test_simulator_gets_the_load_of_the_live_agents(hundred_applications: 
 
 
 def test_simulated_subtasks_wait_as_live_ones(hundred_applications: Load) -> None:
-    """PE's stages form a graph: the tool time of a subtask delays the subtasks that need it."""
+    """The tool time of a subtask delays only the subtasks that need it."""
     for planned in applications_of_class(hundred_applications, "PE"):
         file = planned_application(planned, "a")
         after = {i.inference_id: set(i.after) for i in file.inferences}

@@ -66,7 +66,7 @@ def test_recorded_run_keeps_its_own_text(tmp_path: Path) -> None:
 
     prompts = {"task 0": 100, "task 1": 200}
     assert all(prompts[a.input] == a.inferences[0].prompt_tokens for a in applications)
-    # every run once, then every run again
+    # every run is used once, and then every run again
     assert {"task 0", "task 1"} == {a.input for a in applications[:2]}
     assert [a.input for a in applications[:2]] == [a.input for a in applications[2:]]
 
@@ -87,7 +87,6 @@ def test_seed_selects_the_first_recorded_run(tmp_path: Path, name: str) -> None:
 
 
 def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
-    """The prompt has (600 + 60) / 3.3 = 200 tokens; the answers 100, 200 and 512, the limit."""
     [application] = nine_class_suite(
         count=1, data_dir=write_runs(tmp_path), mix="SC=1", arrivals="uniform", sc_samples=60
     )

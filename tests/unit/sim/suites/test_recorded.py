@@ -57,7 +57,7 @@ def test_tool_time_before_the_first_stage_delays_it(tmp_path: Path) -> None:
 
 
 def test_tool_time_of_a_subtask_without_a_call_counts(tmp_path: Path) -> None:
-    """The first recorded plan, shortened: one subtask has a tool and no call.
+    """One subtask of this recorded plan has a tool and no call.
 
     The first recorded plan, shortened: a tool of 18.64 s, a call, tools of 3.65 s and 1.45 s.
     """
@@ -83,7 +83,6 @@ def test_calls_of_a_subtask_are_consecutive_and_precede_its_tool(tmp_path: Path)
 
 
 def test_subtasks_that_need_only_the_plan_are_parallel(tmp_path: Path) -> None:
-    """The response waits for both subtasks; the longer tool counts from the later of them."""
     inferences = planned_graph(
         tmp_path, subtask_line([-1], 4.0, ["a", 30, 3]), subtask_line([-1], 1.0, ["b", 40, 4])
     )

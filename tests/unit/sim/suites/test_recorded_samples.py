@@ -20,7 +20,7 @@ def run_line(item_id: str | None, *calls: list[int]) -> dict[str, object]:
 
 
 def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
-    """Runs are joined by item_id in any order; a run without one has no input to learn from."""
+    """Runs and inputs are joined by `item_id`; a run without one has no input to learn from."""
     write_lines(tmp_path / "apps" / "X.jsonl", input_line(1), input_line(2))
     write_lines(
         tmp_path / "recorded" / "X.jsonl", run_line("X-2", [10, 3], [20, 1]), run_line(None, [1, 1])

@@ -124,7 +124,7 @@ def test_weights_are_those_of_the_figures() -> None:
 
 
 def test_each_request_is_an_application_of_its_client() -> None:
-    """VTC knows no applications: its clients are our tenants."""
+    """VTC has no applications, so its clients are this project's tenants."""
     applications = suite_of("three-clients")
 
     assert {1} == {len(a.inferences) for a in applications}

@@ -39,7 +39,6 @@ def test_empty_cohort_never_runs() -> None:
 
 
 def test_earliest_end_is_returned_first() -> None:
-    """First inferences carry their application's id; a cohort carries none."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 4.0)
@@ -50,7 +49,6 @@ def test_earliest_end_is_returned_first() -> None:
 
 
 def test_new_scheduler_restores_running_and_gathering_cohorts() -> None:
-    """The state passes through JSON, as in a store."""
     before, after = Flights(), Flights()
     for since in (0.0, 20.0):
         before.open(since, 0.5)

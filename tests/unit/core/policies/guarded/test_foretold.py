@@ -68,7 +68,6 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
 
 
 def test_stage_does_not_end_with_its_first_call() -> None:
-    """Half the cost of four calls is served at the arrival of the first; more are expected."""
     foretold = _simulated_vtc_at_pace()
     application = _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
@@ -95,7 +94,6 @@ def test_two_applications_share_the_service_by_weight() -> None:
 
 
 def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
-    """A call takes 4 s, then a tool 6 s; the level of the only application skips the gap."""
     foretold = _simulated_vtc_at_pace()
     foretold.arrived(_create_application("1", ONE._replace(gap_s=6), ONE), 0.0)
     foretold.served([_create_delivery(1000)], 5.0)
@@ -121,7 +119,6 @@ def test_application_without_predicted_stages_has_its_submitted_stages() -> None
 
 
 def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
-    """Stages change with a resubmission of another length, an end, and a later stage."""
     foretold, application = _simulated_vtc_at_pace(), _create_application("1")
     calls = {
         name: _create_inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))
@@ -181,7 +178,6 @@ def test_call_without_output_does_not_change_the_expected_stages() -> None:
 
 
 def test_critical_path_covers_running_and_later_stages() -> None:
-    """Only the longest running call counts; the gap after the present stage is still to come."""
     foretold = _simulated_vtc_at_pace()
     application = _create_application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
     foretold.arrived(application, 0.0)
@@ -201,7 +197,7 @@ def test_critical_path_covers_running_and_later_stages() -> None:
 
 
 def test_deadlines_are_unknown_before_any_service() -> None:
-    """The pace is unknown; only applications that VTC starts at once have a deadline."""
+    """Deadlines need the replicas' speed, which is unknown before any service."""
     foretold = _simulated_vtc()
     foretold.arrived(_create_application("1", FOUR), 0.0)
 
@@ -246,10 +242,6 @@ def test_shadow_of_an_ended_application_continues_until_served() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [0, 300])
 def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
-    """Applications are in a stage, past their last start, in a gap, or of unknown stages.
-
-    The state passes through JSON. With memory a cohort gathers.
-    """
     before = _simulated_vtc_at_pace(kv_tokens=kv_tokens)
     applications = [
         _create_application("1", FOUR, FOUR),
@@ -291,7 +283,6 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
 
 
 def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
-    """The pace continues from each call's last report, which is part of the stored state."""
     before, after, application = (
         _simulated_vtc(),
         _simulated_vtc(),
@@ -412,7 +403,7 @@ def test_pace_follows_the_last_minutes() -> None:
 
 
 def test_iteration_time_is_that_of_one_token_of_a_sequence() -> None:
-    """Three choices get ten tokens each in the time in which one sequence gets ten."""
+    """Three parallel choices get ten tokens each in the time in which one sequence gets ten."""
     pace = Pace()
     pace.begin("x", 0.0)
     pace.begin("y", 0.0)

@@ -11,7 +11,7 @@ from tests.core_driver import CoreDriver
 
 @pytest.fixture
 def driver_with_three_waiting() -> CoreDriver:
-    """Return a core in which `held` runs, and `a`, `b` and `c` fit nowhere.
+    """Return a core in which application `held` runs, and `a`, `b` and `c` fit on no replica.
 
     The tag of `c` is the latest, 3,085, as GPS has served 555 for three when it arrives. It is
     shorter than `b`.
@@ -28,7 +28,7 @@ def driver_with_three_waiting() -> CoreDriver:
 
 
 def _waiting_in_order(driver: CoreDriver) -> list[str]:
-    """Return the waiting applications in order, after checking the first against the queue."""
+    """Return the waiting applications in order; assert that the queue agrees on the first."""
     queue = driver.core.ledger.queue
     first, names = queue.first(), [one.application_id for one in queue.in_order()]
     assert first is not None
@@ -39,7 +39,7 @@ def _waiting_in_order(driver: CoreDriver) -> list[str]:
 def test_skipping_applications_that_fit_nowhere_changes_no_slack(
     driver_with_three_waiting: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each report examines up to sixteen applications, all of which continue to wait."""
+    """Each report examines up to sixteen applications, all of which must keep waiting."""
     put: list[str] = []
     monkeypatch.setattr(Slack, "put", lambda slack, name, *_, **__: put.append(name))
     driver_with_three_waiting.pull(
@@ -52,7 +52,6 @@ def test_skipping_applications_that_fit_nowhere_changes_no_slack(
 def test_skipped_application_is_in_no_order_until_it_is_updated(
     driver_with_three_waiting: CoreDriver,
 ) -> None:
-    """An update puts the application back in its place."""
     queue, applications = (
         driver_with_three_waiting.core.ledger.queue,
         driver_with_three_waiting.core.state.applications,

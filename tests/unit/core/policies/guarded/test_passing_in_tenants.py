@@ -34,7 +34,7 @@ def _application_ids(request_ids: list[str]) -> list[str]:
 
 @pytest.fixture
 def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the shadow VTC call application y urgent."""
+    """Make the guard's simulation of VTC call application y urgent."""
     monkeypatch.setattr(
         ForetoldVtc,
         "urgent",
@@ -44,10 +44,6 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_tenant_pays_for_overtaking_among_its_applications() -> None:
-    """Each overtaking puts the key of the overtaken application back by 155.
-
-    Then T continues with y, and with x when no inference of y waits.
-    """
     driver = _driver_with_load(GUARD)
     order = _application_ids(granted(driver.pull(kv=20 * 66)))
 
@@ -101,7 +97,6 @@ def test_shortest_application_is_first_where_slack_allows_it() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_policy_may_change_while_applications_overtake() -> None:
-    """Accounts and queue stay; accounts of another kind take over the charges."""
     driver = _driver_with_load({"fairness": "tenant"})
     options: list[tuple[str, dict[str, object]]] = [
         ("justitia", SHORTEST),
@@ -125,7 +120,6 @@ def test_policy_may_change_while_applications_overtake() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_tenant_without_applications_is_forgotten() -> None:
-    """Shadow, order and watch are removed with its last application, and return with the next."""
     driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     policy, share = driver.core.ledger.policy, driver.core.ledger.fair_share
@@ -147,7 +141,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
 
 
 def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
-    """The part is half beside another tenant of equal weight, and all when that one has left."""
+    """The simulated VTC of a tenant has memory in proportion to the tenant's weight."""
     driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     policy = driver.core.ledger.policy
@@ -165,7 +159,7 @@ def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_requeued_inference_is_charged_for_overtaking_once() -> None:
-    """An inference whose lease ended starts again, and its tenant has already paid.
+    """An inference whose lease ended starts again, but its tenant has paid already.
 
     y1 is on the replica that y0 avoids, and y2 is next.
     """
@@ -182,7 +176,6 @@ def test_requeued_inference_is_charged_for_overtaking_once() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_reported_order_is_the_order_of_service() -> None:
-    """The overtaking application is first in its tenant; the others follow by their keys."""
     driver = _driver_with_load(GUARD)
     queue = driver.core.ledger.queue
 
@@ -194,7 +187,7 @@ def test_reported_order_is_the_order_of_service() -> None:
 @pytest.mark.usefixtures("y_is_urgent")
 @pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
 def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
-    """Counters of a guard are dropped by a policy without one."""
+    """A policy without a guard drops the guard's counters."""
     driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     record = driver.record()

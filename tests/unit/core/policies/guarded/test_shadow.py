@@ -7,13 +7,13 @@ from justitia_ray.core.policies.guarded.shadow import ShadowClock
 from justitia_ray.core.stages import ExpectedStage
 
 ONE = ExpectedStage(1, 100, 1000, 8, 0)
-"""A stage of one call that holds 125 tokens for 4 s."""
+"""Stage of one call that holds 125 KV tokens for 4 s."""
 FOUR = ExpectedStage(4, 100, 1000, 8, 0)
-"""A stage of four calls that each hold 31.25 tokens for 4 s."""
+"""Stage of four calls that each hold 31.25 KV tokens for 4 s."""
 
 
 def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
-    """Return a clock of replicas that serve 100 KV token·iterations per second.
+    """Return a simulated VTC on replicas that serve 100 KV token·iterations per second.
 
     It has one application of weight 1. Without memory X rises by the service, once all started work
     has been served.
@@ -28,7 +28,6 @@ def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -
 
 
 def test_level_rises_by_service_beyond_first_inferences() -> None:
-    """A first call takes 62.5 a second for 4 s; only service beyond that raises the level."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
 
@@ -62,7 +61,6 @@ def test_work_in_flight_is_limited_by_the_memory() -> None:
 
 
 def test_work_in_flight_has_the_mean_length_of_starts() -> None:
-    """A third of the started calls takes 8 iterations, the others 32."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
     clock.add("2", 1, 2, [ExpectedStage(4, 400, 8000, 32, 0)])
     clock.advance(0, 0.0)
@@ -73,7 +71,6 @@ def test_work_in_flight_has_the_mean_length_of_starts() -> None:
 
 
 def test_cohort_runs_when_its_gathering_time_is_over() -> None:
-    """Three calls gather for 16 s, and then run for 4 s."""
     clock = _shadow_clock(FOUR, kv_tokens=125)
     clock.advance(1000, 16.0)
 
@@ -92,7 +89,6 @@ def test_cohort_runs_when_its_gathering_time_is_over() -> None:
 
 
 def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
-    """The call of a new application exceeds the memory: the level stops until one has ended."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
     clock.advance(187.5 * 1.9, 1.9)
@@ -120,7 +116,6 @@ def test_true_length_ends_a_first_inference_earlier() -> None:
 
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
-    """The first call is over after 4 s and its tool after 9 s; the next stage starts later."""
     clock = _shadow_clock(ONE._replace(gap_s=5), ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.advance(1000 + 250 + 540, 9.0)
@@ -136,7 +131,6 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
 
 
 def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
-    """An application that arrived at level 10 has level 45 when the common level is 40."""
     clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(100, 6.0)
@@ -153,7 +147,7 @@ def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
 
 
 def test_stage_lasts_as_long_as_its_longest_inference() -> None:
-    """Ample service raises the level to the next stage, but the caller still waits."""
+    """Ample service reaches the next stage early, but the caller still waits."""
     clock = _shadow_clock(ONE, ONE)
     clock.advance(5000, 1.0)
 
@@ -166,7 +160,6 @@ def test_stage_lasts_as_long_as_its_longest_inference() -> None:
 
 
 def test_true_length_changes_the_debt_by_the_difference() -> None:
-    """A call that took 400 instead of 1,000 has let the others wait for 600 of unused service."""
     clock = _shadow_clock(ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.change("1", [ExpectedStage(1, 40, 400, 16, 0)], 1)
@@ -181,7 +174,6 @@ def test_true_length_changes_the_debt_by_the_difference() -> None:
 
 
 def test_stage_with_another_call_starts_its_last_call_later() -> None:
-    """A stage of one call was complete, and with a second equal call it is half complete."""
     clock = _shadow_clock(ONE)
     clock.add("2", 1, 2, [FOUR])
 
@@ -193,7 +185,6 @@ def test_stage_with_another_call_starts_its_last_call_later() -> None:
 
 
 def test_higher_weight_keeps_the_served_tokens() -> None:
-    """50 of 100 tokens are served, at weight 1 or 2."""
     clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(500, 6.0)
@@ -204,7 +195,6 @@ def test_higher_weight_keeps_the_served_tokens() -> None:
 
 
 def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more() -> None:
-    """Later stages are entered at the level of that time."""
     clock = _shadow_clock(ONE, FOUR)
     clock.advance(1000, 4.0)
 
@@ -233,7 +223,7 @@ def test_forgotten_application_has_no_debt() -> None:
 
 @pytest.mark.parametrize("stages", [[ONE], [FOUR], [ONE, FOUR]])
 def test_released_shadow_is_forgotten_when_it_has_been_served(stages: list[ExpectedStage]) -> None:
-    """A released application still takes its part of the service until then."""
+    """A closed application still takes its part of the service until it has been served."""
     clock = _shadow_clock(*stages)
     clock.release("1")
 

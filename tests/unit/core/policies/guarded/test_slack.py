@@ -29,8 +29,7 @@ class SlackEntry:
     waits: bool
 
 
-# Hypothesis strategies are slow to build, so each is built once,
-# without `fractions` and `builds`, which build others in every draw
+# Hypothesis strategies are slow to build, so each is built once.
 _PARTS = st.sampled_from(sorted({Fraction(n, d) for d in range(1, 5) for n in range(12 * d + 1)}))
 _ONES = st.tuples(
     _PARTS, st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 3)]), _PARTS,
@@ -102,7 +101,7 @@ def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject
             else:
                 name = data.draw(_NAMES)
                 one = data.draw(_ONES)
-                # only waiting applications are bound; a served session has no remaining cost
+                # only waiting applications limit others; a served session has no remaining cost
                 # work.
                 waits = one.waits and one.finish > now
                 binds = waits or (one.binds and one.remaining > 0)
@@ -122,7 +121,6 @@ def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_first_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
-    """Where the bounds of several blocks leave it open, the lowest may have slack."""
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
@@ -167,7 +165,6 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
 
 
 def test_change_without_effect_keeps_the_cached_first_application(searches: list[Search]) -> None:
-    """An application submits ten inferences; nine of them change no input of a decision."""
     slack = Slack()
     mouse = SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
     for _ in range(3):
@@ -179,7 +176,7 @@ def test_change_without_effect_keeps_the_cached_first_application(searches: list
 
 
 def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
-    """Return the slack after an application of 2 has overtaken one with a slack of 15."""
+    """Return the slack of a queue after an application of cost 2 overtook one with slack 15."""
     slack = Slack()
     put_entry(slack, "early", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
@@ -216,7 +213,6 @@ def test_change_that_keeps_the_cached_first_updates_its_sums(searches: list[Sear
 
 
 def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
-    """An arrival that is charged as much as GPS gives it takes no slack from others."""
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
     put_entry(slack, "late", SlackEntry(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
@@ -240,7 +236,6 @@ def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[
 def test_search_is_repeated_where_another_application_may_be_first(
     name: str, one: SlackEntry, searches: list[Search]
 ) -> None:
-    """A shorter one, a new bound before the first, or a change of the first needs a search."""
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, name, one)
 
@@ -260,7 +255,7 @@ def test_application_behind_skipped_ones_needs_no_search(searches: list[Search])
 
 @dataclass
 class ServedRecord:
-    """Application, and the service when virtual time reached its tag, if reported."""
+    """Application, and the service at which virtual time reached its tag, if reported."""
 
     one: SlackEntry
     due_at: Fraction | None = None
@@ -269,7 +264,7 @@ class ServedRecord:
 def least_slack_before(
     records: Mapping[str, ServedRecord], name: str, now: Fraction, served: Fraction
 ) -> float | Fraction:
-    """Return the least slack of the bound applications before another, by the definition."""
+    """Return the least slack of the applications before another one, by its definition."""
     in_order = sorted(
         records, key=lambda name: (records[name].one.finish, records[name].one.sequence)
     )
@@ -297,7 +292,6 @@ def least_slack_before(
 def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
     data: st.DataObject,
 ) -> None:
-    """The slack of overdue applications counts, and falls by all service until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
@@ -340,10 +334,6 @@ def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
 
 @pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
 def test_mouse_overtakes_within_the_slack_of_earlier_applications(left: int, first: str) -> None:
-    """Until application a is due GPS serves five applications 50; the mouse asks for 12.
-
-    If a still needs 20 of that, 30 are free for others; if it needs 40, only 10 are.
-    """
     slack = Slack()
     put_entry(slack, "a", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
@@ -359,7 +349,7 @@ def test_mouse_overtakes_within_the_slack_of_earlier_applications(left: int, fir
 
 
 def test_no_application_overtakes_an_overdue_one() -> None:
-    """GPS has finished the overdue application: all of its remaining work is late."""
+    """GPS has finished the overdue application, so all its remaining work is late."""
     slack = Slack()
     put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
@@ -371,7 +361,7 @@ def test_no_application_overtakes_an_overdue_one() -> None:
 
 
 def test_no_application_overtakes_one_that_was_overdue_before_the_first_search() -> None:
-    """After a change of policy its lateness is unknown."""
+    """After a change of policy, nothing shows how late the application is."""
     slack = Slack(virtual_time=10, served=1000)
     put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
