@@ -21,7 +21,7 @@ class SharedStartContent:
         self._single = single
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Yield the chains of cache blocks of the content; with `single`, a chain for each block."""
+        """Yield chains of cache blocks of this content; with `single`, a chain a block."""
         for chain, end in (*self.path, (self._name, stop)):
             if start < (last := min(end, stop)):
                 blocks = range(start, last)

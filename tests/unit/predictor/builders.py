@@ -87,7 +87,7 @@ def features_for(chars: int) -> InputFeatures:
 
 
 def form_of(*chars: int) -> InputForm:
-    """Return the ranges of features of inputs with these numbers of characters."""
+    """Return the mean features of inputs with these numbers of characters."""
     form = InputForm()
     for count in chars:
         form.add_input(features_for(count))
