@@ -276,7 +276,7 @@ def load_by_name(name: str, options: argparse.Namespace, directory: Path) -> Age
 
 
 def describe(options: argparse.Namespace, arms: AgentArms) -> str:
-    """Return a description of the play and of its figures."""
+    """Return a description of the runs and of their figures."""
     return (
         f"{arms.engines} engine(s) in each arm, {arms.kv_tokens:,} tokens of KV together. Seed"
         f" {options.seed}.\nA load's number is the agents' largest contexts over that memory."

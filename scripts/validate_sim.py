@@ -32,8 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_justitia("workload", "--suite", "demo", *data, *seed, *size, "--out", str(workload))
     try:
         app = LocalApp(Path("deployments/local-cpu.yaml"), num_replicas=1)
-        # A stream chunk costs this CPU as much as a token, so chunks are rare while engines are
-        # timed.
+        # Timed engines send few chunks, because a chunk costs this CPU as much as a token.
         args: dict[str, Any] = app.values["applications"][0]["args"]
         args.setdefault("replica", {})["chunk_interval_s"] = CHUNK_INTERVAL_S
         with app:

@@ -27,7 +27,7 @@ _PATHS = {
     "preact/hooks": "./preact-hooks.mjs",
     "@preact/signals-core": "./signals-core.mjs",
 }
-"""Relative path of each browser module that is imported by a bare name."""
+"""Relative path of each browser module that other modules import by its bare name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ HELD = replace(OURS, name="ours-held", holds_contexts=True)
 HOST = replace(OURS, name="ours-host", host_kv_gib=32.0)
 """Arm: this service with a KV cache in host memory; needs a GPU, and has not yet run on one."""
 UPDATED = replace(OURS, name="ours-updated")
-"""Arm: the service of `ours` while a rolling update replaces its engines during the play."""
+"""Arm: the service of `ours` while a rolling update replaces its engines during the run."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
 """Arm: one vLLM server for each engine of the service; each session stays on one server."""
 PRIORITY = Arm("pinned-priority", None)
@@ -59,7 +59,6 @@ ARMS = {
 }
 _ROUTER = "router-"
 _BARE = "bare"
-"""Name of the process group in which all arms without this service run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ class AgentArms:
         return used
 
     def _start(self, starts: Sequence[Callable[[], AbstractContextManager[Any]]]) -> list[Any]:
-        """Start all arms, the first one in this thread; leaving `self` stops all of them."""
+        """Start all arms; leaving `self` stops them."""
         with ExitStack() as stack:
 
             def enter(start: Callable[[], AbstractContextManager[Any]]) -> Any:

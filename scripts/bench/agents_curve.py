@@ -53,12 +53,10 @@ def curve(pairs: Sequence[Pair]) -> list[CurvePoint]:
 
 
 def _name(pair: Pair) -> str:
-    """Return the load's name without the number of agents."""
     return pair.load.partition(" ")[0]
 
 
 def _medians(arm: str, pairs: Sequence[Pair]) -> tuple[int, float, float]:
-    """Return the medians of an arm's runs: number of agents, turns a minute and cached share."""
     plays = [pair.plays[arm] for pair in pairs]
     return (
         round(statistics.median(pair.agents for pair in pairs)),
@@ -68,11 +66,6 @@ def _medians(arm: str, pairs: Sequence[Pair]) -> tuple[int, float, float]:
 
 
 def curve_table(points: Sequence[CurvePoint]) -> str:
-    """Return the curve as a table: a row for each number of agents, three columns for each arm.
-
-    The columns are turns a minute, these over the arm's most, and the cached share of prompts.
-    Empty if no load has several numbers of agents.
-    """
     loads = dict.fromkeys(point.load for point in points)
     several = {
         load for load in loads if len({one.agents for one in points if one.load == load}) > 1

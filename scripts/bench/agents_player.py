@@ -21,14 +21,14 @@ from scripts.bench.agents import AgentSession
 from scripts.bench.load import CallFailed, Reply, Target
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
-"""Token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids."""
+"""Range of token ids that are ordinary words in every tokenizer in use."""
 SESSION_HEADER = "X-Session-ID"
 """Header by which vLLM's router recognises a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSample:
-    """Measurements of one answered turn; times are seconds since the start of the play."""
+    """Measurements of one answered turn; times are seconds since the start of the run."""
 
     session: str
     turn: int

@@ -193,7 +193,6 @@ def _hops(play: Play) -> tuple[float, ...]:
 
 
 def document(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """Return every play for a JSON file, in the order of execution."""
     return [
         {
             "load": pair.load,

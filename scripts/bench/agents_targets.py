@@ -17,9 +17,8 @@ PLAN = (
     ("synthetic", 64),
     ("common", 48),
 )
-"""Loads, each with the number of concurrent agents."""
+"""Benchmark loads, each with its numbers of concurrent agents."""
 CACHING, WORKING_SET = "caching", "working set"
-"""Sets of targets; those of the working set hold only for the KV memory of two CPU engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ TARGETS = (
 
 
 def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
-    """Return a verdict for each target: median, minimum and maximum over the pairs.
+    """Return for each target whether it is met, with median, minimum and maximum.
 
     Targets whose load or baseline was not played are left out.
     """

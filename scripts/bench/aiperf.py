@@ -27,7 +27,7 @@ cores.
 """
 _OUTPUT_CHARACTERS = 800
 _NAMES_PARENTS = {"AIPERF_HTTP_X_DYNAMO_SESSION_ID_FROM_CORRELATION_ID": "true"}
-"""Environment variable with which calls of sub-agents name the session of the agent above them."""
+"""Environment variable that makes calls of sub-agents name their parent session."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Environment variables under which aiperf mistakes a tokenizer directory for a hub name."""
 
@@ -42,7 +42,7 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class AiperfPlan:
-    """Parameters of an aiperf run, equal for every arm of a pair."""
+    """Parameters of an aiperf run, equal for all compared arms."""
 
     traces: Path
     agents: int
@@ -92,21 +92,6 @@ def run_aiperf(
     directory: Path,
     headers: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Run aiperf once, and return the records of its export.
-
-    With several servers, aiperf keeps each session on one of them.
-
-    Args:
-        targets: Where the arm answers.
-        model: The model to ask for.
-        plan: What is played.
-        salt: Salt of the prefix cache: what another play left there is not found.
-        directory: Takes aiperf's files.
-        headers: Headers of every call.
-
-    Raises:
-        JustitiaError: If aiperf fails, or exports nothing.
-    """
     options = {
         "model": model,
         "endpoint-type": "chat",

@@ -12,7 +12,7 @@ from scripts.bench.agents_player import SESSION_HEADER
 PRIORITY_HEADER, BY_ARRIVAL = "X-Session-Priority", "by-arrival"
 """Request header and value that ask for a priority by arrival; other calls pass unchanged."""
 PARENT_HEADER = "X-Dynamo-Parent-Session-ID"
-"""Header by which aiperf names the session of an agent that called this session's sub-agent."""
+"""Header by which aiperf names the parent session of a sub-agent's session."""
 
 
 class ArrivalPriority:

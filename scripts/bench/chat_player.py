@@ -91,7 +91,7 @@ class ChatPlayer:
         self._failures: list[str] = []
 
     async def play(self, applications: Sequence[WorkloadApplication]) -> PlayedChats:
-        """Run an open load to its end; an application that fails does not stop the others."""
+        """Run all applications at their arrival times, even if some of them fail."""
         ends = await play_load(
             applications,
             self._run_application,
@@ -188,7 +188,6 @@ class _RunningChat:
 
     planned: WorkloadApplication
     play: str
-    """Name of the benchmark run."""
     said: dict[InferenceId, _Message] = field(default_factory=dict)
     by_id: dict[InferenceId, WorkloadInference] = field(init=False)
 

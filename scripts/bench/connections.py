@@ -140,7 +140,7 @@ class WaitingLoad:
     async def _wait_for_count(
         self, name: str, count: int, callers: Sequence["asyncio.Task[str]"] = ()
     ) -> None:
-        """Wait until a counter of the scheduler's status reaches `count`, or falls to it if 0."""
+        """Wait until a counter of the scheduler reaches `count`, or falls to 0 if `count` is 0."""
         deadline = time.monotonic() + _WITHIN_S
         found: int | None = None
         while time.monotonic() < deadline:

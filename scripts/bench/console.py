@@ -56,7 +56,7 @@ class _RunningCall:
 
 @dataclass
 class _Load:
-    """Replicas and callers that drive the core of a service."""
+    """Simulated replicas and callers that put load on the scheduler's core."""
 
     service: SchedulerService
     applications: int
@@ -68,7 +68,7 @@ class _Load:
     events: int = 0
 
     def build(self) -> None:
-        """Open all applications, each with a waiting call, and let the replicas pull."""
+        """Open all applications, each with a waiting call, and let the replicas ask for work."""
         self.running = [{} for _ in range(self.replicas)]
         for number in range(self.applications):
             tenant = f"team-{number % TENANTS}"

@@ -88,7 +88,7 @@ class LinearLoad:
         self._named = clients
 
     def run(self, batches: int) -> None:
-        """Time batches of grants and the arrivals and submissions that follow them."""
+        """Time grants, and the arrivals and submissions that follow them."""
         for _ in range(batches):
             started = self._clock_ns()
             granted = self.queue.grant(_SEATS)
@@ -147,7 +147,6 @@ class Plan:
     steps: int
     """Number of times in a window that a full replica asks for work."""
     completions: int
-    """Number of pulls by a replica with one free seat after each pull by a full replica."""
     warm_up_steps: int
     memory_applications: int
     """Number of live applications at which memory is measured for the policy with a memory target.

@@ -53,8 +53,8 @@ class StepRow:
     """Measured iteration times of one setting."""
 
     kind: str
-    """`prefill` (nothing cached), `extend` (the context cached), `cached` (all cached but the
-    tokens that vLLM computes anyway) or `decode` (time of `steps` iterations).
+    """Kind of measurement by the cached part of the prompt: `prefill`, `extend`, `cached` or
+    `decode`.
     """
     repeat: int
     sequences: int
@@ -62,7 +62,6 @@ class StepRow:
     """Context of each sequence: cached tokens, or for `decode` the tokens before the first output.
     """
     new_tokens: Tokens
-    """New tokens of each sequence; for `decode` per iteration."""
     steps: int
     """Number of decode iterations; 0 if the engine chose the number."""
     seconds: Seconds

@@ -27,11 +27,6 @@ class EngineDeployment:
     """Deployment of one engine, called through a deployment handle."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Start the engine.
-
-        Args:
-            config: `AppConfig` as a dict.
-        """
         self._engine = await start_engine(config)
 
     async def unary(self, body: bytes) -> bytes:

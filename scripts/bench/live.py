@@ -170,9 +170,7 @@ class Plays:
     calibration_elephant: LiveRun
     """Calibration run with a large application among small ones, which make shorter calls."""
     history: tuple[Observation, ...]
-    """Observations from which the predictor learns; with `--known` also from a run before each
-    seed's.
-    """
+    """Observations from which the predictor learns."""
     runs: dict[int, list[LiveRun]]
     """Runs by seed, in the order of execution."""
     elephant_load: ElephantLoad
@@ -261,7 +259,6 @@ async def play_all(
 
 
 def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str]:
-    """Return a class of its own for each application, by (class, input) of the application."""
     return {
         (one.application_class, one.text): f"{one.application_class}.{one.number}" for one in load
     }

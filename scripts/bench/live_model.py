@@ -28,9 +28,9 @@ _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
 """Smallest and largest plausible slope of completion time over iteration time, on log scales."""
 _ANSWER_SHARE = 0.5
-"""Assumed share of a call's unrecorded overhead that falls on the answer; the rest comes before."""
+"""Assumed share of a call's overhead outside queue and replica that falls on its answer."""
 _UNDISTURBED = 0.1
-"""Share of calls assumed to have met no other call in the front end."""
+"""Assumed share of calls that pass proxy and ingress without meeting another call."""
 _MOST_FRONT_END_S: Seconds = 0.2
 _FRONT_END_ROUNDS = 10
 
@@ -59,7 +59,7 @@ class LiveModel:
     dispatch_s: Seconds
     """Seconds between the grant of a lease and the prompt's arrival in the engine."""
     front_end_s: Seconds
-    """Seconds for which each call occupies the front end, in each direction."""
+    """Seconds for which each call occupies the front end (proxy and ingress), in each direction."""
     hold_up_s: Seconds
     """Seconds for which a call blocks all engines on its arrival, and again at its end."""
     fit: ResidenceFit
@@ -70,13 +70,6 @@ class LiveModel:
     """
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
-        """Simulate a live run under its own policy.
-
-        Args:
-            run: What came, how long it was, which costs the service predicted, and how fast the
-                machine was meanwhile.
-            history: What the service knew of the stages of each class.
-        """
         usual = self._simulate_run(run, history)
         slowness = _slowness(run, self.usual_reading_s)
         if slowness == 1.0:
@@ -219,7 +212,7 @@ def _with_front_end(
     history: Sequence[Observation],
     passing_s: Seconds,
 ) -> LiveModel:
-    """Return the model with a front end that calls take `passing_s` to pass, on average.
+    """Return the model with a front end (proxy and ingress) of this mean passing time.
 
     The time is found by bisection, because it determines which calls meet each other.
     """

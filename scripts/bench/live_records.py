@@ -46,9 +46,7 @@ class RecordedInference:
     ran_s: Seconds
     """Seconds at the replica, from the payload's arrival to the whole answer."""
     leased_s: Seconds
-    """Seconds at the replica from the lease's arrival to the whole answer; equal to `ran_s` if the
-    payload came first.
-    """
+    """Seconds at the replica from the lease's arrival to the whole answer."""
 
 
 @dataclass(slots=True)
@@ -263,7 +261,7 @@ def as_result(
 
 
 def as_history(played: Sequence[PlayedApplication]) -> list[Observation]:
-    """Return what a predictor learns from whole applications: costs by class and stage, no texts.
+    """Return what a predictor learns from whole applications: costs by class and stage.
 
     Without input features no models are trained, so predictions are those of the class.
     """

@@ -70,7 +70,7 @@ class SeedFigures:
 
 
 def off_by(simulated: float | None, live: float | None) -> float | None:
-    """Return the relative error of a simulated figure; None without a live or simulated one."""
+    """Return the relative error of a simulated figure; None if a figure is missing."""
     return simulated / live - 1 if live and simulated is not None else None
 
 
@@ -195,7 +195,7 @@ def seeds_table(table: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def class_table(seeds: Sequence[SeedFigures]) -> str:
-    """Return as text each class's mean completion time by arm: medians over the seeds."""
+    """Return a table of each class's mean completion time by arm, as medians over the seeds."""
     arms = list(seeds[0].live)
     names = sorted({name for s in seeds for name in s.classes})
     lines = [("class", "count", *arms)]
@@ -208,7 +208,7 @@ def class_table(seeds: Sequence[SeedFigures]) -> str:
 
 
 def cpu_line(seeds: Sequence[SeedFigures]) -> str:
-    """Return a line with the CPU time of a run by role and its duration: medians over all runs.
+    """Return a line with the duration and CPU time by role, as medians over all runs.
 
     The engines share the cores, so the line shows what limits them besides memory.
     """

@@ -113,7 +113,7 @@ class LiveRun:
     """CPU time in seconds, by the role of the process."""
     wall_s: Seconds
     speed: tuple[tuple[Seconds, Seconds], ...] = ()
-    """(seconds since the start, CPU seconds of a fixed task) of each speed reading."""
+    """Readings of the machine's speed: (seconds since the start, CPU seconds of a fixed task)."""
 
     @property
     def failed(self) -> int:
@@ -199,7 +199,7 @@ class Session:
         )
 
     async def teach(self, history: Sequence[Observation], class_suffixes: Sequence[str]) -> None:
-        """Teach the predictor a history under the class names of each suffix, and wait for it.
+        """Train the predictor on a history under several class names, and wait for it.
 
         Raises:
             ResponseError: If it is not taken.

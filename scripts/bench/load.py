@@ -141,8 +141,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
-"""Range of token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids.
-"""
+"""Range of token ids that are ordinary words in every tokenizer in use."""
 _END_OF_STREAM = b"data: [DONE]\n\n"
 
 

@@ -172,7 +172,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
     )
     await service.term.begin()
     await service.configure({})
-    # The client must find its own submissions known at the scheduler, so submit here first.
+    # Submit directly first, so that the scheduler already knows the client's submissions.
     await _submit_all(service, case)
     client = QueueClient(
         _DirectCalls(service), _raise_unexpected, _nothing, max(1, case.waiting), 0.0

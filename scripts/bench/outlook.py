@@ -30,7 +30,6 @@ _ASKS_AFTER_S: Seconds = 0.02
 """Seconds from a call to its first status query, when its application is known."""
 _ASKS_AGAIN_S: Seconds = 0.25
 _LATER = 1.5
-"""Factor by which a waiting call's time grows between two status queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ async def _query_expected_starts(
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """Errors of the expected starts, beside errors of a baseline: the last hour's waiting times."""
+    """Errors of expected starts, beside those of a baseline from the last hour's waiting times."""
 
     name: str
     own: Score
@@ -161,7 +160,7 @@ class ScoreRow:
 
 
 def score_rows(told: Sequence[Told]) -> list[ScoreRow]:
-    """Return the scores of all expectations and of each bin; empty bins are omitted.
+    """Return the scores of all expected starts, and of each bin that is not empty.
 
     Args:
         told: As `play` returns it, all with what came.

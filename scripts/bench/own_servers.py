@@ -75,7 +75,7 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
         ]
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="justitia-litellm-")))
         file = directory / "config.yaml"
-        # The proxy listens on the loopback address only; a call without a key is cheapest.
+        # The proxy is reachable from this machine only, and calls without a key cost least.
         general = {"dangerously_permit_weak_or_unset_master_key": True}
         values = {"model_list": models, "general_settings": general}
         file.write_text(yaml.safe_dump(values), encoding="utf-8")
@@ -109,7 +109,7 @@ def vllm_router(policy: str, ports: Sequence[int]) -> Iterator[OwnServer]:
         yield OwnServer(port, {pid: "router"})
 
 
-# Passed as text: Ray would put the directory of a driver's file before the application's path.
+# The driver is passed as text, because Ray puts the directory of a driver file first.
 _CLUSTER = """
 import json, signal, sys
 import ray

@@ -64,7 +64,6 @@ def measure_stages(
 
 
 def add_errors(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run]) -> None:
-    """Train a stage table on some runs, and add its errors on other runs."""
     table, name = StageTable(), errors.application_class
     for run in learned:
         table.observe_stages(name, _served_inferences(run))

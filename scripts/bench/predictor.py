@@ -26,7 +26,7 @@ from justitia_ray.units import Seconds
 from scripts.bench.statistics import Verdict
 
 SEVEN = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
-"""Classes whose recorded runs can be matched to inputs; the target is a mean over them."""
+"""Seven classes whose recorded runs can be matched to their input texts."""
 APART = "CG"
 """Class whose costs have a heavy tail because its retries are unpredictable."""
 OURS = "mlp"
@@ -115,10 +115,6 @@ def training_set(
 def measure_errors(
     data: Data, kinds: Sequence[str], sets: int, seed: int, say: Callable[[str], None]
 ) -> tuple[list[Trial], dict[tuple[str, str], TrainedModel]]:
-    """Return the trials of all training sets, and the models of the last set.
-
-    There is a trial for each class, kind and training set, and one with the class median.
-    """
     trials, models = [], {}
     for name, samples in data.items():
         for number in range(seed, seed + sets):
@@ -134,7 +130,7 @@ def measure_errors(
 
 
 def measure_s3(data: Data, sets: int, seed: int, say: Callable[[str], None]) -> list[Trial]:
-    """Return trials of S3, tiny and with random weights, trained on all classes at once."""
+    """Return trials of small S3 models with random weights, trained on all classes at once."""
     from justitia_ray.lab.s3.config import TINY
     from justitia_ray.lab.s3.model import train_s3
 
@@ -320,7 +316,7 @@ def class_mean(trials: Sequence[Trial], name: str, kind: str, figure: str) -> fl
 
 
 def error_table(trials: Sequence[Trial], figure: str) -> str:
-    """Return a table of one error by class and kind: means over sets, ranges over the seven."""
+    """Return a table of one error by class and kind of model."""
     kinds = list(dict.fromkeys(trial.kind for trial in trials))
     names = list(dict.fromkeys(trial.application_class for trial in trials))
     seven = [name for name in names if name in SEVEN]
@@ -365,7 +361,6 @@ def coverage_table(trials: Sequence[Trial]) -> str:
 
 
 def number_of_tests(trials: Sequence[Trial]) -> int:
-    """Return the number of tests of all trials."""
     return sum(trial.tested_on for trial in trials)
 
 

@@ -30,7 +30,6 @@ class FakeLLMEngine:
         self._config = config.experimental_configs[_CONFIG]
 
     async def start(self) -> None:
-        """Start the engine."""
         self._engine = await start_engine(self._config)
 
     async def check_health(self) -> None:

@@ -75,7 +75,6 @@ class SimulatedLoad:
     mix: str
     density: float
     times: dict[str, list[Times]] = field(default_factory=dict)
-    """Completion times of the runs, by the name of the combination."""
     tallies: list[dict[str, RecognitionCounts]] = field(default_factory=list)
 
 

@@ -64,7 +64,7 @@ def measure_cost(repeats: int, calls: int) -> dict[str, list[float]]:
 
 
 def cost_table(costs: Mapping[str, list[float]]) -> str:
-    """Return a table of the median (minimum to maximum) for each kind of call."""
+    """Return a table of CPU time per call, by kind of call."""
     rows = [["CPU of an ingress", "µs a call"]]
     rows += [[name, spread(values).format(0)] for name, values in costs.items()]
     return text_table(rows, numbers_from=1)

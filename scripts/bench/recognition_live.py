@@ -40,7 +40,7 @@ FAKE: Mapping[str, float] = {
 }
 REPLICAS = 2
 _GAP_S: Seconds = 1.2
-"""Mean seconds between arrivals before the speed-up: the paper's 3x density."""
+"""Mean seconds between arrivals before the speed-up, as at the paper's triple density."""
 _EXPORTED_WITHIN_S: Seconds = 20.0
 _POLL_S: Seconds = 0.5
 

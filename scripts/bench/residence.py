@@ -29,7 +29,7 @@ from justitia_ray.sim.engine_profile import IterationCost
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LEAST_CALLS = 30
-"""Least number of calls for a fit of seven coefficients."""
+"""Smallest number of calls to which seven coefficients are fitted."""
 
 _LEAST_ITERATION_S: Seconds = 1e-5
 """Least time of an iteration; an engine with iterations of zero time cannot be simulated."""
@@ -97,7 +97,7 @@ def fit_residence(plays: Sequence[Sequence[CallAtReplica]]) -> ResidenceFit:
 
 
 def _rows_of_play(calls: Sequence[CallAtReplica]) -> Floats:
-    """Return the regressors of each call of one run, over its interval: `[n, 7]`."""
+    """Return the regression rows `[n, 7]` of the calls of one run."""
     replicas = sorted({call.replica for call in calls})
     by_replica = [[c for c in calls if c.replica == name] for name in replicas]
     passed = np.sort([t for c in calls for t in (c.arrived_at_s, c.finished_at_s)])
@@ -105,7 +105,7 @@ def _rows_of_play(calls: Sequence[CallAtReplica]) -> Floats:
 
 
 def _rows(calls: Sequence[CallAtReplica], passed: Floats) -> Floats:
-    """Return the regressors of each call of one replica, over its interval: `[n, 7]`.
+    """Return the regression rows `[n, 7]` of the calls of one replica.
 
     Args:
         calls: Of one replica.

@@ -85,7 +85,6 @@ class Reading:
     decision_p99_s: Seconds
     """99th percentile of wall-clock decision times, rounded up to a step of the histogram."""
     live_applications: int
-    """Live applications at the end of the window."""
 
     @property
     def ceiling_per_s(self) -> float:

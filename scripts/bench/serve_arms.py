@@ -320,7 +320,7 @@ class BenchArms(LocalCluster):
         return self
 
     def renew_engines(self, arm: str) -> None:
-        """Roll out a new version of only an arm's engines, and wait until it runs.
+        """Replace only an arm's engines by a new version, and wait until it runs.
 
         Raises:
             JustitiaError: If it does not come up.

@@ -70,7 +70,7 @@ class Setting:
     file: Path
     replicas: int
     loads: Callable[..., tuple[Load, ...]]
-    """Function that returns the loads, given whether the run is quick."""
+    """Function that returns the loads of a full or a quick run."""
     fake: Mapping[str, Any] = field(default_factory=dict)
     """Options of the fake engine, in place of the file's."""
     warm_up_calls: int = 128

@@ -154,7 +154,6 @@ def _learn(sessions: Sequence[Session], costs: dict[str, _Costs]) -> tuple[Stage
 
 
 def _stages(turns: Sequence[Turn]) -> list[StageServed]:
-    """Return one stage per turn; the last stage of the table stands for all further turns."""
     groups = [[turn] for turn in turns[:_LAST_STAGE]]
     if len(turns) > _LAST_STAGE:
         groups.append(list(turns[_LAST_STAGE:]))

@@ -87,7 +87,6 @@ def test_scaled_session_keeps_the_proportions_of_its_lengths() -> None:
 
 
 def test_prompt_repeats_the_answer_where_it_repeated_the_whole_prompt() -> None:
-    """Traces record reuse between prompts only, so the repeated answer must be added to it."""
     session = scaled_session(RECORDED, "s", 0.0, HALF)
 
     assert [0, 550, 320, 454] == [turn.kept_tokens for turn in session.turns]
@@ -341,7 +340,6 @@ async def test_sessions_on_our_service_are_applications_and_are_closed() -> None
 
 @pytest.mark.asyncio
 async def test_client_sends_priorities_and_cache_salts_to_bare_servers() -> None:
-    """Priorities are the order of arrival; each tenant has a cache salt, as in this service."""
     answers = CompletionServer()
     later = replace(OTHER, arrived_at_s=0.05)
     async with run_servers(answers) as targets:
@@ -407,7 +405,7 @@ def test_report_splits_a_turn_into_queue_replica_and_transport() -> None:
 
 @pytest.mark.parametrize("arm", ["pinned", "ours"])
 @pytest.mark.asyncio
-async def test_preemptions_of_a_play_are_those_that_the_engine_counts(arm: str) -> None:
+async def test_preemptions_of_a_run_are_those_that_the_engine_counts(arm: str) -> None:
     """Four sessions of 500 tokens begin together in 1,600 tokens of KV memory, and outgrow it."""
     engine = FakeEngine("m", kv_tokens=1_600, block_size=16, iteration_s=0.0)
     await engine.start()
@@ -590,7 +588,6 @@ async def test_no_load_is_started_after_the_deadline() -> None:
 
 
 def test_documented_command_for_a_gpu_takes_ten_minutes() -> None:
-    """A run at three times the memory takes 100 s and may begin just before the time limit."""
     page = Path(bench_agents.__file__).with_name("README.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`scripts/bench_agents (--engine gpu --load [^`]+)`", page)
     options = bench_agents.parse_arguments(shlex.split(command))

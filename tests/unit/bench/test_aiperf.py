@@ -92,7 +92,6 @@ def test_warm_up_calls_are_excluded_and_an_empty_run_is_an_error() -> None:
 
 
 def test_traces_are_scaled_in_whole_blocks(tmp_path: Path) -> None:
-    """A block of 2 tokens at scale 1/32 becomes one of 16 tokens at 1/4, with the same hash."""
     source, scaled = tmp_path / "source", tmp_path / "scaled"
     source.mkdir()
     scaled.mkdir()

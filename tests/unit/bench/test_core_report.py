@@ -12,7 +12,7 @@ from scripts.bench.core_report import JUDGED_KINDS, verdicts
 def benchmark_cell(
     applications: int, p50: float, p99: Sequence[float], policy: str = "justitia"
 ) -> Cell:
-    """Return a cell in which all kinds of events take equal times, with one window per p99."""
+    """Return benchmark timings with one window for each given p99."""
     windows = [Figures(100, 200, p50, p50, tail, 2 * tail) for tail in p99]
     return Cell(policy, applications, {kind: list(windows) for kind in KINDS})
 

@@ -193,7 +193,9 @@ def test_control_arm_is_vtc_under_another_name(whole_benchmark: tuple[LiveServic
     assert ["vtc-again"] == bench_live.parse_arguments(["--arms", "vtc-again"]).arms
 
 
-def test_elephant_arrives_before_the_mice(whole_benchmark: tuple[LiveService, Plays]) -> None:
+def test_large_application_arrives_before_the_small_ones(
+    whole_benchmark: tuple[LiveService, Plays],
+) -> None:
     """Policies are compared by how long the large application delays the small ones."""
     _, plays = whole_benchmark
 
@@ -283,7 +285,6 @@ def test_report_reads_the_result_file(
 
 @pytest.mark.parametrize(("options", "size"), [([], FULL), (["--quick"], QUICK)])
 def test_option_replaces_the_window_of_arrivals(options: list[str], size: Size) -> None:
-    """A faster machine needs more arrivals per second; the rest of the load is unchanged."""
     assert size == bench_live.chosen_size(bench_live.parse_arguments(options))
     given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
     assert replace(size, window_s=2.5) == bench_live.chosen_size(given)

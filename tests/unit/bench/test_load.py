@@ -75,7 +75,7 @@ async def test_closed_loop_makes_every_call_once_with_limited_concurrency() -> N
 
 
 async def test_connection_closed_by_an_answer_is_reopened() -> None:
-    """HAProxy closes connections in this way when Serve restarts it; no call is lost."""
+    """HAProxy closes connections in this way when Serve restarts it."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
     answer = plain_response(b"200 OK", body, b"Connection: close\r\n")

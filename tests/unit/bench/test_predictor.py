@@ -23,7 +23,6 @@ def create_trials(ours: float, median: float) -> list[Trial]:
 
 
 def test_verdicts_name_missed_targets() -> None:
-    """A class whose median predicts better is named, whatever the mean over all classes."""
     fast = [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)]
     good = verdicts(create_trials(0.2, 0.4), fast)
     bad = verdicts(create_trials(0.5, 0.4), [Latency("mlp", 0.9, 1.0, "DM", 0.9, 0.1)])
@@ -55,7 +54,7 @@ def test_share_of_held_bounds_may_deviate_by_five_points(covered: float, met: bo
     [(0.65, 25, True), (0.64, 25, False), (0.95, 25, True), (0.88, 100, False), (0.2, 24, True)],
 )
 def test_class_with_an_implausible_spread_is_named(covered: float, tests: int, met: bool) -> None:
-    """A spread that is too wide is as wrong as a narrow one; a class with few tests is exempt."""
+    """A spread that is too wide is as wrong as one that is too narrow."""
     rows = [
         replace(t, covered=covered, tested_on=tests) if t.application_class == "PE" else t
         for t in create_trials(0.2, 0.4)
@@ -84,10 +83,6 @@ def _run_of_turns(*lengths: int, gap_s: float = 1.0) -> Run:
 
 
 def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
-    """The gaps and the last stage are predicted exactly; lengths are rounded up.
-
-    The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, rounded up.
-    """
     errors = StageErrors("FV")
     add_errors(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30)])
 

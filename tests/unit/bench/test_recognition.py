@@ -67,7 +67,6 @@ def play_chats(
 
 
 def test_second_prompt_contains_the_first_turn() -> None:
-    """The 40 tokens of the second prompt are 20 of the first, 6 answered ones and 14 new ones."""
     service = EchoService()
     play_chats(service, two_turn_agent(REPEATING))
     [(path, headers, first), (_, _, second)] = service.asked
@@ -102,7 +101,6 @@ def test_call_assigned_to_another_conversation_counts_as_wrong() -> None:
 
 
 def test_completion_time_counts_from_the_arrival_at_the_play_speed() -> None:
-    """The completion time includes the tool's 6 s, which pass in 2 s."""
     [(name, jct_s)] = play_chats(EchoService(), two_turn_agent(REPEATING)).completed
 
     assert "FV" == name

@@ -26,7 +26,6 @@ def measured_block(ttft_s: float, output_tokens: int = 10) -> Block:
 
 
 def measured_pairs(ours: list[float], theirs: list[float], ratio: float = 1.0) -> Measured:
-    """Return paired blocks, one for each time to first token; ours has `ratio` times the tokens."""
     found = Measured()
     for a, b in zip(ours, theirs, strict=True):
         for load in (IDLE_STREAM, CONCURRENT, SATURATED_UNARY):
@@ -36,7 +35,6 @@ def measured_pairs(ours: list[float], theirs: list[float], ratio: float = 1.0) -
 
 
 def test_added_time_is_the_median_of_the_paired_differences() -> None:
-    """Differences of 3, 4 and 30 ms have the median 4; the medians alone differ by 30."""
     blocks = measured_pairs([0.013, 0.104, 0.050], [0.010, 0.100, 0.020])
     added = compare(blocks, IDLE_STREAM, FIRST_TOKEN_P50, "justitia", "direct").compared
 

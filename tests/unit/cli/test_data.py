@@ -37,7 +37,6 @@ def import_data(*words: str) -> int:
 def test_import_sends_features_and_no_texts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Features are sent in batches of limited size, in the order of the file."""
     sent: list[Sent] = []
     file = write_history(tmp_path / "h.jsonl", 450)
     with recording_service((200, {}), sent) as url:

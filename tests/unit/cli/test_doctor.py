@@ -54,7 +54,7 @@ def run_doctor(service: Json | Answer | Callable[..., Answer], *options: str) ->
 
 
 def broken_inspection() -> Json:
-    """Return the inspection of a service with two failures, one of them fourfold, and a warning."""
+    """Return the inspection of a service with two failures and a warning."""
     seen = deepcopy(HEALTHY)
     seen["replicas"]["r1"]["held"] = {}
     for number in range(4):
@@ -81,7 +81,7 @@ def test_healthy_service_prints_one_line_and_exits_with_0(
 def test_failures_are_printed_with_a_remedy_and_exit_with_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The worst finding comes first, and at most three equal findings are shown."""
+    """The worst finding comes first."""
     status = run_doctor(broken_inspection())
     out = capsys.readouterr().out
     heads = [line.split("  ")[0].strip() for line in out.splitlines() if line[:1].strip()]
@@ -246,7 +246,6 @@ def test_json_of_several_models_is_keyed_by_model_name(capsys: pytest.CaptureFix
 
 
 def test_unknown_model_is_named_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error distinguishes an unknown model from a service without inspections."""
     unknown = {"error": {"message": "the model 'x' does not exist", "code": "model_not_found"}}
     assert 2 == run_doctor((404, unknown), "--model", "x")
     said = capsys.readouterr().err

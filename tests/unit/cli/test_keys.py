@@ -215,7 +215,7 @@ def test_list_of_keys_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_damaged_key_record_in_redis_is_named_and_can_be_revoked(
     redis_client: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other keys are listed, and exit status 1 informs scripts."""
+    """A damaged record must not hide the other keys."""
     place = write_config(IN_REDIS)
     create_tenant_key(place, capsys)
     redis_client.hset(HASH, "0" * 8, "{}")

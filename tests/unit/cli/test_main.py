@@ -67,7 +67,7 @@ def test_only_the_requested_command_is_imported() -> None:
 def test_missing_extra_is_named_in_the_error(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The client installs without Ray; the error names the extra to install."""
+    """The client installs without Ray, which some commands need."""
     hide_module(monkeypatch, "ray")
     status = main(command)
     said = capsys.readouterr().err

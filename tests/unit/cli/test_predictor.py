@@ -53,7 +53,7 @@ def run_predictor(*words: str | Path) -> int:
 def test_evaluate_writes_metrics_of_held_out_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The model is trained on --data and tested on the classes of --holdout that it knows."""
+    """The model is tested on the runs of --holdout of which it knows the class."""
     data, held, out = tmp_path / "data", tmp_path / "held", tmp_path / "out"
     write_runs(data, "A", range(40))
     write_runs(data, "B", range(40))
@@ -73,7 +73,7 @@ def test_evaluate_writes_metrics_of_held_out_runs(
 
 @pytest.mark.usefixtures("quick_networks")
 def test_train_writes_models_of_all_runs_and_metrics_of_held_out_ones(tmp_path: Path) -> None:
-    """The served model is trained on all runs; its metrics come from runs not used in training."""
+    """The served model is trained on all runs, and its metrics come from held-out ones."""
     write_runs(tmp_path, "A", range(40))
     write_runs(tmp_path, "B", range(30))
     out = tmp_path / "models"

@@ -96,7 +96,6 @@ def test_failed_applications_are_counted_and_recorded(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The other results are written, and the exit status shows that some are missing."""
     failures = (ReplayFailure("b", "7", "500: broken"), ReplayFailure("c", None, "400: refused"))
     run_ = run_of({"a": (0.0, 2.0), "b": (0.0, None), "c": (0.0, None)})
     replay_arguments["done"] = Replay("vtc", run_, failures, {"model": "tiny", "replicas": 1})

@@ -25,7 +25,6 @@ SHARES = [
 
 
 def test_tenant_tree_is_a_table_with_a_dash_for_missing_values() -> None:
-    """A node is listed below its parent; its quota is shown where the status has one."""
     quotas = {"acme": [{"remaining": 1_500.0, "unit": "tokens"}]}
     text = share_text({"models": {"m": {"shares": SHARES, "quotas": quotas}}})
 

@@ -49,7 +49,7 @@ def app_config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
 def test_scheduler_is_recognised_by_its_actor_name(
     actor_name: str, scheduler: SchedulerName | None
 ) -> None:
-    """The scheduler may be all that is left of an application; model names contain slashes."""
+    """The scheduler may be all that is left of an application."""
     assert scheduler == scheduler_of("n", actor_name)
     assert scheduler is None or actor_name == scheduler.actor_name
 
@@ -66,7 +66,6 @@ def test_scheduler_is_recognised_by_its_actor_name(
 def test_application_without_a_file_is_recognised_by_its_deployments(
     names: tuple[str, ...], is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Applications deployed from Python code end as well, and those of other projects do not."""
     details: dict[str, Any] = {
         "a": {"deployed_app_config": None, "deployments": {name: {} for name in names}}
     }
@@ -100,7 +99,6 @@ def test_application_without_a_file_is_recognised_by_its_deployments(
 def test_application_is_selected_by_name_and_model(
     chosen: Chosen, serve_name: str, configs: tuple[AppConfig, ...] | None, is_meant: bool
 ) -> None:
-    """Two models of one application name have a scheduler each, and only one is ended."""
     assert is_meant == chosen.application(serve_name, configs)
 
 

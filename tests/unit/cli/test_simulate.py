@@ -43,7 +43,6 @@ def read_result(directory: Path, name: str) -> dict[str, Any]:
 def test_results_of_a_simulation_are_written_and_summarised(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two applications with 9 KV tokens: one is swapped out at 1 s, and both end at 4 s."""
     status = simulate("--policy fcfs --policy vtc --kv-tokens 9 --iteration-s 1")
     printed = capsys.readouterr()
 
@@ -111,7 +110,6 @@ def test_all_policies_use_the_papers_clock(simulate: Simulate, tmp_path: Path) -
 def test_profile_sets_memory_and_admission_rule_unless_overridden(
     simulate: Simulate, tmp_path: Path, overrides: str, expected: tuple[int, str]
 ) -> None:
-    """The KV memory M and the admission rule are those of the profile; options override them."""
     simulate(f"--policy fcfs --engine-profile a10g-llama2-7b {overrides}")
     engine = recorded_settings(tmp_path)["engine"]
 

@@ -159,7 +159,6 @@ def test_applications_are_listed_with_tags_and_lags() -> None:
 
 
 def test_recognition_rule_is_listed_beside_the_class() -> None:
-    """An application without a known rule has a dash; older releases have no column."""
     ruled = _WAITING | {"recognized_by": "metadata"}
     unruled = _WAITING | {"application_id": "new", "recognized_by": ""}
     text = render_status(ANSWER | {"first_applications": [ruled, unruled]})
@@ -358,7 +357,7 @@ def test_answer_of_another_program_is_reported_in_one_sentence(
 def test_watch_continues_after_a_restart_of_the_service(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch runs through a redeployment: an error is shown and the next request follows."""
+    """The watch must run through a redeployment."""
     looks: list[Sent] = []
     slept = []
 
@@ -380,7 +379,6 @@ def test_watch_continues_after_a_restart_of_the_service(
 
 
 def test_several_models_are_shown_one_after_the_other() -> None:
-    """Each model has its own queue, policy and replicas; a starting model shows only its state."""
     away = {"model": "n", "ready": False, "degraded": "starting", "epoch": 0}
     text = status_text({"ready": False, "models": {"m": ANSWER, "n": away}})
 

@@ -142,7 +142,6 @@ def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixtur
 def test_top_lists_own_applications_and_counts_foreign_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each application of the caller has its place in the queue and its expected start."""
     sent: list[Sent] = []
     with recording_service((200, _LISTING), sent) as url:
         assert 0 == main(["top", "--url", url, "--applications", "5"])

@@ -22,7 +22,6 @@ def _unset_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workload_file_is_written_and_summarised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three clients for ten minutes make 1,350 requests of 256 + 256 tokens."""
     out = tmp_path / "w.jsonl"
 
     assert 0 == run_workload("--suite", "three-clients", "--out", str(out))
@@ -36,7 +35,7 @@ def test_workload_file_is_written_and_summarised(
 
 
 def test_command_line_options_reach_the_suite(tmp_path: Path) -> None:
-    """Every option changes the file, and equal arguments write equal bytes."""
+    """Every option must change the file, and equal arguments must write equal bytes."""
     files = [tmp_path / name for name in "abc"]
     options = "--count 8 --window-s 80 --arrivals uniform --mix SC=1 --tenants 2 --sc-samples 3"
 

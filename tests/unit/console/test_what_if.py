@@ -67,7 +67,7 @@ def test_simulated_calls_follow_their_predecessors_after_the_recorded_tool_times
     assert answer.simulated.mean_s == pytest.approx(50 * ITERATION_S + 4.0 + 50 * ITERATION_S)
 
 
-def test_question_without_changes_changes_nothing() -> None:
+def test_what_if_question_without_changes_changes_nothing() -> None:
     one = past_application("a", (0.0, 1.0, 50))
     answer = estimate(create_history(one), Question())
 

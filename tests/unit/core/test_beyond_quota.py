@@ -94,7 +94,7 @@ def test_new_scheduler_keeps_work_beyond_quotas_behind_the_rest(options: dict[st
 
 
 def test_state_of_a_release_with_one_tenant_tree_still_loads() -> None:
-    """In that release an application beyond its quota had a millionth of its weight."""
+    """Earlier releases gave an application beyond its quota a millionth of its weight."""
     driver = CoreDriver(_create_core())
     driver.open("t", 100, tenant="T", weight=1)
     driver.open("u", 100, tenant="U")

@@ -92,7 +92,6 @@ def test_finished_wait_is_removed_before_its_expected_end() -> None:
 
 
 def test_weights_of_outcomes_do_not_overflow() -> None:
-    """The weight of the newest outcome grows exponentially, and is rescaled now and then."""
     calibration = learn_outcomes([1.0] * 12_000, expected_s=1.0)
 
     assert calibration.quantiles(1.0).p50 == pytest.approx(1.0, rel=0.15)

@@ -72,7 +72,6 @@ def test_time_cap_ends_an_application_without_any_event() -> None:
 
 
 def test_deprioritised_application_gets_its_weight_back() -> None:
-    """Beyond its quota an application is served last; a new scheduler needs both weights."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.handle(ev.ApplicationDeprioritised("a", True))

@@ -6,11 +6,11 @@ from justitia_ray.core.context_growth import ContextGrowth
 from tests.core_driver import CoreDriver
 
 
-def test_factor_is_one_before_any_turn() -> None:
+def test_context_growth_factor_is_one_before_any_turn() -> None:
     assert ContextGrowth().factor == 1.0
 
 
-def test_factor_is_the_mean_growth_by_tokens() -> None:
+def test_context_growth_factor_is_the_mean_by_tokens() -> None:
     growth = ContextGrowth()
     for _ in range(200):
         growth.add(1_000, 1_120)
@@ -20,7 +20,7 @@ def test_factor_is_the_mean_growth_by_tokens() -> None:
 
 
 @pytest.mark.parametrize(("after", "factor"), [(100, 1.0), (10_000, 1.25)])
-def test_factor_is_limited(after: int, factor: float) -> None:
+def test_context_growth_factor_is_limited(after: int, factor: float) -> None:
     growth = ContextGrowth()
     growth.add(1_000, after)
 

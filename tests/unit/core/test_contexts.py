@@ -166,7 +166,6 @@ def test_context_forgotten_while_in_use_stays_forgotten() -> None:
 
 
 def test_new_lease_evicts_idle_contexts_of_live_applications() -> None:
-    """Half of the idle tokens belong to an ended application, which no later call needs."""
     known = create_contexts("a", "b", tokens=400)
     known.end("a")
 

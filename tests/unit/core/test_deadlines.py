@@ -175,7 +175,6 @@ def test_age_of_an_inference_counts_over_scheduler_restarts() -> None:
 
 
 def test_inference_that_claims_a_lease_has_no_deadline() -> None:
-    """An earlier scheduler leased the inference in time."""
     driver = busy_driver()
     driver.open("a")
     submit_with_deadline(driver, lease_id="1-7", age_s=50.0, resubmitted=True)

@@ -103,7 +103,6 @@ def test_call_cancelled_at_its_end_is_metered_completely(core: CoreDriver) -> No
 
 
 def test_reopened_application_id_is_a_new_application(core: CoreDriver) -> None:
-    """The new application does not wait for the final report of earlier inferences."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()

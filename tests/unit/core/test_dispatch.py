@@ -90,10 +90,6 @@ def test_arrival_that_fits_nowhere_starts_no_search(
 def test_arrival_behind_a_blocked_inference_searches_no_replica(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new inference would fit, but is not first in the queue.
-
-    A guard calls it urgent; a smaller one may start.
-    """
     options = {"order": "sgps", "guard_iterations": guard_iterations}
     core = CoreDriver(SchedulerCore("justitia", options))
     core.open("a", 100_000)
@@ -387,7 +383,6 @@ def test_no_inference_overtakes_by_default() -> None:
 
 
 def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None:
-    """The first inference starts when the running one ends, after 20 iterations."""
     driver = _driver_with_a_blocked_inference("unlimited")
 
     assert ["short"] == _submit_application(driver, "short", 10, 5)
@@ -395,7 +390,6 @@ def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None
 
 
 def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None:
-    """Both inferences fit into the memory together."""
     driver = _driver_with_a_blocked_inference("unlimited", kv=120)
 
     assert [] == _submit_application(driver, "longer", 11, 50)
@@ -414,7 +408,6 @@ def test_number_of_times_the_first_is_overtaken_is_limited() -> None:
 
 
 def test_limit_of_overtaking_holds_within_one_report() -> None:
-    """Two inferences that fit arrive before the replica's next pull; only one may overtake."""
     driver = _driver_with_a_blocked_inference(1)
     driver.handle(ev.PullAnswered("r0"))
     for name in ("s1", "s2"):
@@ -424,7 +417,6 @@ def test_limit_of_overtaking_holds_within_one_report() -> None:
 
 
 def test_every_overtaken_inference_counts_the_overtaking() -> None:
-    """The second inference was overtaken too, and must not be delayed again when it is first."""
     driver = _driver_with_a_blocked_inference(2)
     _submit_application(driver, "second", 45, 20)
     _submit_application(driver, "s1", 2, 2)
@@ -489,7 +481,6 @@ def test_draining_replica_gets_no_backfilled_inference() -> None:
 
 
 def test_tenant_with_skipped_work_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One application of the tenant is granted completely; its other one still waits."""
     driver = CoreDriver(
         SchedulerCore(policy_path("drr"), {"backfill": "unlimited", "unit": "tenant"})
     )

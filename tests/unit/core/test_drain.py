@@ -285,7 +285,6 @@ def _drain_with_departures(
 
 
 def test_each_refused_caller_gets_a_later_retry_time() -> None:
-    """Retry times follow each other as fast as places become free: a little under ten a second."""
     drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("t", 20.0) for _ in range(100)]
 
@@ -306,7 +305,6 @@ def test_past_retry_times_are_assigned_again() -> None:
 
 
 def test_caller_of_a_tenant_beyond_its_part_waits_longer() -> None:
-    """A tenant that exceeds its part by ten waits until ten more calls have ended."""
     waits = [
         _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)
     ]
@@ -315,7 +313,6 @@ def test_caller_of_a_tenant_beyond_its_part_waits_longer() -> None:
 
 
 def test_refused_caller_waits_until_a_free_place_is_likely() -> None:
-    """At ten departures per second one happens within 0.26 s with 90 % probability."""
     waits = [
         _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, is_again=again)
         for again in (False, True)

@@ -35,7 +35,7 @@ def test_oldest_ended_ids_are_dropped_beyond_the_limit() -> None:
     assert [] == ended.recent(700.0)
 
 
-def test_id_reported_late_is_not_stored_longer() -> None:
+def test_ended_id_that_is_reported_late_is_not_stored_longer() -> None:
     """Ingresses report to a new scheduler in any order."""
     ended = EndedByOwner(600.0)
     ended.note("late", _CLOSED, 100.0)

@@ -75,7 +75,6 @@ def _store_state(driver: CoreDriver) -> list[Action]:
 def test_inference_answered_during_an_outage_is_counted_once(
     old_scheduler: CoreDriver, report_first: bool, saved: bool
 ) -> None:
-    """An ingress reports the end and a replica the service, in any order and repeatedly."""
     new = _next_scheduler(old_scheduler, saved=saved)
     if report_first:
         new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -94,7 +93,6 @@ def test_inference_answered_during_an_outage_is_counted_once(
 
 
 def test_service_of_an_answered_inference_is_counted_once(old_scheduler: CoreDriver) -> None:
-    """The old scheduler had counted a part of the service."""
     new = _next_scheduler(old_scheduler)
     before = _tenant_usage(new).kv_token_time
     undisturbed = CoreDriver(old_scheduler.core, old_scheduler.now)

@@ -20,7 +20,7 @@ def _memory_sums(made: Footprints) -> tuple[int, int, int]:
     return (made.context_tokens, made.full_tokens, made.sequences)
 
 
-def test_sums_are_of_all_leases(footprints: Footprints) -> None:
+def test_memory_sums_are_of_all_leases(footprints: Footprints) -> None:
     assert (60, 15 + 28 + 30, 4) == _memory_sums(footprints)
 
 
@@ -123,7 +123,6 @@ class CountedFootprint(Footprint):
 
 
 def test_end_of_a_shared_beginning_is_read_from_all_leases_once_between_two_reports() -> None:
-    """A full replica needs this end for each grant, and all leases may share a system prompt."""
     made, named = Footprints(), (Prefix(16, b"system"),)
 
     def grant_lease(name: str, iterations: int) -> None:

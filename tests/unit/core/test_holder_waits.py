@@ -69,7 +69,6 @@ def let_replicas_ask(driver: CoreDriver) -> None:
 
 
 def test_first_application_waits_for_the_replica_with_its_context_and_starts_there() -> None:
-    """Computing the context again takes 1.1 s, and waiting for it 0.2 s."""
     driver = core_with_full_holder()
     assert [] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
 

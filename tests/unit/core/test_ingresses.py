@@ -29,7 +29,7 @@ def _advance_and_report(
 
 @pytest.fixture
 def silent_ingress(core: CoreDriver) -> CoreDriver:
-    """Return a core whose ingress never took its grants of x and y, and also has z and w.
+    """Return a core whose ingress does not respond to its grants of x and y; z and w wait.
 
     All are of application a, which comes first; b is of i1. The leases have just expired.
     """
@@ -76,7 +76,6 @@ def _suspended_inferences(driver: CoreDriver, application_id: str = "a") -> list
 def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
     silent_ingress: CoreDriver,
 ) -> None:
-    """Otherwise the ingress's inferences would hold a seat for 5 s each, one after another."""
     assert ["w", "x", "y", "z"] == sorted(_suspended_inferences(silent_ingress))
     assert 4 == silent_ingress.core.ingresses.suspended
     assert [] == silent_ingress.waiting("a")
@@ -127,7 +126,6 @@ def test_inferences_of_a_returning_ingress_start_where_there_is_room(
 
 
 def test_submission_resumes_suspended_inferences_before_it(silent_ingress: CoreDriver) -> None:
-    """Every message shows that the ingress lives, and inferences keep their submission order."""
     silent_ingress.handle(ev.PullAnswered("r0"))
     silent_ingress.submit("v")
 
@@ -135,7 +133,7 @@ def test_submission_resumes_suspended_inferences_before_it(silent_ingress: CoreD
 
 
 def test_ingress_that_refuses_a_lease_is_not_silent(core: CoreDriver) -> None:
-    """Only its ingress has the id of the lease, so the ingress lives and can take another."""
+    """Only the ingress has the id of the lease, so its refusal shows that it lives."""
     _run_x_and_suspend_y(core)
     core.handle(ev.PullAnswered("r0"))
     core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
@@ -144,7 +142,6 @@ def test_ingress_that_refuses_a_lease_is_not_silent(core: CoreDriver) -> None:
 
 
 def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) -> None:
-    """A submission shows that the ingress lives: the payload was lost, and is sent again."""
     core.open()
     core.submit("x")
     core.now += 0.1
@@ -198,7 +195,6 @@ def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_req
 def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(
     silent_ingress: CoreDriver,
 ) -> None:
-    """The ingress is lost after 30 s; its later submissions are not suspended."""
     for _ in range(9):
         _advance_and_report(silent_ingress, 2.9)
 
@@ -239,7 +235,6 @@ def test_cancelled_application_ends_with_its_suspended_inferences(
 
 
 def test_application_with_a_suspended_inference_does_not_expire_as_idle() -> None:
-    """The idle limit may be shorter or longer than the time after which an ingress is lost."""
     driver = CoreDriver(SchedulerCore(timeouts=Timeouts(application_s=6.0, ingress_s=60.0)))
     driver.open()
     driver.submit("x")

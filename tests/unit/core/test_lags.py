@@ -110,7 +110,7 @@ def test_lag_beyond_a_quota_is_unknown_with_a_separate_clock() -> None:
     assert core.core.lag("mouse") is None
 
 
-def test_new_scheduler_does_not_know_when_v_reached_an_earlier_tag() -> None:
+def test_new_scheduler_does_not_know_when_virtual_time_reached_an_earlier_tag() -> None:
     core = _mouse_behind_a_giant()
     core.now += 9
     _report_and_pull(core, progress={"1": 10})

@@ -35,7 +35,6 @@ def test_expired_lease_returns_its_inference_once(leased_core: CoreDriver) -> No
 
 
 def test_expired_lease_keeps_its_place_in_the_queue(leased_core: CoreDriver) -> None:
-    """An inference has the tag of its application; later applications of equal cost stay behind."""
     leased_core.open("later", 100)
     leased_core.submit("l", "later")
     tag = leased_core.core.tag("a")
@@ -50,7 +49,7 @@ def test_expired_lease_keeps_its_place_in_the_queue(leased_core: CoreDriver) -> 
 
 
 def test_running_lease_does_not_expire(leased_core: CoreDriver) -> None:
-    """Once the payload has arrived only the replica's silence ends a lease."""
+    """Once the payload has arrived, only the replica's silence ends a lease."""
     for _ in range(4):
         leased_core.now += 2.0
         leased_core.pull(progress={"1": 1, "2": 1}, seats=2)
@@ -130,7 +129,6 @@ def test_returning_replica_starts_without_leases(leased_core: CoreDriver) -> Non
 
 
 def test_late_final_report_is_dropped_and_counted(leased_core: CoreDriver) -> None:
-    """The first final report of an inference counts; the service of the second is not charged."""
     leased_core.pull(progress={"2": 1}, finished={"1": 10})
     leased_core.pull(progress={"2": 1})
     attained = leased_core.account().attained
@@ -192,7 +190,7 @@ def test_missing_report_of_a_lease_requeues_it_only_after_it_ran(leased_core: Co
     assert leased_core.waiting() == ["x", "z"]
 
 
-def test_pull_with_only_ends_leaves_other_leases_unchanged(leased_core: CoreDriver) -> None:
+def test_report_of_ends_only_leaves_other_leases_unchanged(leased_core: CoreDriver) -> None:
     """Between two full reports a replica sends only ends."""
     leased_core.pull(progress={"1": 3, "2": 3}, seats=2)
     actions = leased_core.pull(progress=None, finished={"1": 10}, seats=2)
@@ -207,8 +205,7 @@ def test_pull_with_only_ends_leaves_other_leases_unchanged(leased_core: CoreDriv
     assert (["y"], ["3"]) == (leased_core.waiting(), list(leased_core.core.state.leases))
 
 
-def test_pull_with_only_ends_does_not_confirm_that_a_lease_runs(leased_core: CoreDriver) -> None:
-    """A replica reports progress before a lease expires, unless its payload has not arrived."""
+def test_report_of_ends_only_does_not_confirm_that_a_lease_runs(leased_core: CoreDriver) -> None:
     for _ in range(4):
         leased_core.now += 1.3
         actions = leased_core.pull(progress=None, seats=2)
@@ -286,7 +283,7 @@ def test_lost_ingress_ends_a_closed_application() -> None:
 
 
 def test_next_deadline_is_the_earliest_deadline(leased_core: CoreDriver) -> None:
-    """The driver sets one timer for it."""
+    """The driver of the scheduler sets one timer for the earliest deadline."""
     assert leased_core.core.next_deadline() == 104.0
 
     leased_core.handle(ev.ReplicaLost("r0"))

@@ -149,7 +149,6 @@ def test_change_from_nominal_to_served_clock_keeps_the_invariants() -> None:
 
 
 def test_options_of_the_unused_clock_leave_the_tags_unchanged(queued_core: CoreDriver) -> None:
-    """Setting the iteration time of the nominal clock must not restart the served clock."""
     before = queued_core.core.ledger.fair_share
     queued_core.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
 
@@ -158,7 +157,7 @@ def test_options_of_the_unused_clock_leave_the_tags_unchanged(queued_core: CoreD
 
 
 def test_sessions_dropped_by_a_new_clock_are_removed_from_the_store(core: CoreDriver) -> None:
-    """A released session left in the store would return to GPS with the next scheduler."""
+    """A session left in the store would return to virtual time with the next scheduler."""
     core.open("b", 500)
     core.submit("y", "b")
     core.open("ghost", 155)
@@ -200,7 +199,6 @@ def test_nominal_clock_uses_the_memory_of_all_live_replicas() -> None:
 
 
 def test_ended_application_stays_in_nominal_gps_until_its_tag() -> None:
-    """The session is removed, also from the store, when virtual time reaches its tag."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 1000)
     driver.pull("r0", kv=1000)

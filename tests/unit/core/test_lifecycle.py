@@ -310,7 +310,7 @@ def test_actions_of_a_cancellation_have_a_fixed_order(core: CoreDriver) -> None:
 
 
 def test_every_ingress_of_an_application_is_notified_of_its_end(core: CoreDriver) -> None:
-    """Inferences come by several ingresses; an ingress without the notice keeps it open forever."""
+    """An ingress without the notice would keep the application open forever."""
     core.open(ingress_id="i0")
     core.open(ingress_id="i1")
     core.open(ingress_id="i0")

@@ -78,7 +78,6 @@ def test_new_prompt_goes_where_it_evicts_no_context() -> None:
 
 
 def test_long_answer_goes_where_short_contexts_are_read_with_it() -> None:
-    """A thousand iterations beside long contexts cost more than computing ten prompt tokens."""
     shared = create_replica("r0", runs=4, context=9)
     long_answer = Inference("a1", "a", "a1", "i0", 10, 1000, 1000, 1, 0.0, 0)
 
@@ -214,7 +213,6 @@ def test_eviction_of_a_found_context_implies_eviction_of_older_contexts() -> Non
 
 
 def test_call_that_continues_no_context_leaves_a_new_one() -> None:
-    """A sub-agent's call computes all of its prompt and continues no context."""
     driver = core_with_replica()
     driver.submit("a1", prompt=5000)
     driver.end("a1", 5000)

@@ -68,7 +68,6 @@ def running_lease(
 def test_prompts_with_a_shared_system_prompt_run_in_parallel(
     driver: CoreDriver, caches: bool, at_once: int
 ) -> None:
-    """The shared part counts once; without a cache one inference takes 860 of 1,000 KV tokens."""
     for number in range(5):
         driver.handle(create_submission(f"q{number}", SYSTEM))
 
@@ -104,7 +103,6 @@ def test_cache_miss_is_counted_at_the_first_token(driver: CoreDriver) -> None:
 
 
 def test_choices_of_one_call_share_their_prompt(driver: CoreDriver) -> None:
-    """Only whole blocks are shared: 10 blocks of 16 of each prompt of 161 tokens."""
     driver.handle(create_submission("q", prompt=4 * 161, choices=4, copies=4))
     lease = granted_leases(pull_replica(driver, block=16))["q"]
     replica = driver.core.state.replicas["r0"]

@@ -37,7 +37,6 @@ def test_every_waiting_reason_has_a_remedy() -> None:
 
 
 def test_running_application_has_the_reason_running(full_driver: CoreDriver) -> None:
-    """A running application waits for no resource, and has an expected end."""
     outlook = read_outlook(full_driver, "runs")
 
     assert (Reason.RUNNING, None, None) == (
@@ -88,7 +87,7 @@ def generate_tokens(driver: CoreDriver, *, kv: int, seats: int) -> None:
     ],
 )
 def test_wait_is_computed_from_the_scarce_resource(kv: int, seats: int, expected_s: float) -> None:
-    """Small calls use little memory but a whole seat; memory and seats have separate rates."""
+    """Small calls use little memory but a whole seat."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("runs", 155)
     driver.submit("x", "runs")
@@ -204,10 +203,6 @@ def test_used_up_quota_is_the_waiting_reason_before_the_queue(full_driver: CoreD
 def test_guaranteed_start_is_computed_from_the_tag_and_the_fairness_bound(
     full_driver: CoreDriver,
 ) -> None:
-    """Virtual time must first reach the tag; then at most the service of the bound follows.
-
-    The bound is 0: nothing of a larger tag runs, and GPS owes what has smaller ones all of it.
-    """
     submit_waiting(full_driver, "a", cost=310)
     core = full_driver.core
     lag, clock = core.lag("a"), core.ledger.fair_share.clock

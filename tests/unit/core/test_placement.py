@@ -75,7 +75,7 @@ def test_locality_delays_no_inference() -> None:
 
 
 def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
-    """The last replica has the whole context; the other one has more free memory."""
+    """The last replica has the whole context of the application."""
     driver = _pool_of_replicas(r0=100)
     driver.open("a")
     driver.submit("a1", "a")
@@ -244,7 +244,6 @@ def test_large_inference_waits_for_a_larger_replica_that_has_joined() -> None:
 
 
 def test_joining_replica_gets_waiting_inferences() -> None:
-    """A replica that drains keeps its running inferences and gets no new ones."""
     driver = _pool_of_replicas(r0=100)
     _submit_application(driver, "a", 60, 20)
     _submit_application(driver, "b", 60, 20)
@@ -278,7 +277,6 @@ def _reject_by_connection(driver: CoreDriver, request_id: str) -> dict[str, str]
 
 
 def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
-    """The unreachable replica has served the application and has more free memory."""
     driver = _pool_of_replicas(r0=1000, r1=1000, r2=500)
     driver.open("a")
     driver.submit("a1", "a")
@@ -302,7 +300,6 @@ def test_inference_waits_at_its_place_for_reachable_replicas() -> None:
 
 
 def test_application_keeps_its_turn_on_a_replica_that_one_inference_avoids() -> None:
-    """Another of its inferences starts there before those of later applications."""
     driver = _pool_of_replicas(r0=1000, r1=1000)
     _submit_application(driver, "held", 980, 10)
     driver.open("x")

@@ -102,7 +102,7 @@ def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -
 def test_inference_advanced_by_the_guard_is_preempted_last(
     guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its tag the engine would preempt it first, just when it must not wait any more."""
+    """By its tag alone, the engine would preempt an urgent inference first."""
     monkeypatch.setattr(ForetoldVtc, "urgent", lambda shadow, now, waits: ["b"])
     monkeypatch.setattr(ForetoldVtc, "deadline", lambda shadow, name, now: now + 7)
     driver = CoreDriver(SchedulerCore("justitia", {"guard_iterations": guard_iterations}))
@@ -130,7 +130,7 @@ def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
 
 @pytest.mark.parametrize("policy", ALL)
 def test_justitia_uses_the_served_clock_by_default(policy: str) -> None:
-    """With the nominal clock, small applications wait behind a large one that uses little."""
+    """With the nominal clock, small applications wait behind large ones that use little memory."""
     options = parse_options(policy, {})
 
     assert ("served", "application", 0) == (

@@ -115,7 +115,6 @@ def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
 
 
 def test_turn_moved_by_the_scheduler_pays_the_price_without_the_move() -> None:
-    """A stalled replica holds the context of the turn."""
     driver = core_with_replicas(2)
     turns = TurnRunner(driver)
     turns.open_application()

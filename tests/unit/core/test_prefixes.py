@@ -51,7 +51,7 @@ def test_leases_share_their_longest_common_prefix() -> None:
 
 
 def test_shared_prefix_stays_until_its_last_lease_ends() -> None:
-    """The lease that created it may end first."""
+    """The lease that created the prefix may end first."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
         beginnings.join(name, (SYSTEM,))

@@ -115,7 +115,7 @@ def test_changed_key_moves_an_application() -> None:
 
 
 def test_first_of_the_queue_is_the_first_application_of_the_first_tenant() -> None:
-    """Two levels: the tenant with the least key, then its applications in their order."""
+    """The tenant with the least key is first, then its applications in their order."""
     late, early = create_application("a", 4, tenant="t"), create_application("b", 2, 5, tenant="t")
     other = create_application("c", 3, tenant="u")
     queue = _create_queue(StubPolicy(by_tenant=True), late, early, other)
@@ -221,7 +221,7 @@ def test_removed_inference_is_not_in_the_queue() -> None:
 
 
 def test_updating_an_unchanged_application_adds_no_entry() -> None:
-    """Every submission updates its application in the queue; only the first one matters."""
+    """Every submission updates its application in the queue."""
     heap = LazyHeap()
     for _ in range(500):
         heap.put("a", (1.0,))

@@ -49,7 +49,7 @@ def test_recovery_grants_nothing_before_the_known_replicas_have_reported(
     assert granted(new_scheduler.pull("r0", {"1-1": 3})) == ["z"]
 
 
-def test_pull_with_only_ends_is_no_report_of_running_leases(new_scheduler: CoreDriver) -> None:
+def test_report_of_ends_only_is_no_report_of_running_leases(new_scheduler: CoreDriver) -> None:
     """Only a full report shows whether the replica is full."""
     _resubmit_inference(new_scheduler, "z")
 
@@ -158,7 +158,6 @@ def test_lease_finished_during_the_outage_ends_its_inference(
 
 
 def test_claimed_inference_without_a_report_waits_again(new_scheduler: CoreDriver) -> None:
-    """A claim fails after three seconds, or when every replica has reported without it."""
     _resubmit_inference(new_scheduler, "x", "1-2")
     _resubmit_inference(new_scheduler, "y", "1-3")
 
@@ -240,7 +239,6 @@ def test_queue_order_is_kept_across_the_restart(
 def test_restored_application_keeps_its_tag_until_its_ingress_times_out(
     new_scheduler: CoreDriver,
 ) -> None:
-    """Inferences may be on their way for 30 s; then the application is idle like any other."""
     new_scheduler.pull("r0")
     new_scheduler.wait(29.0)
 

@@ -172,7 +172,7 @@ def test_inference_that_fits_needs_zero_iterations(core_with_answered_pull: Core
     assert 0 == core_with_answered_pull.core.iterations_until_fit("x", "r0")
 
 
-def test_lag_meter_uses_v_and_tags_of_its_own_clock() -> None:
+def test_lag_meter_uses_virtual_time_and_tags_of_its_own_clock() -> None:
     core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT, meter=LagMeter))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
     meter = core.core.lags

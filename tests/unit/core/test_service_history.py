@@ -14,7 +14,7 @@ def _history_of_reports(reports: int) -> ServiceHistory:
     return history
 
 
-def test_history_returns_the_time_when_v_reached_a_level() -> None:
+def test_history_returns_when_virtual_time_reached_a_level() -> None:
     history = _history_of_reports(3)
 
     assert history.reached(exact(2)) == Level(10, 1.0, 10)
@@ -24,7 +24,7 @@ def test_history_returns_the_time_when_v_reached_a_level() -> None:
     assert (history.served, history.busy_s) == (30, 3.0)
 
 
-def test_refund_moves_v_but_neither_service_nor_time() -> None:
+def test_refund_moves_virtual_time_but_neither_service_nor_real_time() -> None:
     history = _history_of_reports(1)
     history.note_service(0, exact(7), 4.0)
     history.note_service(0, exact(7), 5.0)
@@ -55,7 +55,7 @@ def test_shortened_history_returns_the_same_times() -> None:
     assert not thinned.is_long(0)
 
 
-def test_lag_of_a_start_is_the_service_since_v_reached_the_tag() -> None:
+def test_lag_of_a_start_is_the_service_since_virtual_time_reached_the_tag() -> None:
     history = _history_of_reports(3)
 
     assert history.late((30, 3.0), exact(2), 3.0) == Late(20, 2.0, 10)

@@ -84,7 +84,6 @@ def test_silent_replica_keeps_its_lease(core: CoreDriver) -> None:
 def test_lease_without_a_payload_is_taken_back_when_the_replica_reports(
     core: CoreDriver,
 ) -> None:
-    """The replica reports the lease as armed and not running."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)

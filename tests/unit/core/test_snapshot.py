@@ -41,7 +41,7 @@ def _restore_from_snapshot(driver: CoreDriver, **options: object) -> CoreDriver:
 
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, GUARD])
-def test_snapshot_has_clock_applications_and_ghosts(options: dict[str, object]) -> None:
+def test_snapshot_has_the_clock_and_live_and_ended_applications(options: dict[str, object]) -> None:
     """The virtual-time session of an ended application (a ghost) has a tag and no account."""
     driver = _create_filled_core(**options)
     record = driver.record()

@@ -134,7 +134,6 @@ def test_gap_lasts_from_the_last_end_to_the_first_submission(core: CoreDriver) -
 
 
 def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
-    """One branch submits its next call before the other branch's first call ends."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y", output=4)

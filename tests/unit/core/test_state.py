@@ -191,7 +191,7 @@ def test_restored_applications_count_against_the_limit() -> None:
     assert 1 == driver.core.state.open_applications.total
 
 
-def test_due_names_are_in_order_of_time_and_then_of_insertion() -> None:
+def test_due_deadlines_are_in_order_of_time_and_then_of_insertion() -> None:
     """Replays must see expirations in the same order."""
     deadlines = Deadlines()
     deadlines.set(2.0, DeadlineKind.REPLICA, "z")
@@ -243,7 +243,6 @@ def test_deadline_moved_to_a_later_time_leaves_one_entry() -> None:
 
 
 def test_deadline_moved_to_an_earlier_time_is_due_only_then() -> None:
-    """The heap entry of the later time must not return the name again."""
     deadlines = Deadlines()
     deadlines.set(5.0, DeadlineKind.LEASE, "a")
     deadlines.set(3.0, DeadlineKind.LEASE, "a")

@@ -91,7 +91,7 @@ def test_ended_state_is_final() -> None:
     assert not [pair for pair in APPLICATION_TRANSITIONS if pair[0] is ApplicationState.ENDED]
 
 
-# --- state transitions of an application, caused by events
+# Tests of state transitions that events cause
 
 _ARRIVAL = ev.ApplicationArrived("a", "class", "tenant", 1, 1000, "i0", keeps_ends=True)
 _END = ev.InferenceSubmitted(

@@ -146,7 +146,7 @@ def test_inference_that_kills_two_engines_is_refused_and_others_finish() -> None
     assert not fleet.driver.core.state.inferences
 
 
-def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
+def test_call_that_kills_engines_is_found_on_a_single_replica() -> None:
     """On one replica suspects run one after the other, until each is cleared."""
     fleet = Fleet(1)
     fleet.submit_inferences("a", "b", "poison")
@@ -176,8 +176,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_inference_that_ran_beside_one_killer_in_two_deaths_is_not_blamed() -> None:
-    """Inference and killer had both been cleared, and met again by coincidence."""
+def test_inference_beside_one_killer_in_two_engine_deaths_is_not_blamed() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a", "poison")
     for dead, alive in (("r0", "r1"), ("r1", "r2")):
@@ -193,7 +192,7 @@ def test_inference_that_ran_beside_one_killer_in_two_deaths_is_not_blamed() -> N
     assert 2 == fleet.driver.core.suspects.open_count
 
 
-def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() -> None:
+def test_inference_in_engine_deaths_by_two_killers_is_not_blamed_for_a_short_run() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a", "first")
     fleet.start_replica()
@@ -448,7 +447,7 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
 
 
 @pytest.mark.parametrize("name", ["poison", f"poison{RENAMED}{RENAMED}"])
-def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
+def test_count_of_engine_deaths_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
     """An ingress that timed out resubmits under other ids, but the count of deaths stays."""
     fleet = Fleet(1)
     fleet.submit_inferences("poison")

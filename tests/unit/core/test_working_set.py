@@ -188,7 +188,7 @@ def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -
         assert [] == granted(report_and_ask(driver))
 
 
-def test_refusal_beside_many_contexts_stands_for_a_while_although_leases_end(
+def test_refusal_beside_many_contexts_is_kept_for_a_while_although_leases_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Examining 300 contexts takes half a millisecond, and a hundred leases may end a second."""
@@ -261,7 +261,6 @@ def test_application_that_has_not_started_waits_behind_the_first_in_order() -> N
 
 
 def test_started_application_does_not_delay_a_smaller_one_that_arrives_later() -> None:
-    """The idle context of a started application delays only applications behind it in the order."""
     driver = core_with_running_lease(costs=OUTRUN)
     driver.open("small", 1_000)
     driver.submit("second1", "second", prompt=3000)

@@ -556,7 +556,6 @@ def test_application_is_judged_by_its_own_idle_limit(harm: Harm, rule: str, said
     ],
 )
 def test_serves_own_proxy_with_tls_is_not_reported(harm: Harm) -> None:
-    """With TLS Serve must use its own proxy, which the doctor reports without TLS."""
     assert [] == find(look_after(harm), look_after(harm))
 
 

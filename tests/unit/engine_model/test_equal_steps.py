@@ -60,7 +60,7 @@ class RandomTurns:
     def _random_turn(self, arrival: int) -> EngineSequence:
         path = self.random.choice(self._paths)
         chain, end = path[-1]
-        if self.random.random() < 0.3:  # the context differs from some block on
+        if self.random.random() < 0.3:  # The context differs from a random block on.
             cut = self.random.randint(1, end)
             path = (*((name, min(at, cut)) for name, at in path), (f"from {arrival}", cut))
             chain, end = f"from {arrival}", cut

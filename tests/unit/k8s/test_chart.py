@@ -94,7 +94,7 @@ def test_generated_file_of_the_chart_is_up_to_date(file: Path) -> None:
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
 def test_adoption_changes_only_labels(name: str) -> None:
-    """With the kustomization's serve.yaml as `serve.config` not a byte of a spec changes.
+    """Adopting a kustomize installation must change no spec.
 
     So no pod restarts, KubeRay deploys nothing, and no immutable field stops the installation.
     """

@@ -44,7 +44,7 @@ SAMPLES: dict[str, Any] = {
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-{{ 1 }}"}}],
     "imagePullSecrets": [{"name": "x-registry"}],
 }
-"""Values for parameters with restricted values; the others get one that names them."""
+"""Sample values for parameters that do not accept every value."""
 APART = {
     "image.digest": DIGEST,  # replaces the tag
     "serve.config": "x-serve-config",  # replaces args
@@ -54,7 +54,7 @@ APART = {
     "redis.externalUrl": "redis://x-other:1/2",
     "modelCache.existingClaim": "x-claim",
 }
-"""Values that replace another parameter's effect, so that each is rendered separately."""
+"""Values that hide another parameter's effect, so that each is rendered separately."""
 
 
 def sample_value(path: str, default: Any) -> Any:

@@ -52,7 +52,6 @@ def documented_overlay(tmp_path_factory: pytest.TempPathFactory) -> list[Manifes
 def test_documented_overlay_changes_what_the_readme_says(
     documented_overlay: list[Manifest],
 ) -> None:
-    """Model, registry, storage and limit change for each Ray pod; Redis keeps its image."""
     ours = [
         template for template in pod_templates(documented_overlay) if template.component != "redis"
     ]
@@ -111,10 +110,6 @@ def patch_of_the_readme() -> list[dict[str, Any]]:
 
 
 def test_documented_patch_enlarges_one_group_of_a_running_cluster() -> None:
-    """The RayCluster has the spec of `rayClusterConfig`, whose change KubeRay would not apply.
-
-    Groups are addressed by position, so the patch first tests the name.
-    """
     cluster = {"spec": ray_service(render_manifests("base"))["spec"]["rayClusterConfig"]}
     changed = jsonpatch.apply_patch(cluster, patch_of_the_readme())
     _, engines = changed["spec"]["workerGroupSpecs"]

@@ -229,7 +229,7 @@ def test_uninstallation_leaves_the_volume_of_the_models(empty_cluster: ClusterSt
 
 
 def test_immutable_field_stops_an_upgrade(empty_cluster: ClusterStandIn) -> None:
-    """The stand-in must be able to refuse, or the adoptions above would show nothing."""
+    """A stand-in that never refuses would make the adoption tests meaningless."""
     empty_cluster.run_successfully(f"{SECRETS}{INSTALL}")
     upgrade = "helm upgrade justitia k8s/chart --namespace justitia"
     done = empty_cluster.run_script(f"{upgrade} --set redis.persistence.size=9Gi")

@@ -33,7 +33,7 @@ def target_replicas(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iter
         yield target
 
 
-def test_serves_default_is_requests_over_target_after_its_delay() -> None:
+def test_ray_serves_default_divides_requests_by_the_target_after_its_delay() -> None:
     """Forty requests at ten per replica give four replicas, once they were wanted for 30 s."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 30.0, 600.0))
     steps = [(float(10 * i), 1, 40) for i in range(5)]
@@ -41,7 +41,7 @@ def test_serves_default_is_requests_over_target_after_its_delay() -> None:
     assert [1, 1, 1, 4, 4] == [*target_replicas(scaler, *steps)]
 
 
-def test_requests_are_averaged_over_serves_look_back_period() -> None:
+def test_requests_are_averaged_over_ray_serves_look_back_period() -> None:
     """Within thirty seconds, a short burst counts by its duration."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 0.0, 600.0))
     steps = [(0.0, 1, 0), (10.0, 1, 0), (20.0, 1, 80), (30.0, 1, 0)]
@@ -49,7 +49,7 @@ def test_requests_are_averaged_over_serves_look_back_period() -> None:
     assert [1, 1, 3, 3] == [*target_replicas(scaler, *steps)]
 
 
-def test_number_of_replicas_stays_within_serves_bounds() -> None:
+def test_number_of_replicas_stays_within_ray_serves_bounds() -> None:
     """A policy may request any number of replicas."""
 
     def request_99_replicas(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
@@ -103,7 +103,7 @@ def burst_load() -> list[WorkloadApplication]:
     return [application_of("first", (50, 10)), *burst, application_of("late", (50, 10), at=2_000.0)]
 
 
-def test_drain_time_scales_a_run_from_zero_up_and_back() -> None:
+def test_autoscaling_by_drain_time_starts_from_zero_and_returns() -> None:
     """The simulator runs the same autoscaler class as Serve."""
     rules = {"minimum": 0, "maximum": 4, "target_drain_s": 60.0, "load_s": 5.0}
     scaler = DrainScaler(scaling_config(0, 4, None, 0.0, 30.0), rules)

@@ -35,7 +35,6 @@ def test_predicted_ends_under_vtc_are_near_the_true_ends() -> None:
 
 
 def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
-    """Chains of one class differ in length by at most a third, and the table has their means."""
     engine = EngineProfile(kv_tokens=500)
     load = [
         _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)

@@ -48,7 +48,6 @@ def test_deadlines_are_the_given_end_times() -> None:
 
 
 def test_application_is_urgent_with_the_margin_of_the_guard() -> None:
-    """Urgency starts when the path and the margin just fit before the end."""
     told = _create_shadow(n1=50.0)
     begins = 50.0 - _PATH_S - _PATH_S
 
@@ -104,7 +103,7 @@ def test_application_with_an_early_end_under_vtc_is_first() -> None:
     assert "large" == min(at_once, key=at_once.__getitem__)
 
 
-def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
+def test_guard_with_true_end_times_differs_where_the_prediction_is_wrong() -> None:
     """The guard cannot predict the end of a chain before its later stages are known."""
     load = [_parallel_calls(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
     load += [_chain_of_calls(f"c{n}", n * 2.0, 3, 100) for n in range(5)]

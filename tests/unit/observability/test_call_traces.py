@@ -166,7 +166,7 @@ async def test_error_ends_all_open_spans() -> None:
 async def test_engine_error_is_recorded_by_its_status(
     status: int, told: str | None, error: str | None
 ) -> None:
-    """A stream sends status 200 before its engine fails; the failure's status is recorded."""
+    """A stream sends status 200 before its engine fails."""
     exported = TracedCalls()
     trace = exported.begin_call()
     trace.note_submitted(KEY)
@@ -243,7 +243,7 @@ async def test_callers_sampling_decision_applies_to_the_whole_trace(
 
 
 async def test_waiting_calls_span_records_the_reason() -> None:
-    """The scheduler is asked for the outlook once, and only for traced calls that wait."""
+    """The scheduler is asked only for traced calls that wait."""
     exported = TracedCalls()
     trace = exported.begin_call()
     trace.note_submitted(KEY)
@@ -300,7 +300,6 @@ def application_end(key: str = KEY) -> EndApplication:
 
 
 def test_application_span_is_the_parent_of_its_calls() -> None:
-    """The span is exported after those of its calls and has the application's cost."""
     exported = TracedCalls()
     exported.tracer.end_application(application_end())
     (span,) = exported.spans

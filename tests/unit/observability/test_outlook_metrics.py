@@ -82,7 +82,7 @@ def test_working_set_is_counted_and_cleared() -> None:
     assert {} == nonzero_gauges(export_once(source), "working_set_applications")
 
 
-def test_returns_to_contexts_are_counted(new_driver: CoreDriver) -> None:
+def test_turns_that_return_to_cached_contexts_are_counted(new_driver: CoreDriver) -> None:
     source = new_measures("scheduler")
     counters = new_driver.core.state.counters
     counters.contexts_found, counters.contexts_missed = 5, 2

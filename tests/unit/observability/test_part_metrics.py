@@ -47,10 +47,6 @@ def test_prediction_is_compared_with_the_cost_of_an_opened_application() -> None
 
 
 def test_first_epoch_does_not_count_as_a_change() -> None:
-    """The epoch is 0 before any scheduler is known, 4 for the first leader, 6 for the second.
-
-    Only this metric shows that the predictor is late.
-    """
     source = new_measures("ingress")
     metrics = IngressMetrics(source)
     metrics.record_missed_estimate()

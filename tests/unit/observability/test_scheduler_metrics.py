@@ -165,7 +165,6 @@ def test_virtual_time_is_exported_with_its_rate(measured_core: MeasuredCore) -> 
 def test_ended_inferences_and_applications_are_counted_once_by_outcome(
     measured_core: MeasuredCore,
 ) -> None:
-    """Of an application's two inferences, one finished and the other was cancelled with it."""
     driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x")
@@ -222,7 +221,6 @@ def test_inferences_without_an_open_application_count_as_refusals(
 def test_application_that_could_not_be_stored_counts_as_refused(
     measured_core: MeasuredCore,
 ) -> None:
-    """Application a could not be stored and has no outcome; b is cancelled beside it."""
     refused = Refuse("x", "i0", Refusal.NOT_STORED)
     measured_core.record_actions([refused, ENDED, replace(ENDED, application_id="b")], unstored="a")
     told = measured_core.exported_metrics()
@@ -297,7 +295,6 @@ def test_prompt_tokens_of_a_class_are_divided_into_cached_and_computed(
 def test_lag_above_the_bound_counts_as_a_violation(
     measured_core: MeasuredCore, lag: Lag | None, promised: int, broken: int
 ) -> None:
-    """Rounding errors of virtual time V do not count, nor do lags without a bound."""
     measured_core.record_actions([replace(ENDED, lag=lag)])
     told = measured_core.exported_metrics().counts
 
@@ -318,7 +315,7 @@ def test_decision_times_are_buckets_of_a_histogram(measured_core: MeasuredCore) 
 
 
 def test_event_that_grants_several_inferences_counts_as_several_decisions() -> None:
-    """Otherwise less frequent pulls would make the same work look slower."""
+    """The number of pulls for the same work must not change the figures."""
     meter = DecisionMeter()
     meter.record_decisions(3e-3, 100)
 

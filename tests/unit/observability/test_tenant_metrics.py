@@ -16,7 +16,7 @@ TREE = TenantTree({"acme": TenantNode(), "acme/*": TenantNode(), "acme/search": 
 
 
 def test_quotas_are_exported_per_configured_node() -> None:
-    """Callers create tenants below `acme/*`, which form one series with summed limits and usage."""
+    """Tenants that callers create below `acme/*` form one series."""
     source = new_measures("scheduler")
     quotas = dict.fromkeys(("acme", "acme/search", "acme/x", "acme/y"), (STANDING,))
     TenantMetrics(source).measure_quotas(quotas, TREE, 7)

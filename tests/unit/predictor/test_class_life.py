@@ -85,7 +85,7 @@ def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
 
 
 def test_equal_errors_never_alarm() -> None:
-    """A class of equal applications has no spread."""
+    """A class of equal applications has no spread to compare errors with."""
     assert first_alarm(lambda: 0.25, 500) is None
 
 

@@ -53,7 +53,6 @@ def test_estimate_comes_from_the_best_available_source() -> None:
 
 
 def test_models_estimate_depends_on_the_input() -> None:
-    """The model's p10 is half, its p90 double the estimate."""
     estimate = trained_predictor().estimate("EV", 5, 16, features_for(99))
 
     figures = (estimate.kv_token_time, estimate.p10, estimate.p90)

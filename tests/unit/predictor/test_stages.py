@@ -41,7 +41,6 @@ def expectation_at(table: StageTable, at: int, prompt: int = 10, **more: Any) ->
 
 
 def test_unknown_class_has_no_stage_expectation() -> None:
-    """The caller falls back to a prior; the table learns nothing from unknown stages."""
     table = table_of([stage_of(1, 10, 4)])
     table.observe_stages("DM", ())
 
@@ -194,7 +193,7 @@ _STAGES = st.builds(
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8), st.randoms())
 def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any) -> None:
-    """Replicas of an ingress report in any order."""
+    """Several ingress replicas report in any order."""
     shuffled = applications[:]
     rng.shuffle(shuffled)
     table, other = table_of(*applications), table_of(*shuffled)

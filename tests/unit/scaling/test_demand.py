@@ -74,8 +74,8 @@ def test_draining_replica_does_not_count_as_serving(new_driver: CoreDriver) -> N
     assert (0, 0, ONE) == (demand.replicas, demand.kv_tokens, demand.in_flight)
 
 
-def test_waiting_application_has_a_promise(new_driver: CoreDriver) -> None:
-    """The promise is the predicted start that the caller was told, converted to work."""
+def test_waiting_application_is_promised_its_predicted_start(new_driver: CoreDriver) -> None:
+    """The promise is the predicted start given to the caller, converted to work."""
     new_driver.open("a", ONE)
     new_driver.submit("x")
     new_driver.pull(kv=25)

@@ -59,7 +59,7 @@ BIG = (50, 50)
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
 def test_fixed_number_of_replicas_equals_a_plain_run(interval_s: float) -> None:
-    """The times are those of a run without an autoscaler; replica cost counts to the end."""
+    """The times are those of a run without an autoscaler."""
     applications = [application_of(f"a{i}", (10 + i, 20), (5, 9), at=3.0 * i) for i in range(20)]
     plain = simulate(
         applications, RunSettings(engine(KV), replicas=2, report_interval_s=interval_s)
@@ -74,7 +74,6 @@ def test_fixed_number_of_replicas_equals_a_plain_run(interval_s: float) -> None:
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
 def test_started_replica_serves_after_its_loading_time(interval_s: float) -> None:
-    """One replica runs `a` from the start; the other is ready at 10 + 5 s and then takes `b`."""
     scaled = run(
         [application_of("a", BIG), application_of("b", BIG)],
         Steps((0, 1), (10, 2)),
@@ -123,7 +122,7 @@ def test_replicas_scale_from_zero_and_back(interval_s: float) -> None:
 
 
 def test_loading_replica_is_removed_first() -> None:
-    """A loading replica has no work to lose; it costs until it is removed."""
+    """A loading replica has no work to lose."""
     scaled = run([application_of("a", BIG)], Steps((0, 1), (10, 2), (12, 1)), initial=1)
 
     assert 50.0 + 2.0 == scaled.replica_s

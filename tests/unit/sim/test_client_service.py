@@ -22,10 +22,6 @@ _BOTH = ClientService([_B, _A])
 
 
 def test_service_is_spread_evenly_from_first_token_to_end() -> None:
-    """Client a is served 10 per second from 10 to 20 s, b 5 per second from 15 to 35 s.
-
-    Windows of 60 s: to 18 s a receives 8 s of 10 per second, b 3 s of 5; then 2 s and 17 s.
-    """
     a, b = _BOTH.rates([-12.0, 48.0]).tolist()
 
     assert ("a", "b") == _BOTH.clients
@@ -44,17 +40,12 @@ def test_request_that_ends_at_its_first_token_is_served() -> None:
 
 
 def test_greatest_gap_is_between_accumulated_services() -> None:
-    """By 15 s client a has 50 and b has 0; by 35 s both have their 100."""
     assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0], from_s=0.0).tolist()
     assert [[50.0], [100.0]] == _BOTH.accumulated([35.0], from_s=15.0).tolist()
     assert [50.0] == _BOTH.gaps([35.0], from_s=15.0).tolist()
 
 
 def test_response_time_is_shown_at_the_first_token() -> None:
-    """Client a waits 10 s for its first token.
-
-    The first token of a comes after 10 s, at 10 s; around 50 s the value is NaN.
-    """
     (early, none), (nothing, too) = _BOTH.response_times([-18.0, 50.0]).tolist()
 
     assert 10.0 == early

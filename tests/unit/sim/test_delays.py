@@ -49,7 +49,6 @@ def test_computation_starts_when_the_payload_arrives() -> None:
 
 
 def test_memory_is_reserved_while_the_payload_is_on_its_way() -> None:
-    """Two inferences that do not fit together run in turn, each with its own transport delay."""
     result = run_with_dispatch(0.5, 150, (100, 10), (100, 10))
 
     assert [pytest.approx(1.5), pytest.approx(3.0)] == finish_times(result)
@@ -63,7 +62,6 @@ def test_payload_joins_the_engine_at_the_next_iteration() -> None:
 
 
 def test_all_inferences_end_in_little_memory() -> None:
-    """Payloads that arrive during other starts and ends are neither lost nor preempted."""
     result = run_with_dispatch(0.13, 500, *((50 + n % 7, 5 + n % 11) for n in range(60)))
 
     assert all(end is not None for end in finish_times(result))
@@ -90,7 +88,6 @@ def test_each_inference_passes_the_front_end_twice() -> None:
 
 
 def test_simultaneous_calls_pass_the_front_end_one_after_the_other() -> None:
-    """Two calls that are due at once hold no memory while they wait."""
     both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
     load = WorkloadApplication("x", "class", 0.0, both)
     rows = simulate_in_order(load, front_end_s=0.5).inferences
@@ -130,5 +127,4 @@ def test_ending_call_slows_the_other_calls(reports_s: float) -> None:
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
 def test_single_engine_is_not_slowed_by_calls(reports_s: float) -> None:
-    """The CPU core of the idle engine is free."""
     assert [3.0, 14.0] == finish_times(run_with_hold_up((0.0, 3), (10.0, 4), reports_s=reports_s))

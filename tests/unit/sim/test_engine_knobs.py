@@ -16,13 +16,6 @@ from tests.unit.sim.small_run import application_of, engine, simulated_times
 def test_separate_prefill_stops_running_sequences_and_makes_a_first_token(
     admit_every: int, a: tuple[float, ...], b: tuple[float, ...]
 ) -> None:
-    """A prefill of 2 tokens takes 0.5 + 2 · 0.25 = 1 s.
-
-    A prefill of 2 tokens takes 0.5 + 2 · 0.25 = 1 s; a/0 decodes from 1 s on, b/0 comes later.
-
-    Every iteration: b/0 is computed from 2 to 3 s, and a/0 has its third token at 4 s. Every second
-    one: b/0 is considered at 3 s, when a/0 ends.
-    """
     profile = engine(
         100,
         prefill="separate",
@@ -49,11 +42,6 @@ def test_separate_prefill_has_a_token_limit_beyond_the_first_prompt() -> None:
 
 
 def test_chunked_prefill_uses_tokens_left_by_running_sequences() -> None:
-    """An iteration has at most 3 tokens and takes a quarter of a second for each.
-
-    a/0 (5 tokens): 3 of them by 1.75 s, 2 by 3.25 s with its first token. b/0 (3 tokens), beside
-    a/0 that decodes: 2 of them by 4.75 s, the last by 6 s.
-    """
     profile = engine(100, prefill="chunked", max_batched_tokens=3, per_prefill_token_s=0.25)
 
     assert {"a/0": (0.0, 3.25, 6.0), "b/0": (3.25, 6.0, 6.0)} == simulated_times(
@@ -84,23 +72,12 @@ def test_scheduler_learns_of_recomputed_tokens(overflow: str, recomputed: int) -
 
 
 def test_peak_admission_starts_a_sequence_that_fits_after_an_end() -> None:
-    """Sequence a/0 frees its memory before the new one reaches its peak.
-
-    M = 8: a/0 (3 + 2) holds 5 before its end at 2 s.
-
-    a/1 (2 + 2) from 0 s: 4 then, 9 in all. From 1 s it holds 3 at 2 s: 8. There is no event at 1 s:
-    the forecast finds this time.
-    """
     found = simulated_times([application_of("a", (3, 2), (2, 2))], engine(8, admission="peak"))
 
     assert (1.0, 2.0, 3.0) == found["a/1"]
 
 
 def test_peak_admission_waits_if_the_peak_does_not_fit() -> None:
-    """No sequence is preempted, because the second starts only after 1 s.
-
-    M = 12: 4 + 3 beside 3 + 3: 7 + 6 at the end; a/1 from 1 s: 7 + 5 at 3 s.
-    """
     found = simulated_times([application_of("a", (4, 3), (3, 3))], engine(12, admission="peak"))
 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
@@ -157,10 +134,6 @@ def test_kv_memory_is_reserved_for_each_running_client(each: int, third: float) 
 
 
 def test_kv_memory_is_reserved_for_each_of_several_new_clients() -> None:
-    """Two clients fit beside their reserves of 4 tokens each, and a third waits.
-
-    M = 14, 4 a client: b/0 beside a/0 6 <= 14 - 8; c/0 beside both 9 > 14 - 12: it waits.
-    """
     applications = [application_of(name, (2, 1), tenant=name) for name in "abc"]
     found = simulated_times(applications, engine(14, reserved_tokens_per_client=4))
 

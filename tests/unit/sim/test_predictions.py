@@ -224,7 +224,6 @@ def test_core_receives_true_or_predicted_stages(prediction: str) -> None:
 
 
 def test_training_is_considered_after_every_application(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training runs in line when the service's rules start it; frozen models are not trained."""
     asked: list[float] = []
     monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
     _simulate_with(

@@ -30,7 +30,7 @@ def completion_times(run: RunResult) -> list[float | None]:
 
 
 def two_call_agent(second_prompt: int = 6, delay_s: float = 0.0) -> WorkloadApplication:
-    """Return an agent whose second call follows on 4 tokens and an answer of 2."""
+    """Return an agent whose second call repeats 4 tokens and an answer of 2."""
     return application_of("a", (4, 2), (second_prompt, 2, ("0",), delay_s))
 
 
@@ -55,7 +55,6 @@ def test_call_with_two_predecessors_opens_a_new_conversation() -> None:
 
 
 def test_forks_of_a_conversation_are_one_application() -> None:
-    """Two calls continue the first one, and another continues the second of them."""
     forks = application_of(
         "a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0)
     )
@@ -88,7 +87,6 @@ def test_unrecognised_calls_lose_their_place_in_the_order(
 
 
 def test_call_that_does_not_repeat_its_predecessor_is_not_recognised() -> None:
-    """A prompt of five tokens cannot contain a prompt of four and an answer of two."""
     assert [6.0, 3.5] == completion_times(
         simulate_recognised(
             [two_call_agent(5), application_of("b", (1, 2), at=0.5)], "conversation"
@@ -146,7 +144,6 @@ def test_lags_and_tags_are_those_of_recognised_applications() -> None:
 
 
 def test_recognised_calls_are_counted_by_class() -> None:
-    """One of three calls continues the conversation of another."""
     counted = count_recognised([two_call_agent(), application_of("b", (1, 1))])
 
     assert {"c": (3, 1, 1)} == {

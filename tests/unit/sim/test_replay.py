@@ -55,13 +55,6 @@ def fake_server() -> FakeService:
 
 
 def test_result_rows_have_the_measured_times(fake_server: FakeService) -> None:
-    """The application arrives at 5 s and has a completion time of 5 s.
-
-    Arrival 5 s; 3 tokens end at 7; a tool of 2 s; 1 token ends at 10: a completion time of 5 s.
-
-    The cost is that of the tokens: 4·3 + 3·4/2 and 6·1 + 1. Values that the service does not return
-    are None.
-    """
     done = replay_on(
         fake_server,
         application_of(
@@ -146,11 +139,6 @@ def test_speed_divides_arrivals_and_delays(fake_server: FakeService) -> None:
 def test_failed_inference_ends_only_its_successors(
     fake_server: FakeService, trouble: str, error: str, first_token_at_s: float | None
 ) -> None:
-    """After y fails, later inferences of its chain are not sent, but the independent v is.
-
-    The application has failed and is closed; the other application is not affected. A real agent
-    could not have sent z and w.
-    """
     fake_server.streams = {2: trouble}
     broken = application_of(
         inference_of("x"),
@@ -204,7 +192,7 @@ def test_inference_without_an_answer_in_time_has_failed(fake_server: FakeService
 
 
 def test_lag_and_finish_tag_come_from_the_service(fake_server: FakeService) -> None:
-    """The scheduler measures both in service units."""
+    """The scheduler measures lags and tags in service units."""
     lag = {"kv_token_time": 9, "seconds": 1.5, "bound_kv_token_time": 20, "bound_s": 3.0}
     fake_server.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
     done = replay_on(fake_server, application_of(inference_of("x")))
@@ -305,7 +293,7 @@ def test_replayed_model_must_be_served(
 
 
 def test_replayed_model_is_chosen_among_several(fake_server: FakeService) -> None:
-    """`--model` selects a model; without a known context the replicas' memory is the limit.
+    """Without a known context length, the replicas' memory is the limit.
 
     Policy and memory are those of its queue, before and after the run.
     """
@@ -346,7 +334,7 @@ def test_replayed_prompt_is_repeatable_and_has_exactly_its_tokens() -> None:
 
 
 def test_replay_does_not_hit_the_prefix_cache_of_an_earlier_one() -> None:
-    """Otherwise the second of two compared policies would be faster."""
+    """Cached prompts would make the second of two compared policies faster."""
     salts = []
     for _ in range(2):
         service = FakeService()
@@ -371,7 +359,7 @@ def test_replayed_prompts_share_no_beginning_and_fit_every_vocabulary() -> None:
 
 
 def test_inference_waits_for_the_last_of_its_predecessors(fake_server: FakeService) -> None:
-    """A reduce step needs all maps; the delay of a first inference counts from the arrival.
+    """A reduce step needs the results of all map steps.
 
     x ends at 1 s, y (submitted at 0.5 s, 5 tokens) at 3.5 s; z is submitted then.
     """

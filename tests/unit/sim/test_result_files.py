@@ -88,7 +88,7 @@ def test_stored_results_are_read_back_unchanged(tmp_path: Path) -> None:
 
 
 def test_result_directory_keeps_other_files(tmp_path: Path) -> None:
-    """`--out .` must not delete other files; files of the same name are replaced."""
+    """The option `--out .` must not delete other files."""
     (tmp_path / "notes.txt").write_text("mine")
     write_results(tmp_path, {"fcfs": small_result(), "vtc": small_result()}, ABOUT)
     write_results(tmp_path, {"fcfs": run_of({"z": (0.0, 1.0)})}, {"seed": 4})

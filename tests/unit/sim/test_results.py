@@ -73,12 +73,6 @@ def test_run_without_finished_applications_has_no_mean_times() -> None:
 
 
 def test_comparison_with_vtc_counts_applications_that_end_no_later() -> None:
-    """Of four applications one ends earlier, one at the same time, one later, and one never.
-
-    Of a (earlier), b (equal but for a float's last digits), c (later), d (not at all): 2 of 4.
-
-    The worst ratio is c's: 6 s against 4 s. `vtc` against itself is 1 and 1.
-    """
     vtc = run_of({"a": (0.0, 4.0), "b": (0.0, 0.3), "c": (2.0, 6.0), "d": (0.0, 9.0)})
     ours = run_of({"a": (0.0, 1.0), "b": (0.0, 0.1 + 0.2), "c": (2.0, 8.0), "d": (0.0, None)})
     summary = summarise({"justitia": ours, "vtc": vtc})
@@ -99,7 +93,7 @@ def test_slowdown_ratios_are_of_applications_finished_in_both_runs() -> None:
 
 
 def test_summary_has_the_greatest_known_lag_and_bound() -> None:
-    """No application may be later than the greatest bound; a policy without a bound has None."""
+    """No application may be later than the greatest bound."""
     run = run_of({"a": (0.0, 2.0)})
     run.lateness = {
         "a": Lateness(-1.0, 3.0),

@@ -17,12 +17,6 @@ from tests.unit.sim.small_run import application_of, engine, simulated_times
 def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
     kv_tokens: int, second: tuple[float, float, float]
 ) -> None:
-    """A sequence starts at once with memory for 9 tokens, and later with memory for 8.
-
-    Used 4 + prompt 3 + 1 + 1 running = 9: with M = 9 it starts at once, with M = 8 later.
-
-    M = 9, at 1 s: 5 + 4 held, 11 needed: a/1 is swapped out with its token until a/0 ends at 3 s.
-    """
     found = simulated_times([application_of("a", (4, 3), (3, 2))], engine(kv_tokens))
 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": second} == found
@@ -42,10 +36,6 @@ def test_last_sequence_in_order_is_swapped_out_and_returns_first() -> None:
 
 
 def test_first_inference_that_does_not_fit_blocks_later_ones() -> None:
-    """Inference a/2 would fit, and waits behind a/1.
-
-    M = 10: a/1 needs 6 + 6 + 1 + 1 = 14; a/2 would fit, and waits behind it.
-    """
     found = simulated_times([application_of("a", (6, 2), (6, 1), (1, 1))], engine(10))
 
     assert (0.0, 1.0, 2.0) == found["a/0"]
@@ -71,12 +61,6 @@ def test_arrival_waits_for_the_next_iteration_of_a_busy_engine() -> None:
 
 
 def test_delay_counts_from_the_end_of_the_last_predecessor() -> None:
-    """Inference a/2 needs a/0 and a/1 and starts half a second after the later one.
-
-    a/0 ends at 2 s, a/1 at 1 s: a/2 is due at 2.5 s, and runs from the next boundary, 3 s.
-
-    A root's delay counts from the arrival: b/0 is due at 0.75 s. c/0 keeps the server busy.
-    """
     applications = [
         application_of("a", (1, 2), (1, 1), (1, 1, ("0", "1"), 0.5)),
         application_of("b", (1, 1, (), 0.75)),
@@ -136,13 +120,6 @@ def test_summary_has_the_means_of_the_whole_run() -> None:
 
 
 def test_gps_clock_stands_still_while_no_inference_runs() -> None:
-    """No inference runs from 1 to 100 s.
-
-    Then b (weight 4) and c arrive, of cost 14 each.
-
-    Both end at 104 s. V rises by 14 in these 4 s, and b's tag is 14 / 4 above. Without the idle
-    time it would be 26.75 s.
-    """
     b, c = application_of("b", (1, 4), at=100.0), application_of("c", (1, 4), at=100.0)
     applications = [application_of("x", (1, 1)), replace(b, weight=4.0), c]
     result = simulate(applications, RunSettings(engine(100), report_interval_s=2.0))

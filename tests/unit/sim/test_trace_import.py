@@ -66,7 +66,7 @@ def otlp_export(*spans: dict[str, Any], service: str | None = None) -> dict[str,
 
 
 def test_csv_rows_are_applications_of_their_clients(tmp_path: Path) -> None:
-    """A CSV of the data directory has a row per request; the first arrives at 0."""
+    """A CSV file of the data directory has one row per request."""
     applications, left_out = import_csv(
         tmp_path, HEADER + ",client", "101.5,13,199,7", "100.0,36,137,", "103,5,0,7"
     )
@@ -81,7 +81,7 @@ def test_csv_rows_are_applications_of_their_clients(tmp_path: Path) -> None:
 
 
 def test_csv_rows_of_one_application_are_joined(tmp_path: Path) -> None:
-    """The delays between their submissions are kept; columns may have any order."""
+    """Delays between submissions are kept, and columns may have any order."""
     applications, _ = import_csv(
         tmp_path,
         "application_class,output_tokens,application_id,input_tokens,arrival_s,note",
@@ -151,15 +151,6 @@ def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
 
 
 def test_span_depends_on_the_spans_that_ended_before_it(tmp_path: Path) -> None:
-    """A plan is followed by two parallel steps, and a summary by the later step.
-
-    plan     0 ── 1
-        left          1.2 ──── 3
-        right           1.5 ─ 2
-        summary                3.5 ─ 4
-
-    The plan is no predecessor of the summary, because the steps waited for it.
-    """
     applications, _ = import_json_lines(
         tmp_path,
         otlp_export(otlp_span("summary", 1003.5, 1004), otlp_span("right", 1001.5, 1002)),
@@ -174,15 +165,6 @@ def test_span_depends_on_the_spans_that_ended_before_it(tmp_path: Path) -> None:
 
 
 def test_indirect_predecessor_span_is_omitted(tmp_path: Path) -> None:
-    """Span `long` ends last but starts first, so only `step` waited for the plan.
-
-    plan     0 ── 1
-        long     0 ─────────── 3
-        step           1 ─ 2
-        summary                3.5 ─ 4
-
-    A span that starts exactly when another ends counts as after it.
-    """
     [application] = import_json_lines(
         tmp_path,
         otlp_span("plan", 0, 1),

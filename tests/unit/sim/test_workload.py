@@ -203,7 +203,7 @@ def test_error_names_line_field_value_and_allowed_values(
 
 
 def test_second_application_of_an_id_is_refused(tmp_path: Path) -> None:
-    """Results are joined by the id."""
+    """Results are joined by the application's id."""
     complaint = error_of(tmp_path, APPLICATION, application_without("weight"))
 
     first = f"{tmp_path / 'w.jsonl'}:1"

@@ -39,10 +39,10 @@ def test_charge_doubles_when_service_exceeds_it() -> None:
     assert _backlog_and_charges(share) == (47, 47)
 
 
-def test_recharge_behind_v_starts_at_v() -> None:
+def test_raised_charge_of_an_overdue_tag_starts_at_virtual_time() -> None:
     """A raised charge counts from the present virtual time, not from the arrival."""
     share = _served_share(a=(2, 1), b=(100, 1))
-    share.deliver([("b", exact(20))])  # after 4 units V is 2, and only b is active
+    share.deliver([("b", exact(20))])  # after 4 units of service, virtual time V is 2
     share.deliver([("a", exact(3))])
 
     assert (20, exact(39, 2)) == (share.tag("a"), share.clock.virtual_time)
@@ -133,7 +133,6 @@ def test_time_and_memory_do_not_move_the_served_clock() -> None:
 
 
 def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
-    """An application that has received 4 of its 10 must precede a new one of equal cost."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
     share.withdraw("a")
@@ -150,7 +149,7 @@ def _nominal_share(kv_tokens: int = 100) -> NominalShare:
     return share
 
 
-def test_v_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
+def test_virtual_time_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
     share = _nominal_share()
     share.arrive("a", exact(1000), exact(1), 0)
     share.advance(exact(11))
@@ -178,7 +177,7 @@ def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
     assert (share.resume("a"), share.tag("a"), share.clock.active_weight) == (False, 50, 1)
 
 
-def test_time_before_the_first_replica_does_not_move_v() -> None:
+def test_time_before_the_first_replica_does_not_move_virtual_time() -> None:
     share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
     share.advance(exact(0))
     share.arrive("a", exact(1000), exact(1), 0)
@@ -201,7 +200,7 @@ def test_application_with_a_low_prediction_keeps_its_tag_without_settling() -> N
     assert (10, 30) == (share.tag("a"), share.tag("b"))
 
 
-def test_application_with_a_high_prediction_holds_v_back_without_settling() -> None:
+def test_high_prediction_holds_virtual_time_back_without_settling() -> None:
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
@@ -255,7 +254,6 @@ def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
 
 
 def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
-    """An application charged 10 and served 4 that still needs 20 is charged 14 more."""
     share = ServedShare(VirtualClock(exact(0)))
     share.arrive("a", exact(10), exact(2), 1)
 

@@ -28,7 +28,7 @@ def _backlog_and_charges(share: TenantShare) -> tuple[float, float]:
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
 
-def test_keys_of_two_tenants_by_hand() -> None:
+def test_keys_of_two_tenants_are_as_computed_by_hand() -> None:
     share = _open_in_tenants(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
 
     assert [10, 20, 40] == _policy_keys(share, "x", "z", "y")
@@ -131,7 +131,7 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
     assert 25 == tenant.gps.backlog() == tenant.server.total
 
 
-def test_reused_id_without_debt_starts_at_v() -> None:
+def test_reused_id_without_debt_starts_at_virtual_time() -> None:
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -158,7 +158,7 @@ def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
     assert _backlog_and_charges(share) == (38 + 6 + 6, 50)
 
 
-def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_v() -> None:
+def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_virtual_time() -> None:
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
     share.withdraw("x")
     share.deliver([("y", exact(2)), ("z", exact(6))])
@@ -196,7 +196,6 @@ def test_weight_change_keeps_the_debt_at_both_levels() -> None:
 
 
 def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None:
-    """Otherwise an ended application would stay in its tenant because of a rounding error."""
     share = TenantShare(VirtualClock(1e6))
     for sequence, name in enumerate("xy"):
         share.arrive(name, 10.1, 0.7, sequence, "T")

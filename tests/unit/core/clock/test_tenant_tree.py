@@ -33,7 +33,7 @@ def _policy_keys(share: TenantShare, *names: str) -> list[float]:
     return [share.tag(name) for name in names]
 
 
-def test_keys_of_three_leaves_by_hand() -> None:
+def test_keys_of_three_tenants_without_children_are_as_computed_by_hand() -> None:
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
 
     assert _policy_keys(share, "a", "u", "b") == [20, 20, 40]
@@ -132,7 +132,7 @@ def _driver_with_tree(options: dict[str, object], tree: TenantTree | None = None
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
-def test_nodes_take_turns_and_their_children_within_them(options: dict[str, object]) -> None:
+def test_tenants_take_turns_and_their_children_within_them(options: dict[str, object]) -> None:
     driver = _driver_with_tree(options)
     order = [application.application_id for application in driver.core.ledger.queue.in_order()]
 

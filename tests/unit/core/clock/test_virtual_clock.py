@@ -18,7 +18,6 @@ def _finish_tag(clock: VirtualClock, name: str) -> float:
 
 
 def test_first_charge_of_a_busy_period_counts() -> None:
-    """GPS finishes three packets of length 1 at 1, 2 and 3; a clock that starts late errs by 1."""
     clock = _clock_with_charges()
     for period in (0, 3):
         for packet in (1, 2, 3):
@@ -29,8 +28,7 @@ def test_first_charge_of_a_busy_period_counts() -> None:
         clock.serve(exact(3))
 
 
-def test_refund_of_the_whole_debt_leaves_the_tag_at_v() -> None:
-    """Unless the tag is exactly virtual time V, a rounding error keeps the session in GPS."""
+def test_refund_of_the_whole_debt_leaves_the_tag_at_virtual_time() -> None:
     clock = VirtualClock()
     clock.charge("a", 0.3, 0.7, 0)
     clock.serve(0.1)
@@ -51,7 +49,6 @@ def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
 
 
 def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
-    """Virtual time is rounded up to the finish tag of a session, which must then depart."""
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -62,7 +59,6 @@ def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
 
 
 def test_released_session_stays_until_gps_has_served_it() -> None:
-    """An application served ahead of GPS leaves a debt, which must still slow virtual time."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
 
@@ -79,7 +75,6 @@ def test_released_session_stays_until_gps_has_served_it() -> None:
 
 
 def test_released_inactive_session_is_forgotten_at_once() -> None:
-    """An inactive session never departs, so a departure cannot remove it."""
     clock = _clock_with_charges(("a", 4, 1))
     clock.serve(exact(4))
     clock.release("a")
@@ -97,7 +92,6 @@ def test_refund_of_a_released_session_forgets_it() -> None:
 
 
 def test_charge_of_a_released_session_takes_over_its_debt() -> None:
-    """The application id may be used again, so the session must not be forgotten."""
     clock = _clock_with_charges(("a", 8, 2), ("b", 9, 1))
     clock.serve(exact(6))  # V = 2, a is owed 4
     clock.release("a")
@@ -179,7 +173,6 @@ def test_empty_clock_has_weight_zero_despite_rounding() -> None:
 
 
 def test_charge_of_zero_makes_no_session_active() -> None:
-    """A session is active while its tag is above virtual time V, not at V."""
     clock = _clock_with_charges(("a", 0, 1))
 
     assert (0, False) == (clock.active_weight, clock.session("a").active)
@@ -195,7 +188,6 @@ def test_reopened_session_takes_over_a_debt_below_one_unit() -> None:
 
 
 def test_departure_heap_is_limited_by_active_sessions() -> None:
-    """The heap has at most a constant plus four entries per active session."""
     clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(10)))
     for _ in range(300):
         clock.charge("s0", exact(1), exact(1), 0)
@@ -204,7 +196,6 @@ def test_departure_heap_is_limited_by_active_sessions() -> None:
 
 
 def test_departure_heap_is_compacted_seldom() -> None:
-    """Compaction after N pushes, with N active sessions, costs O(log N) per push."""
     clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):
@@ -216,7 +207,6 @@ def test_departure_heap_is_compacted_seldom() -> None:
 
 
 def test_service_of_the_whole_debt_ends_the_session() -> None:
-    """Rounding V + x/W down must not keep a session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

@@ -119,7 +119,7 @@ def test_weight_change_restarts_the_lag(patient_core: CoreDriver) -> None:
 
 
 def test_known_output_length_bounds_work_in_flight(patient_core: CoreDriver) -> None:
-    """A simulator passes the true length of an inference; a service only its maximum."""
+    """A simulator knows the true length of an inference, a service only its maximum."""
     patient_core.open("a", _GIANT)
     for name, length in (("x", 19), ("y", None)):
         patient_core.handle(
@@ -153,7 +153,6 @@ def test_application_in_a_tool_gap_is_withdrawn_once(patient_core: CoreDriver) -
 def test_policy_change_ends_the_lag_bound_of_waiting_applications(
     patient_core: CoreDriver, policy: str
 ) -> None:
-    """The bound assumes one order from the submission to the start."""
     _start_giant(patient_core)
     patient_core.handle(ev.PolicyChanged("fcfs"))
     patient_core.handle(ev.PolicyChanged(policy))
@@ -300,7 +299,6 @@ def _record_start(bound: DelayBound, own_bound: ApplicationBound, key: int, work
 
 
 def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> None:
-    """Starts of the application itself or of smaller tags do not count."""
     bound, own_bound = DelayBound(), ApplicationBound()
     _record_start(bound, ApplicationBound(), 9, work=10)
     _record_start(bound, ApplicationBound(), 3, work=20)

@@ -146,7 +146,6 @@ class PolicyDriver(CoreDriver):
         progress: Mapping[LeaseId, Tokens],
         finished: Sequence[ev.LeaseFinished],
     ) -> list[RequestId]:
-        """Pull and answer the pull, so that no grant is made before the next one."""
         answer = self.pull(progress=progress, finished=finished, kv=10**6, seats=seats)
         return granted(answer + self.handle(ev.PullAnswered("r0")))
 

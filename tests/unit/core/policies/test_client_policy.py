@@ -62,7 +62,6 @@ def create_delivery(
 def test_prompt_is_charged_at_the_grant_and_tokens_as_they_are_made(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
-    """VTC charges this way."""
     assert 10 == meter_policy.charge_of_grant(inference_a1)
     assert 2 * 3 == meter_policy.charge_of_report(create_delivery(0, 3))
     assert 2 * 4 == meter_policy.charge_of_report(create_delivery(3, 7))

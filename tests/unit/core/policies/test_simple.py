@@ -16,7 +16,6 @@ def test_applications_are_not_interleaved() -> None:
 
 
 def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None:
-    """The first application has no inference that could run."""
     driver = PolicyDriver("app-fcfs")
     driver.open_and_submit("a", "a1")
     driver.open_and_submit("b", "b1", "b2")
@@ -63,7 +62,7 @@ def test_service_of_running_inferences_does_not_count() -> None:
 
 
 def test_remaining_cost_of_an_underpredicted_application_is_zero() -> None:
-    """A negative remaining cost would put it ahead of applications that are almost done."""
+    """A negative remaining cost would place an application before those that are almost done."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("a", "a1", cost=10)
     driver.open_and_submit("b", "b1", cost=10)

@@ -108,7 +108,7 @@ def test_ended_application_is_forgotten_but_not_its_counter_level() -> None:
 
 
 def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
-    """The client is not charged for a lost replica; tokens made again are not service."""
+    """The client is not charged for a lost replica."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 3)
     driver.open("c")
@@ -146,7 +146,6 @@ def test_charges_are_divided_by_weight() -> None:
 
 
 def test_changed_weight_applies_to_later_charges() -> None:
-    """Charges are 10 + 2·2 at weight 1 and then 2·3 at weight 2."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)
     driver.handle(ev.WeightChanged("a", 2))
@@ -177,7 +176,6 @@ def test_counters_stay_exact_whole_numbers() -> None:
 def test_every_cost_function_charges_a_lease_by_its_sequences(
     options: dict[str, object], expected: list[float]
 ) -> None:
-    """Two choices of 6 prompt tokens each are charged on admission and per token."""
     driver = PolicyDriver("vtc", options)
     driver.open("a")
     driver.pull(seats=2)
@@ -233,7 +231,7 @@ def test_counter_of_a_tenant_outlives_its_applications() -> None:
 
 
 def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
-    """If its applications disagree, the order of reports must not decide."""
+    """If applications of a tenant disagree, the order of reports must not decide."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x", weight=1)
     driver.open("b", tenant="x", weight=4)

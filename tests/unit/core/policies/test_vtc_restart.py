@@ -119,7 +119,7 @@ def test_counter_level_of_a_forgotten_client_survives_a_restart() -> None:
     assert 30 == driver.counter("b")
 
 
-def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
+def test_charges_of_lost_inferences_are_dropped_with_their_application() -> None:
     """An ingress that died with the scheduler never resubmits its inferences."""
     driver = driver_with_two_inferences()
     driver.take_over(submit=False)
@@ -130,7 +130,6 @@ def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
 
 
 def test_weight_of_a_tenant_survives_a_restart() -> None:
-    """If applications disagree, the weight of the one opened last still counts."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x", weight=1)
     driver.open("b", tenant="x", weight=4)
@@ -143,11 +142,6 @@ def test_weight_of_a_tenant_survives_a_restart() -> None:
 
 
 def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
-    """The inference waits again although it was charged before.
-
-    Tokens that it makes again are not charged either, although the new scheduler sees them for the
-    first time.
-    """
     driver = _driver_in_mid_run()
     driver.take_over()
     driver.wait(5)
@@ -178,7 +172,6 @@ def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
 
 
 def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
-    """Only tokens generated after the restart are charged, no prompt."""
     driver = driver_with_two_inferences()
     record = driver.record()
     for bills in record["clock"]["counted"]["counted"]["bills"].values():

@@ -27,7 +27,6 @@ def _client_level(driver: PolicyDriver, client: str) -> int:
     ("attained", "level"), [(0, 0), (9, 0), (10, 1), (29, 1), (30, 2), (69, 2), (70, 3), (150, 4)]
 )
 def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
-    """A client is at level floor(log2(1 + a/10)) after service a, also at the borders of levels."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()
@@ -144,7 +143,6 @@ def test_service_under_another_policy_is_not_charged() -> None:
 
 
 def test_service_under_another_cost_function_is_forgotten() -> None:
-    """A restart with other options is a change of policy: its numbers have another unit."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()
@@ -209,7 +207,6 @@ def test_priority_precedes_the_order_of_submission() -> None:
 
 
 def test_requeued_inference_keeps_its_priority() -> None:
-    """The inference was submitted before any call of its program had finished."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1")

@@ -10,7 +10,7 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 from tests.unit.core.stub_policy import create_application, stub_context
 
 
-def test_deficit_round_robin_by_hand() -> None:
+def test_deficit_round_robin_order_is_as_computed_by_hand() -> None:
     """With a quantum of 20 two prompts of 10 use up the turn of a client.
 
     Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
@@ -82,7 +82,6 @@ def test_skipped_client_keeps_its_turn_while_its_balance_lasts(
 
 
 def test_client_skipped_once_keeps_its_turn() -> None:
-    """Being skipped once has the same effect as several times."""
     policy, a, _ = _policy_after_overtaking(times=1)
     policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
 

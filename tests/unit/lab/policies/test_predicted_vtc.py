@@ -133,10 +133,6 @@ def test_restart_keeps_the_prepaid_output() -> None:
 
 
 def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
-    """The lease is lost with the scheduler after eight tokens.
-
-    Inference a2 reports first, and its tokens are counted as those already booked.
-    """
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
     driver.report_tokens("a1", 8, seats=2)
@@ -176,7 +172,6 @@ def test_prediction_without_a_history_is_zero_as_in_plain_vtc() -> None:
 
 
 def test_prediction_of_several_sequences_scales_that_of_one() -> None:
-    """A lease of three choices that made 30 tokens counts as 10 for one, and 20 for two."""
     driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a", prompt=30, output=90, choices=3)
     driver.finish("a1", 30)

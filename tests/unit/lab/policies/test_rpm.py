@@ -7,7 +7,6 @@ LIMIT_2 = {"requests_per_minute": 2}
 
 
 def test_excess_over_the_rate_limit_waits_for_the_next_window() -> None:
-    """The limit holds although seats are free, and the driver wakes at the next window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.now = 59.0
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
@@ -24,7 +23,6 @@ def test_excess_over_the_rate_limit_waits_for_the_next_window() -> None:
 
 
 def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
-    """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.pull(seats=9)
@@ -75,7 +73,6 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
 
 
 def test_inference_requeued_after_its_window_is_not_counted_again() -> None:
-    """The inference was counted in the window of its first grant."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=2)

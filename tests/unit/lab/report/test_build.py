@@ -71,7 +71,7 @@ def test_failing_experiment_does_not_affect_others(
 
 
 def test_equal_tasks_run_once() -> None:
-    """Experiments share runs: repeating them would take a third of a full report's time."""
+    """Repeating shared runs would take a third of a full report's time."""
     told: list[RunProgress] = []
     task = small.ComputedTask(1, 2)
     found = run_tasks([task, small.ComputedTask(1, 2), small.ComputedTask(3, 4)], 1, told.append)

@@ -85,7 +85,7 @@ def test_guard_with_true_end_times_gets_those_of_vtc(
     assert [(guard.settings(), ends)] == asked
 
 
-def test_run_of_the_told_guard_has_a_separate_name() -> None:
+def test_run_of_the_guard_with_true_end_times_has_a_separate_name() -> None:
     """Result lines must distinguish the guard with given end times from the predicting one."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
@@ -95,8 +95,7 @@ def test_run_of_the_told_guard_has_a_separate_name() -> None:
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
-def test_told_guard_runs_beside_each_guard_of_known_costs(is_quick: bool) -> None:
-    """Both have equal settings; with learned costs no arm has the true end times."""
+def test_guard_with_true_end_times_runs_beside_each_guard_of_known_costs(is_quick: bool) -> None:
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
 

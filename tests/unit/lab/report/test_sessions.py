@@ -44,7 +44,6 @@ def test_every_arm_has_a_row_with_its_best_setting(
 
 
 def test_best_setting_has_the_least_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several settings the one with the least mean is shown, and all are written to the file."""
     scale = _write_sessions(tmp_path)
     monkeypatch.setattr(sessions, "SESSIONS_FILE", SESSIONS_FILE.with_suffix(""))
     means = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])

@@ -98,8 +98,6 @@ def test_last_stated_number_is_the_answer(attempt: str, number: str | None) -> N
 
 
 async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
-    """The number of claims decides the fan-out, and each prompt contains its own claim."""
-
     def verify_claim(prompt: str) -> str:
         claim = prompt.partition("\nEvidence: ")[0]
         return "Verdict: true" if "Mars" in claim else "Verdict: FALSE"

@@ -270,7 +270,6 @@ def test_opening_without_a_game_is_refused(game_dir: Path) -> None:
 
 
 def test_alfworld_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ALFWorld's own variable names the directory; without it there are no games."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     installed_games.cache_clear()
 
@@ -278,7 +277,6 @@ def test_alfworld_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_directory_without_games_is_refused(tmp_path: Path) -> None:
-    """A file in place of the directory is refused too, before any game is played."""
     with pytest.raises(ConfigError, match="ALFWORLD_DATA must name a directory of ALFWorld's"):
         AlfworldGames(tmp_path)
     (tmp_path / "game.tw-pddl").write_text("{}", encoding="utf-8")

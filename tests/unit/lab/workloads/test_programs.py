@@ -66,7 +66,6 @@ async def test_coding_agent_survives_programs_that_do_not_run() -> None:
 
 
 async def test_ev_evaluates_each_calculation() -> None:
-    """One of three calculations is wrong; one that cannot be evaluated does not hold."""
     app = ScriptedModel(
         {
             factool_math.EXTRACT: "- 2 * 3 = 6\n- 7 / 2 = 3.5\n- 5 + 5 = 11\n- about = right",
@@ -95,7 +94,6 @@ START = '''def half(x):
 
 
 async def test_cg_repeats_with_the_error_until_the_code_is_right() -> None:
-    """The examples in the user's documentation are the test, even if the answer drops them."""
     app = ScriptedModel(
         {
             code_feedback.GENERATE: answers_in_turn(
@@ -132,7 +130,6 @@ PASSAGES = [
 
 @pytest.mark.slow
 async def test_fv_searches_looks_up_and_decides() -> None:
-    """Each action's observation is in the next prompt, and the verdict ends the loop."""
     turns = answers_in_turn(
         "Thought: who are they?\nAction: Search[Paramore band Tennessee]",
         "Thought: who sings?\nAction: lookup[singer]",
@@ -152,7 +149,7 @@ async def test_fv_searches_looks_up_and_decides() -> None:
 
 
 async def test_fv_reports_a_failed_search_or_turn_to_the_model() -> None:
-    """The model can try again then; after seven turns the verdict is "not enough info"."""
+    """The model can try again after a failed search."""
     turns = answers_in_turn("Action: Search[xylophone]", "Action: Lookup[bird]", *["I wonder."] * 5)
     app = ScriptedModel({react_fever.INSTRUCTION: turns})
 

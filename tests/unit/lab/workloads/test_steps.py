@@ -66,7 +66,6 @@ def test_planned_transcript_has_the_planned_lengths_and_repeats_its_beginning() 
 
 
 def test_planned_transcript_is_cut_to_the_planned_length() -> None:
-    """A random model's words are longer than a plan's, and must still fit the context."""
     transcript = Transcript("Do it.", "The task.")
     first = transcript.prompt(10, fill=True)
     transcript.add("word " * 50)

@@ -92,7 +92,7 @@ def test_hold_keeps_a_waiting_sequence_out_until_released(tmp_path: Path) -> Non
     assert released_at <= engine.now <= released_at + 0.02
 
 
-def test_holds_are_released_before_any_preemption_from_the_last_in_rank(
+def test_held_prompts_are_released_before_any_preemption(
     tmp_path: Path,
 ) -> None:
     first, second, long = _sessions(tmp_path, 1_600, 1_600, 2_000)

@@ -183,7 +183,6 @@ def test_lost_and_misplaced_contexts_cost_little(
 def test_turns_wait_for_their_contexts_if_memory_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More prompt tokens are cached, and the mean time is better, if prompts take long."""
     slow = replace(ENGINE, per_prompt_token_s=1e-3)
     sessions = read_written(
         tmp_path, *(_agent_session(f"s{k}", turns=4 + k % 9) for k in range(40))

@@ -173,7 +173,6 @@ def test_recorded_runs_that_no_agent_can_play_are_named(
 
 
 def test_subtasks_are_planned_with_their_tools(tmp_path: Path) -> None:
-    """A subtask takes the next inference of its kind; its tool time is scaled like other gaps."""
     _write_runs(tmp_path, {"item_id": None, "stages": plan_of("llm_task")}, name="PE")
 
     lengths = LengthPlan(data_dir=tmp_path, gap_scale=0.5).draw("PE", "x", 0)
@@ -192,7 +191,6 @@ def test_vote_has_the_requested_number_of_samples_of_one_prompt() -> None:
 
 
 def test_bound_limits_parallel_calls_only(tmp_path: Path) -> None:
-    """The first calls of each stage remain, with their lengths, as do stages and turns."""
     _write_runs(tmp_path, RUN)
     whole, cut = (
         LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("KBQAV", "KBQAV-7", 0)

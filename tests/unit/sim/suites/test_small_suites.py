@@ -17,7 +17,7 @@ def suite_of(suite: str, **options: Any) -> list[WorkloadApplication]:
     return build_suite(suite, SuiteOptions(**options))
 
 
-def test_mice_arrive_each_second_after_the_elephant() -> None:
+def test_small_applications_arrive_each_second_after_the_large_one() -> None:
     """Justitia v1, Sec. V-C: a large MRS, then a small KBQAV, CC or ALFWI once per second."""
     applications = suite_of("elephant-mice", count=91)
 
@@ -84,7 +84,7 @@ def test_tools_take_longer_than_turns() -> None:
 
 
 def test_real_trace_is_played_unchanged(tmp_path: Path) -> None:
-    """Each request is an application of its client; a window stretches the instants."""
+    """Each request is an application of its client."""
     rows = "arrival_s,input_tokens,output_tokens,client\n0.5,13,199,13\n2.0,36,137,2\n"
     write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", rows)
 

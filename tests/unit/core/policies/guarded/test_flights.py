@@ -29,7 +29,6 @@ def test_cohort_holds_memory_while_gathering_and_runs_for_its_mean_length() -> N
 
 
 def test_empty_cohort_never_runs() -> None:
-    """A cohort is empty if no inference started while it gathered, or all have ended."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 0)

@@ -57,10 +57,6 @@ def test_single_inference_is_expected_to_end_after_its_duration() -> None:
 
 
 def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
-    """A stage of 100 tokens starts its last call when 75 of them are served.
-
-    That call has all the memory, 31.25 tokens, for the 8 iterations of a mean call.
-    """
     foretold = _simulated_vtc_at_pace(kv_tokens=31.25)
     foretold.arrived(_create_application("1", FOUR), 0.0)
 
@@ -206,7 +202,6 @@ def test_deadlines_are_unknown_before_any_service() -> None:
 
 
 def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
-    """Stages that will never be submitted must not slow the others."""
     foretold, application = _simulated_vtc_at_pace(), _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
     foretold.arrived(_create_application("2", FOUR), 0.0)
@@ -219,7 +214,6 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
 
 
 def test_shadow_of_an_ended_application_continues_until_served() -> None:
-    """VTC would still serve the two calls of the ended application."""
     foretold, application = _simulated_vtc_at_pace(), _create_application("1", FOUR, FOUR)
     calls = [_create_inference("x"), _create_inference("y")]
     for call in calls:
@@ -393,7 +387,6 @@ def test_pace_counts_only_time_with_running_inferences() -> None:
 
 
 def test_pace_follows_the_last_minutes() -> None:
-    """After two half-lives at a new pace the old one counts a quarter."""
     pace = Pace()
     pace.begin("x", 0.0)
     for minute, rate in enumerate((100, 300, 300), start=1):

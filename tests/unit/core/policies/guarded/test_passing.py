@@ -28,7 +28,6 @@ def driver_with_three_waiting() -> CoreDriver:
 
 
 def _waiting_in_order(driver: CoreDriver) -> list[str]:
-    """Return the waiting applications in order; assert that the queue agrees on the first."""
     queue = driver.core.ledger.queue
     first, names = queue.first(), [one.application_id for one in queue.in_order()]
     assert first is not None
@@ -39,7 +38,6 @@ def _waiting_in_order(driver: CoreDriver) -> list[str]:
 def test_skipping_applications_that_fit_nowhere_changes_no_slack(
     driver_with_three_waiting: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each report examines up to sixteen applications, all of which must keep waiting."""
     put: list[str] = []
     monkeypatch.setattr(Slack, "put", lambda slack, name, *_, **__: put.append(name))
     driver_with_three_waiting.pull(

@@ -101,7 +101,6 @@ def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
 
 
 def test_true_length_ends_a_first_inference_earlier() -> None:
-    """A call with a known length of 4 iterations that has run 2 of them has 1 s left."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25 + 100)
     clock.add("2", 1, 2, [ONE])
     clock.advance(62.5 + 250, 1.0)
@@ -147,7 +146,6 @@ def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
 
 
 def test_stage_lasts_as_long_as_its_longest_inference() -> None:
-    """Ample service reaches the next stage early, but the caller still waits."""
     clock = _shadow_clock(ONE, ONE)
     clock.advance(5000, 1.0)
 
@@ -223,7 +221,6 @@ def test_forgotten_application_has_no_debt() -> None:
 
 @pytest.mark.parametrize("stages", [[ONE], [FOUR], [ONE, FOUR]])
 def test_released_shadow_is_forgotten_when_it_has_been_served(stages: list[ExpectedStage]) -> None:
-    """A closed application still takes its part of the service until it has been served."""
     clock = _shadow_clock(*stages)
     clock.release("1")
 

@@ -87,7 +87,6 @@ def put_entry(slack: Slack, name: str, one: SlackEntry) -> None:
 @examples(300)
 @given(st.data())
 def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject) -> None:
-    """The first must be found after any changes and in any state of the blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
@@ -151,7 +150,7 @@ def test_first_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
-    """Return a list that records every search for the first application."""
+    """Return a list that records every search of the queue for its first application."""
     monkeypatch.setattr(slack_module, "_MOST", 1)
     monkeypatch.setattr(slack_module, "_MOST_BLOCKS", 1)
     made: list[Search] = []
@@ -176,7 +175,6 @@ def test_change_without_effect_keeps_the_cached_first_application(searches: list
 
 
 def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
-    """Return the slack of a queue after an application of cost 2 overtook one with slack 15."""
     slack = Slack()
     put_entry(slack, "early", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
@@ -255,8 +253,6 @@ def test_application_behind_skipped_ones_needs_no_search(searches: list[Search])
 
 @dataclass
 class ServedRecord:
-    """Application, and the service at which virtual time reached its tag, if reported."""
-
     one: SlackEntry
     due_at: Fraction | None = None
 
@@ -333,7 +329,9 @@ def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
 
 
 @pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
-def test_mouse_overtakes_within_the_slack_of_earlier_applications(left: int, first: str) -> None:
+def test_small_application_overtakes_within_the_slack_of_earlier_ones(
+    left: int, first: str
+) -> None:
     slack = Slack()
     put_entry(slack, "a", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
@@ -361,7 +359,6 @@ def test_no_application_overtakes_an_overdue_one() -> None:
 
 
 def test_no_application_overtakes_one_that_was_overdue_before_the_first_search() -> None:
-    """After a change of policy, nothing shows how late the application is."""
     slack = Slack(virtual_time=10, served=1000)
     put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
