@@ -73,7 +73,7 @@ def processes(proc: Path = Path("/proc")) -> list[ProcessEntry]:
             title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        fields = stat[stat.rindex(")") + 2 :].split()  # proc(5): fields from the third on
+        fields = stat[stat.rindex(")") + 2 :].split()  # fields of `man 5 proc`, from the third on
         ticks = int(fields[11]) + int(fields[12])
         found.append(ProcessEntry(int(entry.name), int(fields[1]), title, ticks / _TICKS_PER_S))
     return found

@@ -71,7 +71,7 @@ def add_errors(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[R
     known_gaps = [gap_s for run in learned for _, gap_s in stages_of(run)[:-1]]
     mean_gap_s = fmean(known_gaps) if known_gaps else 0.0
     goes_on = [len(stages_of(run)) - 1 for run in learned]
-    usually = sum(goes_on) >= len(learned)  # the baseline predicts what most stages do
+    usually = sum(goes_on) >= len(learned)  # the baseline is the most common answer
     for run in held_out:
         stages = stages_of(run)
         for at, (calls, gap_s) in enumerate(stages):

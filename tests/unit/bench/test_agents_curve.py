@@ -75,7 +75,7 @@ def test_equal_multiples_of_the_memory_are_one_point_of_the_curve() -> None:
     assert "" == curve_table(curve(pairs))
 
 
-def test_run_without_turns_is_a_point_at_zero() -> None:
+def test_run_without_turns_has_zero_throughput_on_the_curve() -> None:
     empty = Play({}, (), ("it failed",))
 
     assert [0.0] == [one.of_best for one in curve(pairs_of("synthetic of 8", 8, {"ours": empty}))]

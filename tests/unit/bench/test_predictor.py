@@ -32,7 +32,7 @@ def test_verdicts_name_missed_targets() -> None:
     assert ", ".join([*SEVEN, "CG"]) == bad[1].figure
 
 
-def test_share_of_held_bounds_counts_every_test_once() -> None:
+def test_share_of_costs_within_bounds_counts_every_test_once() -> None:
     """A class of 5 tests counts less than a class of 95."""
     few = replace(create_trial("EV", "mlp", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
@@ -41,7 +41,7 @@ def test_share_of_held_bounds_counts_every_test_once() -> None:
 
 
 @pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
-def test_share_of_held_bounds_may_deviate_by_five_points(covered: float, met: bool) -> None:
+def test_share_of_costs_within_bounds_may_deviate_by_five_points(covered: float, met: bool) -> None:
     """A share above the range is as wrong as a share below it."""
     rows = [replace(t, covered=covered) for t in create_trials(0.2, 0.4)]
 

@@ -154,7 +154,7 @@ def test_ratios_compare_runs_of_the_same_seed() -> None:
     ]
 
 
-def test_every_arm_is_reported() -> None:
+def test_every_arm_of_the_benchmark_is_reported() -> None:
     arms = (PLAIN.name, BY_CONVERSATION.name, HEADER.name)
     plays = LivePlays(
         {arm: [times_of([("CC", 1.0)])] for arm in arms},

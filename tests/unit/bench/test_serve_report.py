@@ -56,7 +56,7 @@ def test_cpu_time_of_a_call_excludes_the_client() -> None:
         ("vllm", 0.0, 0.89, [True, True, False]),
     ],
 )
-def test_verdicts_follow_the_targets(
+def test_benchmark_verdicts_follow_the_targets(
     setting: str, added_s: float, ratio: float, met: list[bool]
 ) -> None:
     judged = verdicts(setting, measured_pairs([0.01 + added_s], [0.01], ratio))
@@ -66,7 +66,7 @@ def test_verdicts_follow_the_targets(
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_target_is_measured(name: str) -> None:
+def test_every_benchmark_target_is_measured(name: str) -> None:
     """A target whose load or arm was renamed would silently never be checked."""
     loads = SETTINGS[name].choose_loads(None, quick=True, release=Arm("release"))
     arms_by_load = {load.name: {arm.name for arm in load.all_arms} for load in loads}
@@ -108,7 +108,7 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_loads_keep_calls_after_trimming_both_ends(quick: bool) -> None:
+def test_loads_keep_calls_after_start_and_end_are_trimmed(quick: bool) -> None:
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

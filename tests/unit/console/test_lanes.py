@@ -138,7 +138,9 @@ def test_bars_of_running_calls_start_with_their_grants(
     assert frame.recorded_from == began_at + 5.0
 
 
-def test_idle_contexts_of_live_applications_are_held(recorded_core: RecordedCore) -> None:
+def test_console_shows_idle_contexts_of_live_applications_as_held(
+    recorded_core: RecordedCore,
+) -> None:
     recorded_core.pull(kv=M, caches=True)
     lease = start_inference(recorded_core, "a")
     recorded_core.pull(progress={lease: 1}, kv=M, caches=True)
@@ -174,7 +176,7 @@ def test_changes_since_a_frame_add_up_to_all_bars(recorded_core: RecordedCore) -
     assert sorted(known.values()) == sorted_bars(recorded_core)
 
 
-def test_viewer_too_far_behind_gets_all_bars(recorded_core: RecordedCore) -> None:
+def test_console_viewer_too_far_behind_gets_all_bars(recorded_core: RecordedCore) -> None:
     recorded_core.look()
     since = recorded_core.frame().number
     for _ in range(LOOKS_KEPT):

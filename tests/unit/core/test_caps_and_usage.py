@@ -108,7 +108,7 @@ def test_new_scheduler_counts_only_usage_missing_in_the_saved_totals() -> None:
     lease, inference = driver.lease_of("q0"), driver.inference("q0")
     driver.pull(progress={lease: 4})
     saved, record = driver.core.state.usage.take_changed(), driver.record()
-    driver.pull(progress={lease: 6})  # only the scheduler that dies has this report
+    driver.pull(progress={lease: 6})
     successor = SchedulerCore(timeouts=PATIENT)
     successor.state.usage.restore(saved)
     driver.hand_over(successor, ("r0",), record)

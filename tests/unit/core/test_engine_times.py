@@ -38,21 +38,21 @@ def test_iteration_time_includes_the_prompts_computed_in_it() -> None:
     assert times.iteration_s == pytest.approx(0.02 + 0.001 * 160 / 2 / 16, rel=0.01)
 
 
-def test_noise_of_a_fifth_leaves_the_time_within_a_tenth() -> None:
+def test_noise_of_a_fifth_leaves_the_fitted_time_within_a_tenth() -> None:
     times = EngineTimes()
     report_stretches(times, random.Random(2), noise=0.2)
 
     assert times.token_s == pytest.approx(B_S, rel=0.1)
 
 
-def test_time_is_unknown_until_some_busy_stretches_have_ended() -> None:
+def test_prompt_token_time_is_unknown_until_some_busy_stretches_have_ended() -> None:
     times = EngineTimes()
     report_stretches(times, random.Random(3), reports=20)
 
     assert times.token_s is None
 
 
-def test_time_is_unknown_if_prompts_and_iterations_are_proportional() -> None:
+def test_prompt_token_time_is_unknown_if_prompts_and_iterations_are_proportional() -> None:
     times, now = EngineTimes(), 0.0
     for _ in range(200):
         now += 1.0
@@ -75,7 +75,7 @@ def test_idle_time_does_not_count() -> None:
     assert times.token_s == pytest.approx(B_S, rel=1e-6)
 
 
-def test_times_of_replicas_are_separate() -> None:
+def test_engine_times_of_replicas_are_separate() -> None:
     times, rng, now = EngineTimes(), random.Random(5), 0.0
     for _ in range(200):
         for name in ("r0", "r1"):

@@ -31,7 +31,7 @@ def test_report_replaces_the_last_report_of_a_lease(footprints: Footprints) -> N
     assert ["1", "2", "3"] == list(footprints)
 
 
-def test_removed_lease_is_not_counted(footprints: Footprints) -> None:
+def test_removed_lease_is_not_counted_in_memory_sums(footprints: Footprints) -> None:
     del footprints["2"]
     footprints.pop("1")
 
@@ -39,7 +39,7 @@ def test_removed_lease_is_not_counted(footprints: Footprints) -> None:
     assert (["3"], 1) == (list(footprints), len(footprints))
 
 
-def test_forecast_follows_every_change(footprints: Footprints) -> None:
+def test_memory_forecast_follows_every_change(footprints: Footprints) -> None:
     """The forecast is cached between changes, and a stale one would admit too much."""
     block = 1
     small = Footprint(0, 1, 0, "c")
@@ -81,14 +81,16 @@ def test_refusal_by_an_older_forecast_needs_no_new_forecast(
     assert footprints.exceed(60, new, 1)
 
 
-def test_forecast_counts_wasted_blocks(footprints: Footprints) -> None:
+def test_memory_forecast_counts_wasted_blocks(footprints: Footprints) -> None:
     small = Footprint(0, 1, 0, "c")
 
     assert 60 == footprints.forecast(1).peak_with(small)
     assert 60 + 5 * 3 == footprints.forecast(4).peak_with(small)
 
 
-def test_forecast_with_another_lease_does_not_change_the_replica(footprints: Footprints) -> None:
+def test_memory_forecast_with_another_lease_does_not_change_the_replica(
+    footprints: Footprints,
+) -> None:
     before = footprints.forecast(1).held
     other = footprints.forecast_with(Footprint(3, 1, 5, "c"), 1)
 

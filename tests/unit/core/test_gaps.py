@@ -17,7 +17,7 @@ def gaps_of_lengths(*lengths: float, has_returned: bool = True) -> Gaps:
 
 
 @pytest.mark.parametrize("number", [0, 7])
-def test_few_gaps_give_the_break_even_wait(number: int) -> None:
+def test_context_is_kept_for_the_break_even_time_after_few_gaps(number: int) -> None:
     assert 3.0 == gaps_of_lengths(*[0.5] * number).kept_s(AGENT, 3.0)
 
 
@@ -39,7 +39,7 @@ def test_context_is_not_kept_for_applications_that_never_return() -> None:
     assert 0.0 == gaps.kept_s(AGENT, 20.0)
 
 
-def test_best_keep_time_has_the_least_mean_cost() -> None:
+def test_best_time_to_keep_a_context_has_the_least_mean_cost() -> None:
     rng = random.Random(3)
     for _ in range(50):
         drawn = [(rng.choice([1, 30]) * rng.random(), rng.random() < 0.8) for _ in range(40)]

@@ -77,7 +77,7 @@ def test_first_application_waits_for_the_replica_with_its_context_and_starts_the
     assert ["r0"] == replicas_of_requests(driver, "a2")
 
 
-def test_other_applications_start_on_other_replicas_meanwhile() -> None:
+def test_others_start_elsewhere_while_an_application_waits_for_its_context() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
@@ -86,7 +86,7 @@ def test_other_applications_start_on_other_replicas_meanwhile() -> None:
     assert [None, "r1"] == replicas_of_requests(driver, "a2", "c1")
 
 
-def test_other_applications_leave_the_memory_that_the_waiting_one_needs() -> None:
+def test_others_leave_memory_for_the_application_that_waits_for_its_context() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
@@ -97,7 +97,7 @@ def test_other_applications_leave_the_memory_that_the_waiting_one_needs() -> Non
     assert [] == granted(driver.submit("d1", "d", prompt=10, output=10)), "c waits for memory"
 
 
-def test_other_applications_leave_the_seat_that_the_waiting_one_needs() -> None:
+def test_others_leave_a_seat_for_the_application_that_waits_for_its_context() -> None:
     driver = core_with_full_holder()
     driver.pull("r1", kv=KV, seats=1, caches=True)
     driver.submit("a2", "a", prompt=1_100, output=10)
@@ -117,7 +117,7 @@ def test_waiting_application_is_not_overtaken_on_its_replica() -> None:
     assert [None, None, None] == replicas_of_requests(driver, "a2", "c1", "d1")
 
 
-def test_wait_is_no_longer_than_the_time_that_it_could_save() -> None:
+def test_wait_for_a_context_is_no_longer_than_the_time_that_it_could_save() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     wait = driver.core.state.inferences["a2"].holder_wait
@@ -130,7 +130,7 @@ def test_wait_is_no_longer_than_the_time_that_it_could_save() -> None:
     assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_wait_ends_when_the_replica_is_full_for_longer_than_expected() -> None:
+def test_wait_for_a_context_ends_when_its_replica_is_full_for_longer_than_expected() -> None:
     """A lease that outlives its prediction is expected to take twice as long."""
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
@@ -157,7 +157,7 @@ def test_inference_waits_for_its_context_once() -> None:
 
 def test_no_inference_waits_longer_for_its_context_than_computing_its_prompt_takes() -> None:
     driver = core_with_full_holder()
-    set_context_tokens(driver, 100)  # the context would save a tenth of a second of computing
+    set_context_tokens(driver, 100)  # computing the context again would take a tenth of a second
 
     assert ["a2"] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
     assert ["r1"] == replicas_of_requests(driver, "a2")
@@ -215,7 +215,7 @@ def test_inferences_wait_for_contexts_under_policies_without_tags() -> None:
     assert [None] == replicas_of_requests(driver, "a2")
 
 
-def test_outlook_names_the_replica_and_for_how_long_it_is_full() -> None:
+def test_outlook_names_the_replica_with_the_context_and_for_how_long_it_is_full() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     outlook = read_outlook(driver, "a")

@@ -46,7 +46,7 @@ def test_eviction_of_a_live_context_implies_no_other_eviction() -> None:
     assert ["D"] == list(idle_tokens(known))
 
 
-def test_replica_that_holds_contexts_has_such_a_table() -> None:
+def test_replica_that_holds_contexts_has_a_table_of_them() -> None:
     core = SchedulerCore()
     for name, holds in (("holds", True), ("does not", False)):
         capacity = ReplicaCapacity(100, caches_prefixes=True, holds_contexts=holds)

@@ -78,7 +78,7 @@ def test_refused_policy_change_has_no_effect(
     assert granted(queued_core.pull()) == ["b1", "b2", "a1", "a2"]
 
 
-def test_expiry_before_a_refused_policy_change_is_reported(queued_core: CoreDriver) -> None:
+def test_lease_expiry_before_a_refused_policy_change_is_reported(queued_core: CoreDriver) -> None:
     """The replica must still abort the lease that expired."""
     queued_core.pull(seats=1)
     queued_core.handle(ev.PullAnswered("r0"))

@@ -262,7 +262,7 @@ def test_idle_application_leaves_gps_until_its_next_inference(core: CoreDriver) 
     assert (core.account().withdrawn, core.core.tag("a")) == (False, 36 + 119)
 
 
-def test_weight_change_moves_the_tag_and_the_place(core: CoreDriver) -> None:
+def test_weight_change_moves_an_application_and_its_tag(core: CoreDriver) -> None:
     core.open("a", 100)
     core.open("b", 1000)
     core.submit("x", "a")

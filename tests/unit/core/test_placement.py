@@ -109,7 +109,7 @@ def test_next_turn_stays_with_its_context_between_two_pulls(
     driver.handle(ev.PullAnswered("r0", pulls_again=pulls_again))
 
     assert {"a2": expected} == _granted_replicas(driver.submit("a2", "a"))
-    assert {"b": "r1"} == _submit_application(driver, "b", 10)  # other applications start on r1
+    assert {"b": "r1"} == _submit_application(driver, "b", 10)
 
 
 def test_replica_without_a_recent_pull_gets_no_turn() -> None:

@@ -40,7 +40,7 @@ def test_empty_queue_has_no_first() -> None:
     assert queue.next_eligible() is None
 
 
-def test_first_is_the_application_with_the_least_key() -> None:
+def test_first_of_the_queue_is_the_application_with_the_least_key() -> None:
     queue = _create_queue(
         None,
         create_application("b", 2, 5),
@@ -64,7 +64,7 @@ def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
     assert [] == list(_create_queue().heads())
 
 
-def test_application_without_waiting_inferences_is_not_returned() -> None:
+def test_queue_skips_an_application_without_waiting_inferences() -> None:
     policy = StubPolicy()
     gone, other = create_application("a", 1), create_application("b", 2)
     queue = _create_queue(policy, gone, other)

@@ -12,14 +12,14 @@ _NUMBER: Fields = {"n": RecordReader.number}
 
 
 @pytest.mark.parametrize("record", [{}, {"a": 1, "b": 2}, {"c": 1}], ids=["none", "both", "other"])
-def test_missing_and_unknown_fields_are_named(record: dict[str, Any]) -> None:
+def test_missing_and_unknown_record_fields_are_named(record: dict[str, Any]) -> None:
     """An unread field would be lost with the next write."""
     wrong = ", ".join(sorted({"a"} ^ record.keys()))
     with pytest.raises(ValueError, match=f"^clock: fields missing or unknown: {wrong}$"):
         RecordReader(record, ("a",), where="clock")
 
 
-def test_optional_field_may_be_missing() -> None:
+def test_optional_record_field_may_be_missing() -> None:
     """Records of an earlier release lack later fields."""
     reader = RecordReader({"a": 1}, ("a",), ("b",))
 
@@ -49,7 +49,7 @@ def test_record_that_is_no_object_is_refused(record: object) -> None:
         ([1, -1], lambda r: r.integers("f"), "a list of integers >= 0"),
     ],
 )
-def test_value_of_a_wrong_type_is_refused(
+def test_record_value_of_a_wrong_type_is_refused(
     value: object, read: Callable[[RecordReader], object], allowed: str
 ) -> None:
     """The error has the field, the value and the allowed values."""
@@ -57,7 +57,7 @@ def test_value_of_a_wrong_type_is_refused(
         read(RecordReader({"f": value}, ("f",)))
 
 
-def test_values_are_read_unchanged() -> None:
+def test_record_values_are_read_unchanged() -> None:
     record = {"i": 3, "n": 0.5, "t": "x", "b": False, "o": {"k": 1}, "l": [1, 2], "z": None}
     reader = RecordReader(record, record)
 
@@ -67,7 +67,7 @@ def test_values_are_read_unchanged() -> None:
     assert (None, None) == (reader.integer_or_none("z"), reader.number_or_none("z"))
 
 
-def test_unread_fields_are_allowed() -> None:
+def test_unread_record_fields_are_allowed() -> None:
     """A record of a newer scheduler has more fields."""
     record: dict[str, Any] = {"t": {"a": {"n": 1, "more": 2}, "b": {"n": "x"}}, "other": 1}
     reads = {"t": lambda r, name: r.table(name, lambda t, key: t.record(key, _NUMBER))}

@@ -226,7 +226,7 @@ def test_adopted_lease_has_a_footprint_and_is_not_aborted(new_scheduler: CoreDri
 def test_queue_order_is_kept_across_the_restart(
     old_scheduler: CoreDriver, new_scheduler: CoreDriver
 ) -> None:
-    new_scheduler.open("a", 1)  # the ingress opens application a again, whose tag is stored
+    new_scheduler.open("a", 1)  # the ingress opens application a again
     new_scheduler.open("later", 2000)
     new_scheduler.submit("l", "later")
     new_scheduler.submit("y", resubmitted=True, age_s=0.9)

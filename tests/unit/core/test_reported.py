@@ -143,7 +143,7 @@ def test_queue_place_is_the_same_for_waiting_and_running_inferences(
 
 
 @pytest.mark.parametrize(("admission", "expected"), [("peak", 1), ("prompt", 2)])
-def test_number_of_iterations_until_an_inference_fits(admission: str, expected: int) -> None:
+def test_iterations_until_an_inference_fits_are_counted(admission: str, expected: int) -> None:
     core = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     core.pull("r0", kv=8 if admission == "peak" else 6)
     core.open()

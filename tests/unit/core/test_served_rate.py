@@ -7,7 +7,7 @@ from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, Served
 from tests.core_driver import CoreDriver
 
 
-def test_rate_is_service_over_busy_time() -> None:
+def test_service_rate_is_service_over_busy_time() -> None:
     """Expected waits are computed from this rate."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5, 100)
@@ -61,7 +61,7 @@ def test_cut_and_repeated_leases_give_no_iteration_time() -> None:
     assert (counters.iterations, counters.iterating_s) == (0, 0)
 
 
-def test_idle_time_does_not_change_the_rate() -> None:
+def test_idle_time_does_not_change_the_service_rate() -> None:
     """After an idle night the expected rate is that of the evening."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5, 100)
@@ -72,7 +72,7 @@ def test_idle_time_does_not_change_the_rate() -> None:
     assert 2.0 == rate.busy_s
 
 
-def test_rate_follows_half_of_a_change_in_a_half_life() -> None:
+def test_service_rate_follows_half_of_a_change_in_a_half_life() -> None:
     """An added replica must show in the rate within minutes."""
     rate, served, busy_s = ServedRate(), 0.0, 0.0
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
@@ -83,7 +83,7 @@ def test_rate_follows_half_of_a_change_in_a_half_life() -> None:
     assert rate.kv_per_s(0) == pytest.approx(150, rel=0.02)
 
 
-def test_initial_rate_is_estimated_from_the_memory() -> None:
+def test_initial_service_rate_is_estimated_from_the_memory() -> None:
     """An empty service must return an expected wait without dividing by 0."""
     rate = ServedRate()
 

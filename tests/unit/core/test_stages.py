@@ -233,7 +233,9 @@ def _submit_in_stage(core: CoreDriver, *expected: ExpectedStage, stage: int | No
 
 
 @pytest.mark.parametrize("sizes", [[(300, 40)] * 3, [(40, 300)] * 3, [(90, 90)], [(0, 1)]])
-def test_mean_length_is_that_of_equal_inferences(sizes: list[tuple[int, int]]) -> None:
+def test_mean_inference_length_of_a_stage_is_that_of_equal_inferences(
+    sizes: list[tuple[int, int]],
+) -> None:
     """Long prompts with short outputs, and the reverse, keep their true lengths."""
     assert sizes[0][1] == _expected_stage(sizes).mean_output_tokens
 
@@ -259,12 +261,12 @@ def test_mean_length_is_at_least_one_and_at_most_the_longest(
     assert length == stage.mean_output_tokens
 
 
-def test_new_expectations_replace_those_from_their_stage_on() -> None:
+def test_new_stage_expectations_replace_those_of_their_and_later_stages() -> None:
     assert (MAP, REDUCE) == replace_expected((MAP, MAP, MAP), 1, (REDUCE,))
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == replace_expected((), 2, (MAP,))
 
 
-def test_submission_replaces_the_expected_stages_from_its_own_stage_on(core: CoreDriver) -> None:
+def test_submission_replaces_the_expectations_of_its_and_later_stages(core: CoreDriver) -> None:
     """An application's later predictions are better than those at its arrival."""
     _open_application(core, MAP, MAP, MAP)
     _submit_in_stage(core, REDUCE, stage=1)

@@ -77,7 +77,7 @@ def test_forecast_start_is_when_started_applications_have_received_enough() -> N
     assert 1e6 + of_idle == outlook.ahead_kv_token_time
 
 
-def test_application_behind_the_first_has_the_reason_of_its_turn() -> None:
+def test_application_behind_the_first_waits_for_its_turn() -> None:
     outlook = read_outlook(core_with_idle_context(), "second")
 
     assert ("turn", 1, None) == (outlook.reason, outlook.position, outlook.missing_kv_tokens)

@@ -109,7 +109,7 @@ def test_inference_of_a_refused_application_may_be_retried(limited_driver: CoreD
     assert [Refuse("q", "i0", Refusal.UNKNOWN_APPLICATION)] == unknown
 
 
-def test_freed_places_are_used_again(limited_driver: CoreDriver) -> None:
+def test_freed_places_of_a_limit_are_used_again(limited_driver: CoreDriver) -> None:
     open_applications(limited_driver, "t")
     limited_driver.open("late", tenant="t")
     limited_driver.handle(ev.ApplicationClosed("t-0"))
@@ -137,7 +137,7 @@ def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(
         assert [] == limited_driver.submit(f"q{i}", "a")
     refused = limited_driver.submit("q8", "a")
 
-    wait_s = 1.04 * (1 + 0.3)  # one departure, at the assumed rate of one per second
+    wait_s = 1.04 * (1 + 0.3)  # one caller leaves, at the assumed rate of one per second
     assert [Refuse("q8", "i0", Refusal.QUEUE_FULL, retry_after_s=wait_s)] == refused
     assert [f"q{i}" for i in range(8)] == limited_driver.waiting("a")
 
@@ -251,7 +251,7 @@ def test_deadline_moved_to_an_earlier_time_is_due_only_then() -> None:
     assert [] == list(deadlines.due(9.0))
 
 
-def test_one_name_may_have_two_deadlines() -> None:
+def test_one_application_may_have_two_deadlines() -> None:
     """An application may expire as idle, or because its ingress stays away after a restart."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.RETURN, "a")

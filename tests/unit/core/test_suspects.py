@@ -208,7 +208,6 @@ def test_inference_in_engine_deaths_by_two_killers_is_not_blamed_for_a_short_run
     assert {"r2": ["first"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r2")
     assert [("first", _KILLER)] == fleet.refused
-    # the suspects of the second death are still open
     assert 2 == fleet.driver.core.suspects.open_count
 
 
@@ -227,7 +226,7 @@ def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
     assert {"one", "two", "x"} == {names[0] for names in fleet.inferences_by_replica().values()}
     fleet.kill_engine(fleet.replica_of("one"))
     fleet.kill_engine(fleet.replica_of("two"))
-    assert [("one", _KILLER)] == fleet.refused  # equal calls explain both deaths
+    assert [("one", _KILLER)] == fleet.refused
     fleet.advance_time(1.0)
     fleet.kill_engine(fleet.replica_of("two"))
 

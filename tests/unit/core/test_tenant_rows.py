@@ -5,7 +5,7 @@ from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.core.usage import UsageBook
 
 
-def test_half_of_the_places_may_be_used_below_one_node() -> None:
+def test_half_of_the_usage_rows_may_be_used_below_one_tenant() -> None:
     """Further tenant names count for their parent node, and other tenants still have places."""
     told = TenantRows(6, "other")
     names = [told.name_of(f"acme/{k}") for k in range(10)]
@@ -30,7 +30,7 @@ def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
     assert (20_000 - 512, 1) == (counters.served["acme"], counters.served["beta"])
 
 
-def test_places_of_tenant_names_survive_a_restart() -> None:
+def test_usage_rows_of_tenants_survive_a_restart() -> None:
     book = UsageBook()
     for number in range(6_000):
         book.of(f"acme/{number}", 0.0)

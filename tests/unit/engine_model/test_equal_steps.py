@@ -60,7 +60,7 @@ class RandomTurns:
     def _random_turn(self, arrival: int) -> EngineSequence:
         path = self.random.choice(self._paths)
         chain, end = path[-1]
-        if self.random.random() < 0.3:  # The context differs from a random block on.
+        if self.random.random() < 0.3:  # From a random block on, the context differs.
             cut = self.random.randint(1, end)
             path = (*((name, min(at, cut)) for name, at in path), (f"from {arrival}", cut))
             chain, end = f"from {arrival}", cut
@@ -98,7 +98,7 @@ class RandomTurns:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_jumps_and_runs_do_not_change_the_result(seed: int) -> None:
+def test_jumps_over_equal_iterations_do_not_change_the_result(seed: int) -> None:
     """Without jumps over equal iterations, the simulation of real sessions would take hours."""
     plain = RandomTurns(seed, jumps=False, single=True).play()
 

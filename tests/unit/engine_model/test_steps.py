@@ -232,7 +232,7 @@ def test_sequence_removed_within_an_iteration_generates_no_token() -> None:
     assert 97 == engine.steps.pool.free_blocks
 
 
-def test_chains_are_forgotten_with_their_last_block() -> None:
+def test_cached_prefixes_are_forgotten_with_their_last_block() -> None:
     """A service that runs for months must not store a name for every prompt."""
     engine = EngineDriver(8, block_size=4)
     for start in range(0, 4_000, 40):

@@ -201,7 +201,7 @@ def budgets_select_pods(found: list[Manifest]) -> Iterator[str]:
         selected = _selected_pods(found, spec["selector"])
         if not selected:
             yield f"{name}: selects no pod"
-        # no percentages: the controller of Ray's pods has no `scale` resource
+        # Percentages would need a `scale` resource, which the controller of Ray's pods lacks.
         if not isinstance(spec.get("minAvailable"), int) or "maxUnavailable" in spec:
             yield f"{name}: not a number of pods"
         pods = sum(worker_group(found, t.name)["replicas"] for t in selected)

@@ -93,7 +93,7 @@ def test_generated_file_of_the_chart_is_up_to_date(file: Path) -> None:
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_adoption_changes_only_labels(name: str) -> None:
+def test_adopting_a_kustomize_installation_changes_only_labels(name: str) -> None:
     """Adopting a kustomize installation must change no spec.
 
     So no pod restarts, KubeRay deploys nothing, and no immutable field stops the installation.
@@ -178,7 +178,7 @@ def test_second_release_shares_no_name_with_the_first(second_release: list[Manif
 
 
 @needs_helm
-def test_models_outlive_the_release() -> None:
+def test_downloaded_models_outlive_the_helm_release() -> None:
     """`helm uninstall` would delete a volume of downloaded models."""
     (claim,) = manifests_of_kind(render_chart(), "PersistentVolumeClaim")
 

@@ -87,7 +87,7 @@ def test_patch_changes_one_of_two_places_that_share_an_anchor(tmp_path: Path) ->
     assert [1, 2] == found["b"]
 
 
-def test_components_add_to_the_base(tmp_path: Path) -> None:
+def test_kustomize_components_add_to_the_base(tmp_path: Path) -> None:
     """Clusters without Prometheus' operator omit only its resources."""
     found = render(write_with_components(tmp_path))
     added = [

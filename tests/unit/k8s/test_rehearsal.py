@@ -97,7 +97,7 @@ def test_first_hour_creates_every_secret_that_pods_read(
     assert all(first_hour_cluster.find_object("Secret", name) for name in named)
 
 
-def test_first_hour_counts_the_gpus(first_hour_cluster: ClusterStandIn) -> None:
+def test_first_hour_page_counts_the_gpus(first_hour_cluster: ClusterStandIn) -> None:
     assert "gpu-1   8" in first_hour_cluster.run_successfully(
         shell_blocks(FIRST_HOUR, "cluster")[0]
     )
@@ -112,7 +112,9 @@ def test_documented_rollback_restores_the_named_revision(
     assert 5 == history.count("justitia-0.3.0")
 
 
-def test_keys_of_the_page_are_in_the_secret(first_hour_cluster: ClusterStandIn) -> None:
+def test_api_keys_of_the_first_hour_page_are_in_the_secret(
+    first_hour_cluster: ClusterStandIn,
+) -> None:
     for name in ("team-a.key", "team-b.key", "ops.key"):
         key = (first_hour_cluster.folder / name).read_text().strip()
         assert key.startswith("jk-")
@@ -188,7 +190,9 @@ def test_documented_commands_adopt_an_overlay(empty_cluster: ClusterStandIn) -> 
 
 
 @pytest.mark.long
-def test_values_in_place_of_the_file_change_only_the_text(empty_cluster: ClusterStandIn) -> None:
+def test_helm_values_in_place_of_the_serve_file_change_only_its_text(
+    empty_cluster: ClusterStandIn,
+) -> None:
     empty_cluster.run_successfully(APPLY)
     empty_cluster.run_successfully(f"{INSTALL} {OF_KUSTOMIZE} --take-ownership")
     before = empty_cluster.specs_by_name()
@@ -207,7 +211,7 @@ def test_values_in_place_of_the_file_change_only_the_text(empty_cluster: Cluster
 
 
 @pytest.mark.long
-def test_return_to_kustomize_leaves_the_objects(empty_cluster: ClusterStandIn) -> None:
+def test_return_from_helm_to_kustomize_leaves_the_objects(empty_cluster: ClusterStandIn) -> None:
     empty_cluster.run_successfully(f"{SECRETS}{INSTALL}")
     before = empty_cluster.specs_by_name()
     text = CHART_README.read_text(encoding="utf-8")

@@ -38,7 +38,7 @@ def _create_shadow(**ends: Seconds) -> ToldVtc:
     return told
 
 
-def test_deadlines_are_the_given_end_times() -> None:
+def test_deadlines_of_the_guard_are_the_given_end_times() -> None:
     """The guard's own prediction of the deadline is not used."""
     told = _create_shadow(n1=50.0)
     told.pace.kv_per_s = 100.0
@@ -88,7 +88,7 @@ def _end_times(run: RunResult) -> dict[ApplicationId, Seconds]:
     return {name: end for name, end in ends.items() if end is not None}
 
 
-def test_application_with_an_early_end_under_vtc_is_first() -> None:
+def test_guard_serves_an_application_with_an_early_end_under_vtc_first() -> None:
     """VTC would end it early, although it is the largest of ten applications."""
     load = [
         _parallel_calls("large", 0.0, 4, 100),

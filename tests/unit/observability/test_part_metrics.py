@@ -46,7 +46,7 @@ def test_prediction_is_compared_with_the_cost_of_an_opened_application() -> None
     assert {("prediction_relative_error", "vote", "model"): (1, 1.0)} == told.histograms
 
 
-def test_first_epoch_does_not_count_as_a_change() -> None:
+def test_first_scheduler_epoch_does_not_count_as_a_change() -> None:
     source = new_measures("ingress")
     metrics = IngressMetrics(source)
     metrics.record_missed_estimate()

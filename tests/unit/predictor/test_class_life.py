@@ -30,7 +30,7 @@ def test_history_drops_the_oldest_samples_beyond_its_bound() -> None:
     assert ([5.0, 7.0], 2, 4) == (costs_of(history.usable()), history.usable_count, history.valid)
 
 
-def test_change_drops_samples_from_before_the_change() -> None:
+def test_cost_drift_drops_samples_from_before_the_drift() -> None:
     """A few older samples stay, because the start of a change is known only roughly."""
     history = history_of(range(1, 21))
     history.note_change(since=4)
@@ -40,7 +40,7 @@ def test_change_drops_samples_from_before_the_change() -> None:
     assert [17.0, 18.0, 19.0, 20.0] == costs_of(history.latest(4))
 
 
-def test_samples_since_a_change_are_counted() -> None:
+def test_samples_since_a_cost_drift_are_counted() -> None:
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
     for cost in range(21, 41):
@@ -71,7 +71,7 @@ def first_alarm(draw: Callable[[], float], length: int) -> int | None:
 @pytest.mark.parametrize(
     ("name", "most_alarms"), [("normal", 0.05), ("laplace", 0.05), ("exponential", 0.1)]
 )
-def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
+def test_false_drift_alarms_are_rare(name: str, most_alarms: float) -> None:
     """An alarm drops the class's history, so ordinary spread must not cause one."""
     rng = random.Random(5)
     draws: dict[str, Callable[[], float]] = {
@@ -84,13 +84,13 @@ def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
     assert alarms <= most_alarms * RUNS
 
 
-def test_equal_errors_never_alarm() -> None:
+def test_equal_errors_never_cause_a_drift_alarm() -> None:
     """A class of equal applications has no spread to compare errors with."""
     assert first_alarm(lambda: 0.25, 500) is None
 
 
 @pytest.mark.parametrize("shift", [1.0, -1.0, 2.0])
-def test_change_is_detected_soon_with_its_start(shift: float) -> None:
+def test_cost_drift_is_detected_soon_with_its_start(shift: float) -> None:
     """A shift by two standard deviations, up or down, is detected within a few dozen samples."""
     seen, places = 0, []
     for run in range(40):
@@ -108,7 +108,7 @@ def test_change_is_detected_soon_with_its_start(shift: float) -> None:
     assert 30 <= sum(abs(place) <= 3 for place in places)
 
 
-def test_single_enormous_error_is_no_change() -> None:
+def test_single_enormous_error_is_no_cost_drift() -> None:
     """An application that retried for hours tells nothing about later applications."""
     test = ChangeTest()
     for _ in range(30):

@@ -69,7 +69,7 @@ def test_chance_range_of_coverage_is_wider_for_fewer_tests() -> None:
     assert pytest.approx(binomial_reach(25) / 2) == binomial_reach(100)
 
 
-def test_seed_determines_the_split() -> None:
+def test_seed_determines_the_split_of_samples() -> None:
     """One sample in five is a test sample, and no sample is in both parts."""
     samples = made_up_samples(25)
     training, test = split(samples, seed=1)

@@ -51,7 +51,7 @@ def test_expected_length_is_that_of_the_stage_and_not_of_the_class() -> None:
     """A query takes 20 tokens and a verdict 140, so the class mean is wrong for both."""
     table = table_of(*[[stage_of(1, 300, 20), stage_of(1, 500, 140)]] * 50)
 
-    # 50 applications against a weight of 1 for the class's mean of 80
+    # The class mean of 80 tokens counts as one more application beside the 50 observed ones.
     assert 22 == expectation_at(table, 0, 300).output_tokens
     assert 139 == expectation_at(table, 1, 500).output_tokens
 
@@ -214,7 +214,7 @@ def test_stage_costs_add_up_to_the_applications_costs(applications: list[Any]) -
     observed = sum(stage.kv_token_time for stages in applications for stage in stages)
     assert observed == pytest.approx(
         sum(costs), abs=sum(reached)
-    )  # an error of up to half a token·iteration each
+    )  # rounding errs by up to half a token·iteration each
 
 
 def test_number_of_classes_is_bounded() -> None:
@@ -274,7 +274,6 @@ def test_table_of_release_0_2_0_is_read() -> None:
 
     table.observe_stages("EV", [stage_of(2, 10, 6, 40, 10, 5.0), stage_of(1, 10, 4, 60, 4, 0.0)])
 
-    # three applications of 6 inferences and one of 10, of which one gap is known
     assert (ExpectedStage(2, 44, 40, 7, 5), second) == table.expected_stages("EV", 0)
 
 

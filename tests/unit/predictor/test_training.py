@@ -86,7 +86,7 @@ def test_four_of_five_unseen_applications_lie_between_p10_and_p90() -> None:
     test = made_up_samples(400, seed=2)
     predictions = model.predict([s.features for s in test if s.features is not None])
 
-    # two standard errors of a share of 0.8 among 400, and of the ranks among 100
+    # The tolerance is two standard errors of a share of 0.8 among 400 costs.
     assert pytest.approx(0.8, abs=0.09) == coverage(predictions, [s.kv_token_time for s in test])
 
 
@@ -191,7 +191,7 @@ def job_of(held_back: tuple[Sample, ...]) -> TrainingJob:
 @pytest.mark.parametrize(
     ("new", "before", "grown"), [(9, 8, False), (10, 8, True), (24, 100, False), (25, 100, True)]
 )
-def test_growth_by_a_quarter_and_ten_samples_starts_a_training(
+def test_growth_of_a_class_by_a_quarter_and_ten_samples_starts_a_training(
     new: int, before: int, grown: bool
 ) -> None:
     """Trainings must not become more frequent as a class becomes busier."""

@@ -55,7 +55,7 @@ def test_unknown_version_is_refused_with_a_list_of_versions() -> None:
         index_of(2).activated(9, pinned=True)
 
 
-def test_candidates_are_the_active_version_and_earlier_ones() -> None:
+def test_models_that_may_serve_are_the_active_version_and_earlier_ones() -> None:
     """A version that was rolled back must not return if the serving one is damaged."""
     index = index_of(4).activated(3, pinned=True)
 
@@ -70,7 +70,7 @@ def test_imported_model_is_recognised_after_a_restart() -> None:
     assert index.imported == index.published(b"n", {}).imported
 
 
-def test_index_survives_json() -> None:
+def test_index_of_model_versions_survives_json() -> None:
     """The index is stored as JSON in a file or in Redis."""
     index = replace(index_of(3).rolled_back(), last_training={"took_over": False})
 

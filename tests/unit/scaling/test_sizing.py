@@ -72,14 +72,14 @@ def test_any_open_application_wants_one_replica(there: dict[str, int]) -> None:
     )
 
 
-def test_first_start_from_zero_is_one_replica() -> None:
+def test_first_scale_up_from_zero_starts_one_replica() -> None:
     """The service rate of a replica is unknown before the first one has run."""
     decision = decide_size(demand_of(0, queued=1e12))
 
     assert (1, None) == (decision.wanted, decision.replica_kv_per_s)
 
 
-def test_later_start_from_zero_fits_the_measured_work() -> None:
+def test_later_scale_up_from_zero_fits_the_measured_work() -> None:
     sizer = Sizer()
     sizer.size(demand_of(1), RULES, Fleet())
     decision = sizer.size(demand_of(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
@@ -254,7 +254,7 @@ def demand_with_promise(at: float, replicas: int, replica_s: float, **more: Any)
     return demand_of(replicas, at=at, promises={"a": RATE * replica_s}, **more)
 
 
-def test_promise_beyond_the_target_keeps_its_replicas() -> None:
+def test_promised_start_beyond_the_target_keeps_its_replicas() -> None:
     """Four replicas are promised 400 replica-seconds within 100 s, so all four stay."""
     sizer = Sizer()
     first = sizer.size(demand_with_promise(0.0, 4, 400.0), RULES, Fleet())
@@ -266,14 +266,14 @@ def test_promise_beyond_the_target_keeps_its_replicas() -> None:
     assert 1 == kept.wanted
 
 
-def test_promise_within_the_target_releases_replicas() -> None:
+def test_promised_start_within_the_target_releases_replicas() -> None:
     """Four replicas for 20 s are 80 replica-seconds, which two serve within the target of 60 s."""
     decision = decide_size(demand_with_promise(0.0, 4, 80.0))
 
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
 
 
-def test_promise_that_cannot_be_kept_asks_for_no_more_replicas() -> None:
+def test_promised_start_that_cannot_be_kept_asks_for_no_more_replicas() -> None:
     """Only the work determines how many replicas start."""
     sizer = Sizer()
     sizer.size(demand_with_promise(0.0, 2, 200.0), RULES, Fleet())
@@ -282,7 +282,7 @@ def test_promise_that_cannot_be_kept_asks_for_no_more_replicas() -> None:
     assert 2 == late.wanted
 
 
-def test_promise_is_renewed_when_a_started_application_waits_again() -> None:
+def test_promised_start_is_renewed_when_a_started_application_waits_again() -> None:
     sizer = Sizer()
     sizer.size(demand_with_promise(0.0, 4, 400.0), RULES, Fleet())
     sizer.size(demand_of(4, at=90.0), RULES, Fleet())

@@ -133,7 +133,7 @@ def test_autoscaler_readings_contain_the_true_remaining_work() -> None:
     scaled = run([application_of("a", BIG)], FixedSize(1), initial=1)
 
     left = [reading.true_work for reading in scaled.readings]
-    assert 50 * 50 + 50 * 51 / 2 == left[1]  # the first decision was before the arrival
+    assert 50 * 50 + 50 * 51 / 2 == left[1]  # the autoscaler first decides before the arrival
     assert left[1:] == sorted(left[1:], reverse=True)
     assert left[-1] < 2 * 100
 

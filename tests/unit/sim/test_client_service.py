@@ -39,7 +39,7 @@ def test_request_that_ends_at_its_first_token_is_served() -> None:
     assert [[0.0, 60.0]] == service.accumulated([74.9, 75.1], 0.0).tolist()
 
 
-def test_greatest_gap_is_between_accumulated_services() -> None:
+def test_greatest_service_gap_is_between_accumulated_services() -> None:
     assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0], from_s=0.0).tolist()
     assert [[50.0], [100.0]] == _BOTH.accumulated([35.0], from_s=15.0).tolist()
     assert [50.0] == _BOTH.gaps([35.0], from_s=15.0).tolist()
@@ -62,7 +62,7 @@ def test_request_counts_as_demand_when_it_arrives() -> None:
     assert [[0.0, 10.0, 10.0, 0.0]] == service.demands([60.0, 90.0, 120.0, 150.0]).tolist()
 
 
-def test_difference_is_bounded_by_the_demand() -> None:
+def test_service_difference_is_bounded_by_the_demand() -> None:
     """A client that received all it requested is not behind a client that received more.
 
     At 13 s, window 60 (−17 to 43): each received 100/60 and requested 100/60. At 45 s (15 to 75): a

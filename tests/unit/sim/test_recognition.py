@@ -62,7 +62,7 @@ def test_forks_of_a_conversation_are_one_application() -> None:
     assert dict.fromkeys("0123", "0") == first_calls(forks)
 
 
-def test_turns_may_be_listed_in_any_order() -> None:
+def test_turns_of_a_conversation_may_be_listed_in_any_order() -> None:
     turns = application_of("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
 
     assert dict.fromkeys("012", "1") == first_calls(turns)

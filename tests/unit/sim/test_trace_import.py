@@ -301,7 +301,7 @@ def test_error_names_the_wrong_span(tmp_path: Path, line: Any, complaint: str) -
         import_json_lines(tmp_path, otlp_span("fine", 0, 1), line)
 
 
-def test_cycle_of_parent_spans_ends(tmp_path: Path) -> None:
+def test_import_of_a_cycle_of_parent_spans_ends(tmp_path: Path) -> None:
     """A broken exporter must not block the import."""
     a, b = otlp_span("a", 0, 1, parent="b"), otlp_span("b", 0, 1, parent="a")
 

@@ -202,7 +202,7 @@ def test_error_names_line_field_value_and_allowed_values(
     assert error_of(tmp_path, APPLICATION, "", line).startswith(f"3: {complaint}")
 
 
-def test_second_application_of_an_id_is_refused(tmp_path: Path) -> None:
+def test_second_application_with_one_id_is_refused(tmp_path: Path) -> None:
     """Results are joined by the application's id."""
     complaint = error_of(tmp_path, APPLICATION, application_without("weight"))
 
@@ -245,7 +245,7 @@ def test_workload_file_of_two_gigabytes_is_refused_unread(tmp_path: Path) -> Non
         read_workload(file)
 
 
-def test_endless_lines_and_archives_are_refused(
+def test_endless_workload_lines_and_archives_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small archive can unpack to any size, so unpacked bytes are counted."""

@@ -25,7 +25,7 @@ def _tree_depth(sums: PrefixSums) -> int:
     return deepest
 
 
-def test_sums_equal_those_of_a_sorted_list() -> None:
+def test_tree_sums_equal_those_of_a_sorted_list() -> None:
     """Scheduling keys of tenants are sums of this tree, so an error would change the order."""
     sums, plain = PrefixSums(), dict[Place, float]()
     for step in range(600):
@@ -52,20 +52,20 @@ def test_equal_tags_are_in_order_of_arrival() -> None:
     assert sums.up_to((4.0, 9, "x")) == 0
 
 
-def test_sum_over_an_empty_server_is_zero() -> None:
+def test_tree_sum_of_an_empty_server_is_zero() -> None:
     sums = PrefixSums()
 
     assert (0, 0, None) == (sums.total, sums.up_to(_place_of_tag(1)), sums.first())
 
 
-def test_removing_an_absent_entry_is_an_error() -> None:
+def test_removing_an_absent_tree_entry_is_an_error() -> None:
     sums = PrefixSums()
     sums.put(_place_of_tag(1), 1)
     with pytest.raises(KeyError):
         sums.remove(_place_of_tag(2))
 
 
-def test_float_sums_do_not_depend_on_the_history() -> None:
+def test_tree_sums_of_floats_do_not_depend_on_the_history() -> None:
     """After a restart the same amounts must give exactly the same keys."""
     amounts = {_place_of_tag(n): 0.1 + _pseudo_random(n, 10**6) / 7 for n in range(300)}
     sums, again = PrefixSums(), PrefixSums()

@@ -116,7 +116,7 @@ def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
     assert share.tag("x") == 5 + 20 + 5
     assert (30, 30) == (_backlog_and_charges(share)[0], 20 + 10)
     assert {"x", "z"} == set(share.sessions())
-    assert share.take_changed()  # tenant T is forgotten, application x of tenant W is kept
+    assert share.take_changed()
     assert (30, {"U", "W"}) == (share.tag("x"), set(share.nodes.kept_leaves()))
 
 

@@ -165,7 +165,6 @@ def test_record_of_a_release_without_branches_still_loads() -> None:
     core = SchedulerCore("justitia", {"fairness": "tenant"})
     restore(core, record["clock"], record["applications"])
 
-    # each tag is the one that the application would have alone in its tenant
     assert [core.tag(name) for name in "abtu"] == [300, 100, 150, 250]
     assert snapshot(core)["clock"]["branches"].keys() == {"T", "T/y"}
 

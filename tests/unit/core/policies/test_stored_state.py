@@ -54,7 +54,7 @@ def test_counters_of_tenants_stay_and_those_of_ended_applications_are_dropped(
     assert of_tenant == _counters_of_ended_application(policy, "tenant")
 
 
-def test_tenant_stays_in_the_ring_with_its_balance() -> None:
+def test_tenant_keeps_its_turn_and_its_balance_of_deficit_round_robin() -> None:
     application, tenant = (
         _counters_of_ended_application("drr", "application"),
         _counters_of_ended_application("drr", "tenant"),

@@ -47,7 +47,7 @@ def test_counter_of_a_new_client_is_raised_to_the_least_of_waiting_clients() -> 
     assert ["a2"] == driver.finish("a1", 2)  # a tie goes to the client first seen
 
 
-def test_lift_never_lowers_a_counter() -> None:
+def test_raising_the_counter_of_a_new_client_never_lowers_it() -> None:
     """A client that comes back keeps the service counted earlier."""
     driver = driver_with_two_inferences()
     driver.submit("b1", "b", prompt=500)
@@ -59,7 +59,7 @@ def test_lift_never_lowers_a_counter() -> None:
     assert (22, 512) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_waiting_client_is_not_lifted_again() -> None:
+def test_counter_of_a_waiting_client_is_not_raised_again() -> None:
     """A second inference of a waiting client changes no counter (VTC, Alg. 2, line 8)."""
     driver = driver_with_two_inferences()
     driver.submit("b1", "b")
@@ -246,7 +246,7 @@ def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
     assert 8 + 2 + 2 == driver.counter("x")
 
 
-def test_lcf_lifts_no_counter() -> None:
+def test_lcf_raises_no_counter_of_a_new_client() -> None:
     """Under LCF, a client that was away is served alone until it has caught up."""
     driver = driver_with_two_clients("lcf")
     for name in ("a1", "a2", "a3"):
@@ -275,7 +275,7 @@ def test_new_policy_starts_all_counters_at_zero() -> None:
 
     driver.report_tokens("a1", 5)
     assert 2 == driver.counter("tenant")
-    driver.pull("r0", seats=1)  # a1, no longer reported, waits again and has paid
+    driver.pull("r0", seats=1)  # the replica no longer reports a1
     assert (2, ["a3"]) == (driver.counter("tenant"), driver.waiting("a"))
 
 

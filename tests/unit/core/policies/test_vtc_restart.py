@@ -205,7 +205,7 @@ def test_counters_with_another_unit_or_cost_are_not_restored() -> None:
 
 
 @pytest.mark.parametrize("name", ["clients", "bills", "waiting"])
-def test_incomplete_record_is_refused(name: str) -> None:
+def test_incomplete_record_of_counters_is_refused(name: str) -> None:
     """A missing part would mean that no service was counted."""
     record = driver_with_two_inferences().record()
     del record["clock"]["counted"]["counted"][name]

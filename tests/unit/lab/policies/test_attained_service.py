@@ -60,7 +60,7 @@ def test_level_changes_when_service_is_reported() -> None:
     assert ["b1"] == driver.step(seats=2, make={"a1": 10})
 
 
-def test_no_client_is_promoted() -> None:
+def test_no_client_returns_to_a_higher_level() -> None:
     """A client that comes back after a pause keeps its level: attained service never falls."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")

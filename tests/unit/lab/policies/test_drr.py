@@ -155,7 +155,7 @@ def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
     assert ["b2", "a2", "b3", "b4", "a3"] == driver.step(seats=7)
 
 
-def test_waiting_client_in_debt_is_refilled_once_for_each_visit() -> None:
+def test_waiting_client_in_debt_is_refilled_once_in_each_round() -> None:
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.open_and_submit("b", "b1", "b2", "b3")
@@ -166,7 +166,7 @@ def test_waiting_client_in_debt_is_refilled_once_for_each_visit() -> None:
     assert -20 - 2 == _balance_of_client(driver, "a")
 
 
-def test_prompts_without_a_price_do_not_end_a_visit() -> None:
+def test_prompts_without_a_price_do_not_end_the_turn_of_a_client() -> None:
     """Prompts cost nothing in KV token-time, so a turn lasts until tokens are reported."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
     driver.open_and_submit("a", "a1", "a2", "a3")

@@ -170,7 +170,7 @@ def test_refused_requests_are_not_counted_as_served(tmp_path: Path) -> None:
     assert [TimedRequest("3", 1.5, 10, 20, 2.0, 3.5)] == list(Recording(path, "run").run())
 
 
-def test_missing_recording_is_named_on_the_page(tmp_path: Path) -> None:
+def test_missing_recording_is_named_on_the_report_page(tmp_path: Path) -> None:
     """Apart from the missing recording, the page is complete."""
     with pytest.raises(ConfigError, match=r"run\.csv: cannot be read"):
         Recording(tmp_path / "run.csv", "run").run()

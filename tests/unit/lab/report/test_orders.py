@@ -37,7 +37,9 @@ def _ended_applications(**jct_s: Seconds) -> RunResult:
     return RunResult(rows)
 
 
-def test_single_application_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_application_that_runs_alone_takes_the_time_of_its_longest_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(SuiteLoad, "build", lambda load: _two_applications())
 
     run = AloneRuns(SuiteLoad("alone", 1, Path("nowhere"))).run()

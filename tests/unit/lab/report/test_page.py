@@ -41,7 +41,7 @@ def test_every_number_on_the_page_is_the_value_of_its_result_line(report_dir: Pa
     assert [] == [cell for cell in cells if re.search(r"\d", cell)]
 
 
-def test_page_is_self_contained(report_dir: Path) -> None:
+def test_report_page_is_self_contained(report_dir: Path) -> None:
     """The page is mailed and opened from a disk, so that it must not fetch or run anything."""
     text = _read_page(report_dir)
 
@@ -63,7 +63,7 @@ def test_failures_and_losses_are_at_the_top(report_dir: Path) -> None:
     assert "Failed: 1x · justitia, seed 1: ValueError: no luck" in text
 
 
-def test_text_on_the_page_is_escaped(report_dir: Path) -> None:
+def test_text_on_the_report_page_is_escaped(report_dir: Path) -> None:
     """A title with a bracket must not become markup."""
     text = _read_page(report_dir)
 

@@ -97,7 +97,7 @@ def test_last_stated_number_is_the_answer(attempt: str, number: str | None) -> N
     assert final_number(attempt) == number
 
 
-async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
+async def test_kbqav_agent_verifies_each_claim_of_a_real_answer() -> None:
     def verify_claim(prompt: str) -> str:
         claim = prompt.partition("\nEvidence: ")[0]
         return "Verdict: true" if "Mars" in claim else "Verdict: FALSE"
@@ -111,7 +111,7 @@ async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
     assert result.fan_outs == {"extract_claims": 1, "generate_queries": 2, "verify_claims": 2}
 
 
-async def test_kbqav_verifies_an_answer_without_a_list_as_one_claim() -> None:
+async def test_kbqav_agent_verifies_an_answer_without_a_list_as_one_claim() -> None:
     """An answer in another form must not make an empty application."""
     result = await run_freely("KBQAV", ScriptedModel("no list"), "text")
 
@@ -133,12 +133,12 @@ def test_lists_with_any_bullet_are_parsed() -> None:
         ("It is true", False),
     ],
 )
-def test_last_verdict_counts(verdict: str, held: bool) -> None:
+def test_last_verdict_in_an_answer_counts(verdict: str, held: bool) -> None:
     """A model may discuss both verdicts before it decides."""
     assert is_true(verdict) is held
 
 
-async def test_mrs_summarises_all_parts_and_merges_until_the_summary_fits() -> None:
+async def test_mrs_agent_summarises_all_parts_and_merges_until_the_summary_fits() -> None:
     words = [f"w{i}" * (1 + i % 9) for i in range(1000)]
     app = ScriptedModel(" ".join(["s"] * 40))
 
@@ -151,7 +151,7 @@ async def test_mrs_summarises_all_parts_and_merges_until_the_summary_fits() -> N
     assert (stages[:2], stages[-1]) == (["generate_summary", "collapse_1"], "final_summary")
 
 
-async def test_mrs_merges_in_at_most_four_rounds() -> None:
+async def test_mrs_agent_merges_in_at_most_four_rounds() -> None:
     """Summaries that never get shorter must not keep an agent forever."""
     app = ScriptedModel(" ".join(["long"] * 300))
 

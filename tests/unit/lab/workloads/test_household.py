@@ -111,7 +111,7 @@ def test_every_game_of_alfworld_can_be_started_and_won() -> None:
         assert game.is_done, line
 
 
-async def test_alfwi_plays_until_the_task_is_done() -> None:
+async def test_alfwi_agent_plays_until_the_task_is_done() -> None:
     """Each observation is in the next prompt; the game ends the loop."""
     commands = [line[2:] for line in transcript_of(HEAT).splitlines() if line.startswith("> ")]
     app = ScriptedModel({react_household.INSTRUCTION: answers_in_turn(*commands)})
@@ -125,7 +125,7 @@ async def test_alfwi_plays_until_the_task_is_done() -> None:
     assert app.prompts[1].startswith(app.prompts[0])
 
 
-async def test_alfwi_gives_up_after_fifty_turns() -> None:
+async def test_alfwi_agent_gives_up_after_fifty_turns() -> None:
     app = ScriptedModel({react_household.INSTRUCTION: "go to desk 1"})
 
     result = await run_freely("ALFWI", app, HEAT, max_prompt_words=200)

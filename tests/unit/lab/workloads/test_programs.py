@@ -34,7 +34,7 @@ SOLUTIONS = ("def double(x):\n    return 2 * x", "```python\ndef double(x):\n   
 
 
 @pytest.mark.parametrize(("code", "right"), [("x * 2", 3), ("x ** 2", 2)])
-async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None:
+async def test_cc_agent_runs_the_code_against_solutions(code: str, right: int) -> None:
     app = ScriptedModel(
         {
             factool_code.TEST_CASES: "double(0)\n`double(2)`\nprint('no call')\ndouble(3)",
@@ -65,7 +65,7 @@ async def test_coding_agent_survives_programs_that_do_not_run() -> None:
     assert "right on 0 of 1 calls" == result.answer
 
 
-async def test_ev_evaluates_each_calculation() -> None:
+async def test_ev_agent_evaluates_each_calculation() -> None:
     app = ScriptedModel(
         {
             factool_math.EXTRACT: "- 2 * 3 = 6\n- 7 / 2 = 3.5\n- 5 + 5 = 11\n- about = right",
@@ -93,7 +93,7 @@ START = '''def half(x):
 '''
 
 
-async def test_cg_repeats_with_the_error_until_the_code_is_right() -> None:
+async def test_cg_agent_repeats_with_the_error_until_the_code_is_right() -> None:
     app = ScriptedModel(
         {
             code_feedback.GENERATE: answers_in_turn(
@@ -111,7 +111,7 @@ async def test_cg_repeats_with_the_error_until_the_code_is_right() -> None:
 
 
 @pytest.mark.slow
-async def test_cg_gives_up_after_five_attempts() -> None:
+async def test_cg_agent_gives_up_after_five_attempts() -> None:
     """Five is the measured maximum; a failing model must not continue forever."""
     app = ScriptedModel({code_feedback.GENERATE: "def half(x): return None"})
 
@@ -129,7 +129,7 @@ PASSAGES = [
 
 
 @pytest.mark.slow
-async def test_fv_searches_looks_up_and_decides() -> None:
+async def test_fv_agent_searches_looks_up_and_decides() -> None:
     turns = answers_in_turn(
         "Thought: who are they?\nAction: Search[Paramore band Tennessee]",
         "Thought: who sings?\nAction: lookup[singer]",
@@ -148,7 +148,7 @@ async def test_fv_searches_looks_up_and_decides() -> None:
     assert app.prompts[1].startswith(app.prompts[0])
 
 
-async def test_fv_reports_a_failed_search_or_turn_to_the_model() -> None:
+async def test_fv_agent_reports_a_failed_search_or_turn_to_the_model() -> None:
     """The model can try again after a failed search."""
     turns = answers_in_turn("Action: Search[xylophone]", "Action: Lookup[bird]", *["I wonder."] * 5)
     app = ScriptedModel({react_fever.INSTRUCTION: turns})
@@ -162,7 +162,7 @@ async def test_fv_reports_a_failed_search_or_turn_to_the_model() -> None:
 
 
 @pytest.mark.slow
-async def test_fv_has_passages_on_any_machine() -> None:
+async def test_fv_agent_has_passages_on_any_machine() -> None:
     """Without passages of a user's own, Python's documentation is searched."""
     turns = answers_in_turn(
         "Action: Search[Encode bytes Base64 alphabet]", "Action: Finish[SUPPORTS]"
@@ -179,7 +179,7 @@ def score_text(redundancy: float, retention: float) -> str:
     return f"It repeats a clause.\nRedundancy: {redundancy}\nRetention: {retention}"
 
 
-async def test_dm_continues_with_the_best_scores() -> None:
+async def test_dm_agent_continues_with_the_best_scores() -> None:
     def judge_merge(prompt: str) -> str:
         return score_text(9, 9) if "good" in prompt.rpartition("<Merged>")[2] else score_text(2, 9)
 
@@ -210,7 +210,7 @@ PLAN = [
 ]
 
 
-async def test_pe_executes_its_plan_as_a_graph() -> None:
+async def test_pe_agent_executes_its_plan_as_a_graph() -> None:
     """Independent subtasks run in parallel; later ones get their results."""
     both_run = asyncio.Barrier(2)
     chosen = []
@@ -241,7 +241,7 @@ async def test_pe_executes_its_plan_as_a_graph() -> None:
     assert "summarization: in short" in app.prompts[-1]
 
 
-async def test_pe_reports_missing_models() -> None:
+async def test_pe_agent_reports_missing_models() -> None:
     """Without its models the agent must not invent results."""
     app = ScriptedModel(
         {
@@ -272,7 +272,7 @@ async def test_pe_reports_missing_models() -> None:
         (json.dumps([{"task": "a"}] * 20), [()] * 7),
     ],
 )
-def test_pe_ends_with_any_plan(answer: str, needs: list[tuple[int, ...]]) -> None:
+def test_pe_agent_ends_with_any_plan(answer: str, needs: list[tuple[int, ...]]) -> None:
     """Subtasks may wait for each other, for themselves, or for missing ones."""
     assert needs == [subtask.needs for subtask in plan_execute.read_plan(answer)]
 

@@ -74,7 +74,7 @@ def test_held_prompt_is_cached_after_others_have_used_all_memory(tmp_path: Path)
         assert found == sequence.cached_tokens
 
 
-def test_hold_keeps_a_waiting_sequence_out_until_released(tmp_path: Path) -> None:
+def test_held_prompt_keeps_a_waiting_sequence_out_until_released(tmp_path: Path) -> None:
     kept, small, large = _sessions(tmp_path, 3_200, 320, 3_000)
     engine = TurnByTurnReplica()
     engine.run_and_hold(kept)
@@ -107,7 +107,7 @@ def test_held_prompts_are_released_before_any_preemption(
     assert second.name not in engine.replica.holds
 
 
-def test_holds_are_released_if_no_sequence_could_run_otherwise(tmp_path: Path) -> None:
+def test_held_prompts_are_released_if_no_sequence_could_run_otherwise(tmp_path: Path) -> None:
     kept, large = _sessions(tmp_path, 3_200, 4_000)
     engine = TurnByTurnReplica()
     engine.run_and_hold(kept)

@@ -55,7 +55,7 @@ def test_all_turns_are_played_with_little_and_much_memory(
     result = play_arm(arm, sessions, load=3.0, options=options)
 
     assert (20, 120) == (len(result.sessions), result.turns)
-    # three times two replicas of 6,400 tokens, divided by a mean prompt of 850
+    # Of two replicas of 6,400 tokens, three times the memory takes 20 sessions.
     assert 20 == result.at_once
     assert result == play_arm(arm, sessions, load=3.0, options=options)
     assert result != play_arm(arm, sessions, load=3.0, seed=8, options=options)

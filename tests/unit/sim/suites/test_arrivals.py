@@ -28,7 +28,7 @@ def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> No
     assert [0.0] == drawn_arrivals("azure-code", 1, 60, tmp_path)
 
 
-def test_short_trace_is_repeated(tmp_path: Path) -> None:
+def test_short_arrival_trace_is_repeated(tmp_path: Path) -> None:
     write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", HEADER + "0,1,1\n1,1,1\n")
 
     assert [0.0, 10.0, 20.0, 30.0] == drawn_arrivals("lmsys", 4, 30, tmp_path)
@@ -43,7 +43,7 @@ def test_equal_timestamps_of_the_mooncake_trace_are_spread(tmp_path: Path) -> No
 
     assert 100 == len(set(instants))
     assert 0.0 == instants[0] < instants[-1] == 6.0
-    # half of the rows come before 3 s; stretching 5.9 s to 6 s moves few of them
+    # Half of the rows come before 3 s, and stretching 5.9 s to 6 s moves few of them.
     assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
 
 
@@ -65,7 +65,7 @@ def test_thinned_trace_has_the_shape_of_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ARRIVALS)
-def test_window_scales_the_arrivals(kind: str, tmp_path: Path) -> None:
+def test_arrival_window_scales_the_arrivals(kind: str, tmp_path: Path) -> None:
     """The paper's 1x and 3x loads differ only in density."""
     for name in ("mooncake_arrivals", "azure_conv_2023", "azure_code_2023", "lmsys_vtc_arrivals"):
         rows = "".join(f"{number**1.5},1,1\n" for number in range(20))

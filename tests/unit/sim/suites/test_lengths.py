@@ -190,7 +190,7 @@ def test_vote_has_the_requested_number_of_samples_of_one_prompt() -> None:
     assert 10 < len({call.output_tokens for call in sample.calls})
 
 
-def test_bound_limits_parallel_calls_only(tmp_path: Path) -> None:
+def test_fan_out_bound_limits_parallel_calls_only(tmp_path: Path) -> None:
     _write_runs(tmp_path, RUN)
     whole, cut = (
         LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("KBQAV", "KBQAV-7", 0)

@@ -38,7 +38,7 @@ def write_runs(data_dir: Path) -> Path:
     return data_dir
 
 
-def test_mix_is_the_papers() -> None:
+def test_mix_of_classes_is_that_of_the_papers() -> None:
     """Of a hundred applications in nine classes, 72 are small, 26 medium and 2 large."""
     for name, medium in [("paper", {"PE", "SC"}), ("recorded", {"PE", "CG"})]:
         mix = MIXES[name]
@@ -141,7 +141,7 @@ def test_tenants_share_the_load() -> None:
     assert {"default"} == {application.tenant for application in nine_class_suite(count=9)}
 
 
-def test_given_mix_is_kept() -> None:
+def test_given_mix_of_classes_is_kept() -> None:
     """Of every four applications three are KBQAV and one MRS."""
     applications = nine_class_suite(count=8, mix="KBQAV=3, MRS=1, PE=0")
 
@@ -191,11 +191,10 @@ def test_every_class_has_its_recorded_texts_except_mrs() -> None:
 
 
 @needs_real_data
-def test_code_generation_waits_for_its_sandbox() -> None:
+def test_next_turn_of_code_generation_waits_for_the_sandbox() -> None:
     """A turn follows the previous one after about 12 s, the recorded gap."""
     loops = [a.inferences for a in nine_class_suite(count=131, mix="CG=1", data_dir=REAL)]
     later: list[WorkloadInference] = [turn for turns in loops for turn in turns[1:]]
 
-    # the recorded runs have 36 turns after a first one
     assert 36 == len(later)
     assert all(12 < turn.delay_s < 13 and len(turn.after) == 1 for turn in later)

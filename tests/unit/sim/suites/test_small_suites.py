@@ -110,7 +110,7 @@ def test_real_trace_has_the_papers_clients_and_lengths() -> None:
     applications = suite_of("lmsys", data_dir=REAL)
     inferences = [i for a in applications for i in a.inferences]
 
-    # 210 a minute would be 2,100; the artifact's trace, and the paper's runs, have 1,500
+    # The paper names 210 requests a minute (2,100 in all), but its trace and runs have 1,500.
     assert 1500 == len(applications)
     assert 27 == len({a.tenant for a in applications})
     assert 136 == pytest.approx(sum(i.prompt_tokens for i in inferences) / 1500, abs=1)

@@ -56,7 +56,7 @@ def test_steady_clients_send_the_same_number_each_minute(name: str, rates: list[
         ("poisson-short-long-2", [(64, 512), (512, 64)]),
     ],
 )
-def test_request_lengths_are_those_of_the_figures(
+def test_request_lengths_are_those_of_the_papers_figures(
     name: str, lengths: list[tuple[int, int]]
 ) -> None:
     """Fig. 3, 7, 8 and 15 of the VTC paper give the lengths."""
@@ -104,7 +104,7 @@ def test_growing_client_ends_at_its_rate() -> None:
     assert [30] * 10 == requests_per_minute(applications, "client1")
 
 
-def test_distribution_shifts_every_five_minutes() -> None:
+def test_load_distribution_shifts_every_five_minutes() -> None:
     """Fig. 10 of the VTC paper: three phases of five minutes with different clients.
 
     The rate of client 2 in the first phase is the artifact's, 120; the figure only says overload.
@@ -115,7 +115,7 @@ def test_distribution_shifts_every_five_minutes() -> None:
     assert [120] * 5 + [60] * 5 + [90] * 5 == requests_per_minute(applications, "client2")
 
 
-def test_weights_are_those_of_the_figures() -> None:
+def test_client_weights_are_those_of_the_papers_figures() -> None:
     """Fig. 16 of the VTC paper has weights 1, 2, 3 and 4, all other figures equal ones."""
     assert {("client1", 1.0), ("client2", 2.0), ("client3", 3.0), ("client4", 4.0)} == {
         (a.tenant, a.weight) for a in suite_of("four-clients-weighted")

@@ -37,7 +37,7 @@ def test_empty_cohort_never_runs() -> None:
     assert (False, 0, math.inf) == (flights.gathers, flights.rest(16.0), flights.next_change)
 
 
-def test_earliest_end_is_returned_first() -> None:
+def test_earliest_end_of_simulated_inferences_is_returned_first() -> None:
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 4.0)

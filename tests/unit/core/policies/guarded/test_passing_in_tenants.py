@@ -186,7 +186,7 @@ def test_reported_order_is_the_order_of_service() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 @pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
-def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
+def test_guarded_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
     """A policy without a guard drops the guard's counters."""
     driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)

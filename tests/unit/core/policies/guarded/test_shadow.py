@@ -27,7 +27,7 @@ def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -
     return clock
 
 
-def test_level_rises_by_service_beyond_first_inferences() -> None:
+def test_simulated_vtc_level_rises_by_service_beyond_first_inferences() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
 

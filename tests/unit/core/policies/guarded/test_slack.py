@@ -119,7 +119,7 @@ def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject
 
 @examples(30)
 @given(st.integers(0, 10**6))
-def test_first_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
+def test_first_overtaking_application_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
@@ -188,7 +188,7 @@ def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
     return slack
 
 
-def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -> None:
+def test_first_application_stays_cached_while_enough_slack_is_left(searches: list[Search]) -> None:
     slack = _slack_with_overtaking_mouse(searches)
     for rest, first, made in ((100, "mouse", 0), (92, "mouse", 0), (91, None, 1)):
         put_entry(
@@ -199,7 +199,9 @@ def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -
         assert made == len(searches)
 
 
-def test_change_that_keeps_the_cached_first_updates_its_sums(searches: list[Search]) -> None:
+def test_change_that_keeps_the_cached_first_application_updates_its_sums(
+    searches: list[Search],
+) -> None:
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "giant", SlackEntry(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
     [giant] = [group for group in slack._groups if group.last == (100, 1)]
@@ -210,7 +212,9 @@ def test_change_that_keeps_the_cached_first_updates_its_sums(searches: list[Sear
     assert not searches
 
 
-def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
+def test_first_application_stays_cached_while_it_is_served_and_others_arrive(
+    searches: list[Search],
+) -> None:
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
     put_entry(slack, "late", SlackEntry(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
