@@ -50,7 +50,7 @@ def exported_record(
 
 
 def test_session_ends_with_the_answer_to_its_last_recorded_turn() -> None:
-    """Calls of a sub-agent count for its session; an unfinished session has no completion time."""
+    """Calls of a sub-agent belong to the session of its agent."""
     play = read_export(
         [
             exported_record("t1", 0, 1.0, 2.0),
@@ -213,7 +213,7 @@ async def send_call(app: ArrivalPriority, pieces: list[bytes], **headers: str) -
 
 
 async def test_bare_servers_number_sessions_by_their_arrival() -> None:
-    """A sub-agent has the priority of its agent; calls without the header are unchanged."""
+    """A sub-agent has the priority of its agent."""
     passed = PassedBodies()
     app = ArrivalPriority(passed)
     asked = {PRIORITY_HEADER: BY_ARRIVAL}

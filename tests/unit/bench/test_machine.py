@@ -9,7 +9,7 @@ RAYLET = ProcessEntry(11, ROOT, "raylet/raylet --raylet_socket_name=x", 1.0)
 
 
 def test_processes_of_a_cluster_are_identified_by_titles_and_parents() -> None:
-    """An engine belongs to its replica, Redis to its scheduler; other processes do not count."""
+    """An engine belongs to its replica, and Redis to its scheduler."""
     table = [
         ProcessEntry(ROOT, 1, "python scripts/bench_serve.py", 99.0),
         RAYLET,

@@ -66,7 +66,7 @@ def broken_inspection() -> Json:
 def test_healthy_service_prints_one_line_and_exits_with_0(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A cron job relies on the exit status; skipped checks are listed."""
+    """A cron job relies on the exit status."""
     status = run_doctor(HEALTHY)
 
     assert (

@@ -323,7 +323,7 @@ def test_key_expiry_in_the_past_is_refused(text: str) -> None:
 
 
 def test_audit_line_names_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container may run as a user without a name; the numeric id is logged then."""
+    """A container may run as a user without a name, whose numeric id is logged."""
     monkeypatch.undo()
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_123)

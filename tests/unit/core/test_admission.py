@@ -57,7 +57,7 @@ def _peak_tokens(*footprints: tuple[int, int, int], block: int = 1) -> int:
 def test_admission_rule_is_exact_to_one_token(
     rule: str, replica: KnownReplica, fits: tuple[int, ...], does_not: tuple[int, ...]
 ) -> None:
-    """A bound one token lower would waste memory; one token higher, the engine would preempt."""
+    """A lower bound would waste memory, and a higher one would make the engine preempt."""
     admitted = (
         _is_admitted(rule, replica, _create_inference(*sizes)) for sizes in (fits, does_not)
     )

@@ -38,7 +38,7 @@ def test_systematic_delay_by_a_factor_of_two_is_learned() -> None:
 
 
 def test_outcomes_of_long_waits_do_not_affect_short_waits() -> None:
-    """Errors depend on the expected time: one histogram for all waits would mix them."""
+    """One histogram for all waits would mix errors of long and of short waits."""
     calibration = learn_outcomes([3.0] * 300, expected_s=400.0)
 
     assert calibration.quantiles(0.5).p50 == Calibration().quantiles(0.5).p50

@@ -122,7 +122,7 @@ def test_new_scheduler_counts_only_usage_missing_in_the_saved_totals() -> None:
 
 
 def test_usage_is_stored_per_day_and_saved_old_days_are_dropped() -> None:
-    """Yesterday's totals are final; a scheduler that runs for years stores two days."""
+    """A scheduler that runs for years must not keep all days."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for day in range(3):
         driver.now = 86_400 * day + 10

@@ -119,7 +119,7 @@ def test_inference_that_starts_at_once_meets_any_deadline() -> None:
 
 
 def test_deadline_does_not_end_a_leased_inference() -> None:
-    """The deadline limits the wait in the queue: running inferences continue."""
+    """The deadline limits the wait in the queue only."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
@@ -142,7 +142,7 @@ def test_inference_of_a_lost_replica_waits_again_without_a_deadline() -> None:
 
 
 def test_inference_without_a_deadline_has_that_of_its_application() -> None:
-    """An inference's own deadline replaces that of the application; infinity means none."""
+    """The deadline of an inference replaces that of its application."""
     driver = busy_driver()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
     submit_with_deadline(driver, "default", deadline_s=None)

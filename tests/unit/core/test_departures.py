@@ -117,7 +117,6 @@ def test_reopened_application_id_is_a_new_application(core: CoreDriver) -> None:
 
 
 def test_prompt_computed_by_a_dying_engine_is_not_charged(core: CoreDriver) -> None:
-    """Another replica computes the prompt again; only service that counts is charged."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()

@@ -125,7 +125,7 @@ def test_arrival_behind_a_blocked_inference_searches_no_replica(
 def test_no_search_is_made_when_no_inference_can_start(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
-    """Half of all events start no inference, and each search may examine up to 17 applications."""
+    """Half of all events start no inference, and each search is expensive."""
     driver = _driver_with_a_blocked_inference("unlimited")
     looks = _count_searches(monkeypatch)
     driver.handle(event)
@@ -220,7 +220,6 @@ def test_replica_gets_no_grant_between_an_answer_and_its_next_pull(core: CoreDri
 
 
 def test_draining_replica_gets_no_grant(core: CoreDriver) -> None:
-    """Running inferences continue on a draining replica; draining is final."""
     core.pull("r0")
     core.open()
     core.submit("x")
@@ -299,7 +298,7 @@ def test_repeated_pull_changes_nothing(core: CoreDriver) -> None:
 
 
 def test_time_that_goes_back_counts_as_the_last_time(core: CoreDriver) -> None:
-    """A wall clock may be set back; no lease may expire twice."""
+    """A wall clock may be set back, but no lease may expire twice."""
     core.pull()
     core.now -= 50
     core.open()
@@ -343,7 +342,7 @@ def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) ->
 
 
 def test_admission_rule_can_be_chosen() -> None:
-    """The rule `prompt` admits what fits now; `peak` waits for what fits to the end."""
+    """The rule `prompt` admits what fits now, and `peak` what fits to its end."""
     admitted = {}
     for admission in ("peak", "prompt"):
         driver = CoreDriver(SchedulerCore(admission=admission))

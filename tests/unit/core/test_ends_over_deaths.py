@@ -211,7 +211,6 @@ def test_closed_application_waits_no_longer_than_for_a_lost_ingress(
 
 
 def test_ended_application_is_counted_once(old_scheduler: CoreDriver) -> None:
-    """An ingress may have missed an end; the name may be used again later."""
     old_scheduler.pull("r0", {}, {"1-1": 10, "1-2": 10})
     old_scheduler.handle(ev.ApplicationClosed("a"))
     new = _next_scheduler(old_scheduler)
@@ -243,7 +242,7 @@ def test_stored_ends_are_confirmed_until_ingresses_have_read_it(
 
 
 def test_ingress_of_an_earlier_version_gets_no_confirmations(old_scheduler: CoreDriver) -> None:
-    """An old ingress does not support the message; only the replica's report counts."""
+    """An old ingress does not support the message, so only the replica's report counts."""
     old_scheduler.open("b", ingress_id="i9")
     old_scheduler.submit("z", "b", ingress_id="i9")
     old_scheduler.pull("r0", {"1-1": 3, "1-2": 4, "1-3": 0}, seats=3)

@@ -274,7 +274,6 @@ def test_suspended_inferences_count_against_the_limit(silent_ingress: CoreDriver
 
 
 def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDriver) -> None:
-    """An application may use several ingresses; only inferences of the silent one are suspended."""
     core.open("a")
     core.submit("x")
     core.submit("y", ingress_id="i1")

@@ -111,7 +111,6 @@ def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
 def test_application_is_found_behind_many_of_a_node_at_its_maximum(
     policy: str, options: dict[str, object]
 ) -> None:
-    """One of the 40 applications of tenant acme uses the tenant's whole share."""
     tree = _tree_of_shares(acme=KvShare(most=0.3))
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
     for number in range(40):

@@ -119,7 +119,7 @@ def test_deadline_of_a_removed_replica_has_no_effect(leased_core: CoreDriver) ->
 
 
 def test_returning_replica_starts_without_leases(leased_core: CoreDriver) -> None:
-    """Reports of old leases are late: the replica must abort them."""
+    """Reports of old leases are late, so the replica must abort them."""
     leased_core.wait(4.0)
     leased_core.handle(ev.ReplicaLost("r0"))
     actions = leased_core.pull(progress={"1": 5, "2": 5}, seats=1)

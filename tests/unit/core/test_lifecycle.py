@@ -14,7 +14,6 @@ from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
 def test_repeated_opening_only_changes_the_owning_ingress(core: CoreDriver) -> None:
-    """Calls of an application may come by any ingress; its tag stays."""
     core.open("a", 100)
     core.core.take_changed()
 
@@ -96,7 +95,6 @@ def test_end_of_an_application_has_the_tag_of_its_true_cost(core: CoreDriver) ->
 
 
 def test_closed_application_ends_with_its_last_inference(core: CoreDriver) -> None:
-    """Waiting and running inferences continue; new ones are refused."""
     core.open()
     core.submit("x")
     core.submit("y")

@@ -62,7 +62,6 @@ def test_first_application_waits_for_memory_and_the_second_for_its_turn(
 
 
 def test_first_application_starts_when_a_lease_is_expected_to_end(full_driver: CoreDriver) -> None:
-    """The running inference ends in 10 iterations, which are assumed to take 30 ms each."""
     submit_waiting(full_driver, "a")
     start = read_outlook(full_driver).expected_start_s
 

@@ -105,7 +105,6 @@ def test_late_prompt_tokens_cost_more_because_of_attention() -> None:
 
 
 def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
-    """A prompt token takes 0.1 ms, and costs the service that replicas give in this time."""
     cost = PrefillCost.from_step_times(10_000, 0.01, 2e-6, 1e-4, 1e-9)
 
     assert cost.per_token == pytest.approx(50)

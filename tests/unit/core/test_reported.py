@@ -98,7 +98,6 @@ def test_idle_application_is_withdrawn_at_the_end_of_an_instant(
 def test_grants_to_a_report_stay_within_its_prompt_token_budget(
     core_with_answered_pull: CoreDriver,
 ) -> None:
-    """With a budget of 12 prompt tokens, two prompts of 6 are granted."""
     for name, prompt in (("x", 6), ("y", 6), ("z", 1)):
         core_with_answered_pull.submit(name, prompt=prompt, output=2)
 

@@ -84,7 +84,7 @@ def test_service_rate_follows_half_of_a_change_in_a_half_life() -> None:
 
 
 def test_initial_service_rate_is_estimated_from_the_memory() -> None:
-    """An empty service must return an expected wait without dividing by 0."""
+    """The first application needs an expected wait before any service was measured."""
     rate = ServedRate()
 
     assert 0 < rate.kv_per_s(0) < rate.kv_per_s(3000) < 3000 / USUAL_ITERATION_S

@@ -164,7 +164,6 @@ def test_gap_beside_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
 
 
 def test_call_without_output_ends_no_stage(core: CoreDriver) -> None:
-    """A call cancelled during the tool's 5 s must not shorten the gap."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y")

@@ -18,7 +18,6 @@ def test_half_of_the_usage_rows_may_be_used_below_one_tenant() -> None:
 
 
 def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
-    """With 20,000 names below acme, the usage of acme and of beta is still counted exactly."""
     book, counters = UsageBook(), Counters()
     for number in range(20_000):
         book.of(f"acme/{number}", 0.0).applications += 1

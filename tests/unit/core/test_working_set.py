@@ -222,7 +222,7 @@ def test_refusal_beside_many_contexts_is_kept_for_a_while_although_leases_end(
 
 
 def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
-    """Otherwise an application with a low prediction would lose its context."""
+    """An application with a low prediction would otherwise lose its context."""
     driver = core_with_running_lease(costs=OUTRUN)
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
     again = driver.submit("first2", "first", prompt=6500)

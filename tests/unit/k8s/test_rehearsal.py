@@ -142,7 +142,7 @@ def test_objects_of_kustomize_are_not_adopted_by_accident(empty_cluster: Cluster
 
 
 def test_release_adopts_the_objects_of_kustomize_unchanged(empty_cluster: ClusterStandIn) -> None:
-    """Otherwise KubeRay would deploy again, or an immutable field would stop the release."""
+    """A changed object would make KubeRay deploy again, or stop the release."""
     empty_cluster.run_successfully(APPLY)
     before = empty_cluster.specs_by_name()
     empty_cluster.run_successfully(f"{INSTALL} {OF_KUSTOMIZE} --take-ownership")

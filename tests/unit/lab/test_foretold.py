@@ -23,7 +23,6 @@ def _chain_of_calls(name: str, at: float, calls: int, output: int) -> WorkloadAp
 
 
 def test_predicted_ends_under_vtc_are_near_the_true_ends() -> None:
-    """Thirty applications compete for the memory of four calls; VTC serves them in turns."""
     load = [
         _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
     ]

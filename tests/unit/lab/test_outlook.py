@@ -33,7 +33,7 @@ def test_baseline_of_the_last_hour_uses_no_later_outcome() -> None:
 
 
 def test_baseline_of_the_last_hour_uses_equal_class_and_equally_long_waits() -> None:
-    """After a wait of 60 s, only waits of at least 60 s count."""
+    """A wait that has lasted 60 s is compared only with waits of at least 60 s."""
     past = [
         create_forecast(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))
     ]
@@ -51,7 +51,6 @@ def test_baseline_of_the_last_hour_uses_equal_class_and_equally_long_waits() -> 
 
 
 def test_small_run_has_accurate_forecasts() -> None:
-    """Applications compete for the memory of three calls: all start, most as forecast."""
     load = [
         WorkloadApplication(f"a{n}", "c", n * 0.6, (WorkloadInference("0", 60, 40 + n % 5 * 20),))
         for n in range(300)

@@ -67,7 +67,7 @@ def test_every_metric_is_in_some_panel() -> None:
 
 @every_query
 def test_query_names_only_exported_metrics_and_labels(asked: DashboardQuery) -> None:
-    """A panel of an unknown metric stays empty; a missing label merges all curves."""
+    """A panel of an unknown metric stays empty."""
     expression = asked.expression()
     named = selectors_in(expression)
 

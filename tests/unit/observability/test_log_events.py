@@ -79,7 +79,7 @@ def test_ended_application_is_one_line_of_json(lines: LoggedLines) -> None:
 
 
 def test_memory_handler_is_formatted_by_its_target() -> None:
-    """Serve's memory handler buffers log records; only its target has the formatter."""
+    """Serve's memory handler buffers log records, and only its target has the formatter."""
     logger, stream = logging.Logger("gathers", logging.INFO), io.StringIO()
     target = logging.StreamHandler(stream)
     target.setFormatter(JsonLines())

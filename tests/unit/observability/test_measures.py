@@ -21,7 +21,7 @@ def test_counters_with_known_labels_start_at_zero() -> None:
 
 
 def test_counter_increase_is_exported_once() -> None:
-    """Ray adds up exported values: a total that is sent twice counts twice."""
+    """Ray adds up exported values, so that a total sent twice would count twice."""
     source, taken = new_measures("scheduler"), RecordingBackend()
     count = source.counter(m.LEASES_TOTAL, "granted")
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_failing_series_stops_no_other_and_is_exported_later() -> None:
 
 
 def test_classes_and_tenants_beyond_the_bound_share_a_label() -> None:
-    """Callers choose the names of classes and tenants; each name would be a new series.
+    """Callers choose the names of classes and tenants, and each name would be a new series.
 
     A class named `other` is counted with the overflow and occupies no slot.
     """

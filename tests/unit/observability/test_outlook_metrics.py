@@ -94,7 +94,7 @@ def test_turns_that_return_to_cached_contexts_are_counted(new_driver: CoreDriver
 
 
 def test_counting_outlooks_takes_at_most_one_percent_of_the_time(new_driver: CoreDriver) -> None:
-    """Counting blocks the scheduler, so a count of 10 ms is followed by a second without one."""
+    """Counting blocks the scheduler."""
     source, clock = new_measures("scheduler"), SteppingClock()
     metrics = OutlookMetrics(source, clock)
     new_driver.open("a")

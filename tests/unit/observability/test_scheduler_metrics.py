@@ -231,7 +231,7 @@ def test_application_that_could_not_be_stored_counts_as_refused(
 
 
 def test_superseded_scheduler_exports_no_queue(measured_core: MeasuredCore) -> None:
-    """The queue now belongs to the next scheduler: both together would count it twice."""
+    """The queue now belongs to the next scheduler, and must not be counted twice."""
     driver, measuring = measured_core.driver, measured_core.metrics.tenants
     driver.open("a", 1_000)
     driver.submit("x")
@@ -303,7 +303,6 @@ def test_lag_above_the_bound_counts_as_a_violation(
 
 
 def test_decision_times_are_buckets_of_a_histogram(measured_core: MeasuredCore) -> None:
-    """Three decisions of 50 µs and one of 3 ms give cumulative buckets for `histogram_quantile`."""
     for duration_s in (5e-5, 5e-5, 5e-5, 3e-3):
         measured_core.decisions.record_decisions(duration_s)
     told = measured_core.exported_metrics().counts
@@ -418,7 +417,7 @@ class _CountedApplications(dict[str, Application]):
 def test_greatest_lag_is_searched_among_the_oldest_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The search blocks the scheduler: 50,000 applications took 100 ms, 2,000 take 3 ms.
+    """A search through 50,000 applications blocks the scheduler for 100 ms.
 
     Under fcfs b waits behind a, and arrived before all the others.
     """

@@ -15,7 +15,6 @@ def test_too_few_samples_give_no_estimate(known: list[tuple[InputForm, float]]) 
 
 
 def test_estimate_is_the_geometric_mean_of_prior_and_classes() -> None:
-    """With a class of cost 1,000 and a prior of 10 the estimate is sqrt(10,000)."""
     known = [(form_of(100, 100, 100), math.log(1_000))]
 
     assert cost_among_neighbours(features_for(100), 10.0, known) == pytest.approx(100.0)

@@ -64,7 +64,7 @@ def test_unbounded_and_empty_intervals_lose_more_than_honest_ones() -> None:
 
 
 def test_chance_range_of_coverage_is_wider_for_fewer_tests() -> None:
-    """The range is 1.96 · sqrt(0.8 · 0.2 / 25) = 0.157; four times the tests halve it."""
+    """Four times as many tests halve the range."""
     assert pytest.approx(0.157, abs=0.0005) == binomial_reach(25)
     assert pytest.approx(binomial_reach(25) / 2) == binomial_reach(100)
 
@@ -84,7 +84,7 @@ def test_seed_determines_the_split_of_samples() -> None:
 
 @pytest.mark.usefixtures("quick_networks")
 def test_metrics_file_has_the_documented_fields() -> None:
-    """Other tools read metrics.json; `mean` weighs each class equally."""
+    """Other tools read metrics.json."""
     samples = made_up_samples(40)
     few = evaluate(samples[:20], samples[20:])
     more = evaluate(samples[:30], samples[30:])

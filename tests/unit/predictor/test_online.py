@@ -37,7 +37,6 @@ def trained_predictor(count: int = 10) -> LearningPredictor:
 
 
 def test_estimate_comes_from_the_best_available_source() -> None:
-    """The estimate names its source: the model, the class mean or the prior."""
     predictor = trained_predictor()
     observe_applications(predictor, 3, name="DM")
 

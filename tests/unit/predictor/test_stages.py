@@ -157,7 +157,6 @@ def test_expected_stages_follow_new_observations() -> None:
 
 
 def test_unknown_longest_sequence_is_the_mean_and_an_unknown_gap_is_not_counted() -> None:
-    """Release 0.1.0 observed neither the longest sequence nor the gap of a stage."""
     table = table_of(
         [stage_of(3, 10, 8), stage_of(1, 10, 4)],
         [stage_of(3, 10, 8, longest=12, gap_s=3.0), stage_of(1, 10, 4)],
@@ -218,7 +217,7 @@ def test_stage_costs_add_up_to_the_applications_costs(applications: list[Any]) -
 
 
 def test_number_of_classes_is_bounded() -> None:
-    """Callers choose class names; those beyond the bound share `other`."""
+    """Callers choose class names, so the table must be bounded."""
     table = StageTable(max_classes=2)
     names = [table.observe_stages(name, [stage_of(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
 
@@ -262,7 +261,7 @@ def test_stage_table_survives_json() -> None:
 
 
 def test_table_of_release_0_2_0_is_read() -> None:
-    """Old tables lack gaps and longest sequences; the mean length replaces the latter."""
+    """Old tables lack gaps and longest sequences."""
     early = table_of(*[[stage_of(2, 10, 6, 40), stage_of(1, 10, 4, 60)]] * 3).to_dict()
     for statistics in early["EV"]:
         for name in ("longest_output_mean", "gaps", "gap_mean_s"):

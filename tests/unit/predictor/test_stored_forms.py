@@ -55,7 +55,7 @@ def test_stored_object_survives_json(stored: Stored) -> None:
 
 
 def test_observation_of_release_0_2_0_is_read() -> None:
-    """Old stages have five numbers: the longest sequence and the following gap are missing."""
+    """Old stages lack the longest sequence and the following gap."""
     early = with_change(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
 
     assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages

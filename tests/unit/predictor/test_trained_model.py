@@ -21,7 +21,6 @@ def test_best_shift_minimises_the_mean_relative_error() -> None:
 
 
 def test_few_errors_shift_predictions_only_in_part() -> None:
-    """Half of the best shift is applied if only 20 errors are known."""
     raw = np.zeros(20)
     costs = np.full(20, math.log(4.0))
 

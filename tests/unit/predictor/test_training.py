@@ -47,7 +47,7 @@ def mean_error(model: TrainedModel, samples: Sequence[Sample]) -> float:
 
 @pytest.mark.slow
 def test_model_learns_the_cost_function() -> None:
-    """Cost is the square of the length, tripled by one word; the class median errs by more."""
+    """The cost is the square of the length, tripled by one word of the text."""
     test = made_up_samples(100, seed=1)
     costs = [sample.kv_token_time for sample in made_up_samples(60)]
 

@@ -45,7 +45,7 @@ def test_rollback_serves_and_pins_the_previous_version() -> None:
 
 
 def test_rollback_from_the_first_version_is_refused() -> None:
-    """The error names the alternative: the class mean."""
+    """The error names the class mean as the alternative."""
     with pytest.raises(RequestError, match="version 0 is the class mean"):
         index_of(1).rolled_back()
 

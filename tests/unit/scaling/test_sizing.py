@@ -145,7 +145,7 @@ def test_longer_loading_time_asks_for_fewer_replicas() -> None:
 
 
 def test_loading_replicas_count_half_and_are_not_requested_twice() -> None:
-    """Without this, the same replicas would be requested again every second."""
+    """The same replicas would otherwise be requested again every second."""
     rules = replace(RULES, load_s=60.0)
     backlog = demand_of(1, queued=RATE * 60 * 4)
     first = decide_size(backlog, rules)
@@ -216,7 +216,6 @@ def test_two_simultaneous_readings_measure_no_rate() -> None:
 
 
 def test_service_rate_of_full_replicas_is_measured() -> None:
-    """The assumed rate weighs as much as 20 replica-seconds of measurements."""
     sizer = Sizer()
     for second in range(2_000):
         full = demand_of(
@@ -255,7 +254,6 @@ def demand_with_promise(at: float, replicas: int, replica_s: float, **more: Any)
 
 
 def test_promised_start_beyond_the_target_keeps_its_replicas() -> None:
-    """Four replicas are promised 400 replica-seconds within 100 s, so all four stay."""
     sizer = Sizer()
     first = sizer.size(demand_with_promise(0.0, 4, 400.0), RULES, Fleet())
     later = sizer.size(demand_with_promise(50.0, 4, 200.0), RULES, Fleet())
@@ -267,7 +265,6 @@ def test_promised_start_beyond_the_target_keeps_its_replicas() -> None:
 
 
 def test_promised_start_within_the_target_releases_replicas() -> None:
-    """Four replicas for 20 s are 80 replica-seconds, which two serve within the target of 60 s."""
     decision = decide_size(demand_with_promise(0.0, 4, 80.0))
 
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)

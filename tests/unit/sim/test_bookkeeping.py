@@ -32,12 +32,6 @@ def sequence_of(
 def test_prompt_finds_the_cached_part_of_its_prefix(
     free: int, prompt: int, block_size: int, computed: int
 ) -> None:
-    """The context of an earlier call, 15 + 5 tokens, is in the cache.
-
-    In blocks of 8 only 16 of it are whole; a prompt equal to it computes one token; a shorter one
-    is a different prompt; and with 19 tokens free the context is lost. It needs no memory beside
-    the prompt.
-    """
     cache = PrefixCache(engine(1000, prefix_caching=True, block_size=block_size))
     cache.keep_context(sequence_of(15, 5))
     following = sequence_of(prompt)

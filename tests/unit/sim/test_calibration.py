@@ -124,7 +124,7 @@ def test_latencies_count_from_the_arrival_and_aborted_requests_are_left_out(
 
 
 def test_policy_is_read_from_the_file_name(tmp_path: Path) -> None:
-    """`vtc__real.csv.gz` was measured under VTC; a name without a policy means FCFS."""
+    """A file name without a policy means FCFS."""
     line = "7,2.0,256,128,0.5,9.25"
     named = {name: csv_file(tmp_path, line, name=name) for name in ("vtc__real.csv", "mine__x.csv")}
 
@@ -197,7 +197,6 @@ def measure_service(fake: FakeService) -> tuple[list[TimedRequest], int]:
 
 
 def test_costs_of_a_live_service_are_found() -> None:
-    """Each token of this service takes 0.5 s under any load: the other costs are 0."""
     requests, kv_tokens = measure_service(service_with_replicas())
     fit = fit_iterations([MeasuredRun("live", "fcfs", tuple(requests))])
 

@@ -53,10 +53,6 @@ def test_response_time_is_shown_at_the_first_token() -> None:
 
 
 def test_request_counts_as_demand_when_it_arrives() -> None:
-    """Requested service of 600 in a window of 60 s is 10 per second, whenever it is served.
-
-    Windows about 90 and 120 s hold the arrival at 100 s; those about 60 and 150 s do not.
-    """
     service = ClientService([TimedRequest("a", 100.0, 100, 250, 900.0, 960.0)])
 
     assert [[0.0, 10.0, 10.0, 0.0]] == service.demands([60.0, 90.0, 120.0, 150.0]).tolist()
@@ -91,7 +87,6 @@ def test_unserved_demand_counts_as_a_service_difference() -> None:
 
 
 def test_throughput_counts_prompt_and_output_tokens() -> None:
-    """130 tokens in the 35 s from the first arrival to the last end."""
     assert 130 / 35 == pytest.approx(tokens_per_s([_A, _B]))
 
 

@@ -43,7 +43,6 @@ def run_with_dispatch(dispatch_s: float, kv_tokens: int, *sizes: tuple[int, int]
 
 
 def test_computation_starts_when_the_payload_arrives() -> None:
-    """Ten tokens of 0.1 s each end half a second late."""
     assert [pytest.approx(1.0)] == finish_times(run_with_dispatch(0.0, 1000, (100, 10)))
     assert [pytest.approx(1.5)] == finish_times(run_with_dispatch(0.5, 1000, (100, 10)))
 

@@ -30,11 +30,6 @@ def test_separate_prefill_stops_running_sequences_and_makes_a_first_token(
 
 
 def test_separate_prefill_has_a_token_limit_beyond_the_first_prompt() -> None:
-    """A prefill has at most 4 tokens, but the first prompt is taken at any length.
-
-    a/0 (5) runs alone, 1.25 s; a/1 (3) and a/2 (3) after one more iteration each. a/1: 2.25 to 3;
-    an iteration to 4; a/2: 4 to 4.75.
-    """
     profile = engine(100, prefill="separate", max_batched_tokens=4, per_prefill_token_s=0.25)
     found = simulated_times([application_of("a", (5, 9), (3, 1), (3, 1))], profile)
 
@@ -144,12 +139,6 @@ def test_kv_memory_is_reserved_for_each_of_several_new_clients() -> None:
 def test_prompt_that_continues_a_context_costs_only_its_new_tokens(
     caching: bool, end: float
 ) -> None:
-    """The second call of application a repeats the 6 tokens of the first call's context.
-
-    a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
-
-    M is 10: the cached part of a prompt needs no memory beside that prompt.
-    """
     profile = engine(10, prefix_caching=caching, per_prefill_token_s=0.5)
     found = simulated_times([application_of("a", (4, 2), (8, 1, ("0",), 0.0))], profile)
 

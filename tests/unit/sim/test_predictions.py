@@ -46,7 +46,7 @@ def test_oracle_predicts_the_true_cost() -> None:
 
 
 def test_noise_factor_is_uniform_in_its_interval() -> None:
-    """Justitia v2, Fig. 10: factors from [1/λ, λ]; for λ = 3 their mean is (1/3 + 3)/2."""
+    """The factors are from [1/λ, λ], as in Fig. 10 of Justitia v2."""
     costs = NoisyCosts(3, 1)
     applications = [application_of(f"a{number}", (99, 99)) for number in range(2000)]
     factors = [costs.cost(a) / a.cost() for a in applications]

@@ -69,7 +69,6 @@ def test_costs_of_decoding_are_found() -> None:
 
 
 def test_costs_and_tile_of_prefill_are_found() -> None:
-    """With tiles of 64, prompts of 65 and 128 tokens take the same time."""
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
     loads = ((65, 65), (128, 128), (200,), (10, 10, 10), (65, 700), ())
     fit = fit_iterations([run_of(batches(true) + interrupted_requests(true, *loads))])
@@ -81,7 +80,6 @@ def test_costs_and_tile_of_prefill_are_found() -> None:
 
 
 def test_tokens_that_the_engine_adds_count_in_the_prefill_tiles() -> None:
-    """64 tokens and a BOS token are two tiles of 64."""
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
     computed = interrupted_requests(true, (65, 65), (64, 64), (129,), (21, 21, 21), ())
     told = [
@@ -97,7 +95,7 @@ def test_tokens_that_the_engine_adds_count_in_the_prefill_tiles() -> None:
 
 
 def test_speed_of_a_machine_is_separated_from_its_load() -> None:
-    """The second machine takes 4 % longer: the factors are 1/√1.04 and √1.04."""
+    """The second machine takes 4 % longer, so that the factors are 1/√1.04 and √1.04."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fast = batches(true)
     slow = batches(IterationCost(0.03 * 1.04, 0.001 * 1.04, 2e-6 * 1.04))

@@ -102,7 +102,7 @@ def test_service_receives_the_requests_of_the_workload(fake_server: FakeService)
 
 
 def test_applications_arrive_on_time_on_a_slow_service(fake_server: FakeService) -> None:
-    """The load is open: arrivals do not wait for earlier answers."""
+    """Arrivals of an open load do not wait for earlier answers."""
     done = replay_on(
         fake_server,
         application_of(inference_of("x", 100), name="slow"),
@@ -114,7 +114,7 @@ def test_applications_arrive_on_time_on_a_slow_service(fake_server: FakeService)
 
 
 def test_speed_divides_arrivals_and_delays(fake_server: FakeService) -> None:
-    """At speed 2 an hour of load takes half an hour; results are in real seconds."""
+    """At speed 2 an hour of load takes half an hour."""
     done = replay_on(
         fake_server,
         application_of(

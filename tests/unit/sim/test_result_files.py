@@ -36,7 +36,7 @@ def small_result() -> RunResult:
 
 
 def test_result_directory_has_the_documented_files(tmp_path: Path) -> None:
-    """Other tools expect these names; no temporary file is left."""
+    """Other tools expect these file names."""
     write_results(
         tmp_path / "new" / "out", {"justitia": small_result(), "vtc": small_result()}, ABOUT
     )
@@ -216,7 +216,7 @@ def test_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
 def test_missing_matplotlib_is_reported_with_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The results are written; only the figures are missing."""
+    """Only the figures are missing, and all other results are written."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     note = draw_figures(tmp_path, {"fcfs": FCFS})
 

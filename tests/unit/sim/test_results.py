@@ -37,10 +37,6 @@ def test_summary_has_exactly_the_documented_fields() -> None:
 
 
 def test_completion_times_are_those_of_finished_applications() -> None:
-    """Completion times of 2, 4 and 9 s have a mean of 5 s and a median of 4 s.
-
-    The application that never finished has no time, and must not count as 0 s.
-    """
     run = run_of({"a": (0.0, 2.0), "b": (1.0, 5.0), "c": (0.0, 9.0), "d": (2.0, None)})
     figures = summarise({"fcfs": run})["fcfs"]
 
@@ -59,7 +55,6 @@ def test_percentiles_are_interpolated_linearly_as_by_numpy(percent: int) -> None
 
 
 def test_throughput_counts_the_output_of_finished_inferences() -> None:
-    """Two finished inferences of five tokens in 4 s are 2.5 tokens/s."""
     run = run_of({"a": (0.0, 2.0), "b": (0.0, 4.0), "c": (0.0, None)}, makespan_s=4.0)
 
     assert 2.5 == summarise({"fcfs": run})["fcfs"]["output_tokens_per_s"]

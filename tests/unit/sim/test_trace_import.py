@@ -102,7 +102,7 @@ def test_csv_rows_of_one_application_are_joined(tmp_path: Path) -> None:
 
 
 def test_count_and_window_cut_and_stretch_a_trace(tmp_path: Path) -> None:
-    """Arrivals of a trace can be made twice as dense; tool time is unchanged."""
+    """Arrivals of a trace can be made twice as dense."""
     rows = ["0,1,1,a", "2,1,1,a", "10,1,1,b", "20,1,1,c"]
     applications, _ = import_csv(tmp_path, HEADER + ",application_id", *rows, count=2, window_s=5)
 
@@ -177,7 +177,7 @@ def test_indirect_predecessor_span_is_omitted(tmp_path: Path) -> None:
 
 
 def test_spans_without_duration_are_a_chain(tmp_path: Path) -> None:
-    """A coarse clock records spans of zero length; two at the same time run in parallel."""
+    """A coarse clock records spans of zero length."""
     [application] = import_json_lines(
         tmp_path,
         otlp_span("a", 1, 1),
@@ -190,7 +190,6 @@ def test_spans_without_duration_are_a_chain(tmp_path: Path) -> None:
 
 
 def test_application_class_and_tenant_come_from_span_attributes(tmp_path: Path) -> None:
-    """The application is the conversation, else the trace; the class is the agent or service."""
     agent: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.usage.input_tokens": None,

@@ -246,7 +246,7 @@ def _reach_second_stage(core: CoreDriver, cost: float = 300) -> None:
 
 
 def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
-    """A policy may charge more than was predicted; errors are measured from the prediction."""
+    """Prediction errors are measured from the prediction, whatever the policy charges."""
     core.handle(ev.ApplicationArrived("a", "class", "t", 2.0, 100, "i0", charge_kv_token_time=300))
 
     assert (300, 100) == (core.account("a").charged, core.application("a").predicted_kv_token_time)

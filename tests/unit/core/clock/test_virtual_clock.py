@@ -159,7 +159,7 @@ def test_restored_clock_continues_like_the_original() -> None:
 
 
 def test_empty_clock_has_weight_zero_despite_rounding() -> None:
-    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such errors would add up over busy periods."""
+    """In floats, 0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0, and such errors would add up."""
     clock = VirtualClock()
     for _ in range(2):
         for sequence, weight in enumerate((0.1, 0.2, 0.3)):

@@ -214,7 +214,7 @@ def test_recomputed_tokens_are_not_service(running_core: CoreDriver) -> None:
 
 
 def test_decreasing_progress_is_ignored(running_core: CoreDriver) -> None:
-    """Reports may be repeated; service never falls."""
+    """Reports may be repeated, but service never falls."""
     running_core.pull(progress={"1": 6})
     running_core.pull(progress={"1": 2})
 
@@ -222,7 +222,7 @@ def test_decreasing_progress_is_ignored(running_core: CoreDriver) -> None:
 
 
 def test_prompt_length_is_corrected_by_the_replicas_count(running_core: CoreDriver) -> None:
-    """The ingress estimates the prompt; the engine counts it."""
+    """The ingress only estimates the prompt, and the engine counts it."""
     running_core.pull(progress=[ev.LeaseProgress("1", 0, 0, running=True)])
     running_core.pull(progress=[ev.LeaseProgress("1", 14, 3, running=True)])
 

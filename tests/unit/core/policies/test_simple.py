@@ -38,7 +38,6 @@ def test_shortest_prediction_is_first_across_and_within_applications() -> None:
 
 
 def test_finished_inferences_move_an_application_forward() -> None:
-    """A cost of 500 of which 410 are served counts less than a new cost of 100."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("b", cost=100)
     driver.open_and_submit("a", "a1", "a2", cost=500)
@@ -50,7 +49,7 @@ def test_finished_inferences_move_an_application_forward() -> None:
 
 
 def test_service_of_running_inferences_does_not_count() -> None:
-    """The end of a running inference is unknown; if counted, its application would come first."""
+    """The end of a running inference is unknown."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("b", cost=100)
     driver.open_and_submit("a", "a1", "a2", cost=500)

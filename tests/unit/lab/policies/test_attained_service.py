@@ -61,7 +61,7 @@ def test_level_changes_when_service_is_reported() -> None:
 
 
 def test_no_client_returns_to_a_higher_level() -> None:
-    """A client that comes back after a pause keeps its level: attained service never falls."""
+    """The attained service of a client never falls."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()

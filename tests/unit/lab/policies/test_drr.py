@@ -11,12 +11,6 @@ from tests.unit.core.stub_policy import create_application, stub_context
 
 
 def test_deficit_round_robin_order_is_as_computed_by_hand() -> None:
-    """With a quantum of 20 two prompts of 10 use up the turn of a client.
-
-    Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
-    at 20, b3, and for the next seat b4: its visit continues. 20 tokens of b3 put b at −40, so that
-    it is out of debt in round 4; a takes two in each of rounds 2 and 3.
-    """
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", *(f"a{n}" for n in range(1, 8)))
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 5)))

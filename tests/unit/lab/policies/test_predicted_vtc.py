@@ -31,7 +31,7 @@ def _predicted_tokens(driver: PolicyDriver, application_id: str = "a", choices: 
 
 
 def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
-    """The prompt costs 10 and the predicted 20 tokens 2 each (VTC, Alg. 3, lines 25 and 26)."""
+    """The prompt and each predicted token are charged once (VTC, Alg. 3, lines 25 and 26)."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
     charged = [driver.counter("a")]
@@ -57,11 +57,6 @@ def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
 
 
 def test_predicted_tokens_that_were_not_made_are_refunded_at_the_end() -> None:
-    """15 predicted tokens at 2 each are refunded before the next grant (VTC, Alg. 3, line 38).
-
-    The counter of a is lifted to the 50 of b, and a was seen first: without the refund its turn
-    would be now.
-    """
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "b1", true=20)
     _submit_with_lengths(driver, "b2", true=20)
@@ -107,7 +102,7 @@ def test_exact_prediction_gives_no_refund() -> None:
 
 
 def test_requeued_inference_keeps_its_prepaid_output() -> None:
-    """An inference is charged once; tokens that it makes again are prepaid already."""
+    """Tokens that a requeued inference generates again are prepaid already."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
     driver.report_tokens("a1", 8)

@@ -21,7 +21,7 @@ def _files_by_path(directory: Path) -> dict[str, bytes]:
 
 
 def test_same_seeds_write_identical_files_and_no_temporary_ones(tmp_path: Path) -> None:
-    """A second build must write the same bytes: page, lines, and each figure in two formats."""
+    """A second build must write the same bytes."""
     for name in ("one", "two"):
         build_report([small.small_experiment()], small.SCALE, tmp_path / name, workers=1)
 
@@ -98,5 +98,4 @@ def test_failing_task_does_not_affect_others() -> None:
 
 
 def test_progress_contains_the_remaining_time() -> None:
-    """5 of 20 runs took 10 s: the other 15 take 30 s more at the same pace."""
     assert "5/20 runs, 30 s left" == str(RunProgress(done=5, total=20, failed=0, elapsed_s=10.0))

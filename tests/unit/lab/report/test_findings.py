@@ -65,11 +65,6 @@ def test_section_has_mean_and_paired_difference_of_every_arm() -> None:
 def test_difference_is_judged_by_its_confidence_interval(
     change: Mapping[str, Any], seeds: tuple[int, ...], verdicts: list[str]
 ) -> None:
-    """Differences of −0.1, 0 and +0.1 s are neither a win nor a loss.
-
-    One run of a recorded trace is exact: its sign decides. One of a drawn load is too little
-    evidence.
-    """
     section = _section_of_experiment(replace(small.small_experiment(), **change), seeds)
 
     assert verdicts == [
@@ -96,7 +91,7 @@ def test_metric_that_one_seed_lacks_has_no_mean() -> None:
 
 
 def test_failed_run_fails_its_section_in_one_line() -> None:
-    """The page shows the cause; a line break would break the summary."""
+    """A line break would break the summary of the page."""
     section = _section_of_experiment(small.small_experiment(task=small.FailingTask))
 
     assert "1x · justitia, seed 1: ValueError: no luck" == section.failure

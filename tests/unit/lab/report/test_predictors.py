@@ -179,7 +179,7 @@ def test_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
 def test_only_the_arm_of_the_service_charges_more_than_predicted(
     data_dir: Path, training_spy: _TrainingSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The papers charge the prediction; the service charges more, and raises the charge later."""
+    """The papers charge the prediction, and the service a multiple of it."""
     asked: list[RunSettings] = []
 
     def record_settings(

@@ -77,7 +77,6 @@ async def test_drawn_plans_fit_their_agents(name: str) -> None:
 
 
 async def test_self_consistency_votes_among_five_attempts() -> None:
-    """Two of the attempts agree, in different forms; one gives no number."""
     answers = ["Answer: 7", "so 2\nAnswer: 1,200", "I cannot say", "answer: $1200.0", "Answer: 8"]
     app = ScriptedModel(answers_in_turn(*answers))
 
@@ -93,7 +92,6 @@ async def test_self_consistency_votes_among_five_attempts() -> None:
     [("Answer: -3.50", "-3.5"), ("Answer: 1\nAnswer: 2", "2"), ("the answer is 4", None)],
 )
 def test_last_stated_number_is_the_answer(attempt: str, number: str | None) -> None:
-    """Intermediate steps contain numbers too; only the agreed form is an answer."""
     assert final_number(attempt) == number
 
 

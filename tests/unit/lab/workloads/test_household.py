@@ -103,7 +103,7 @@ def test_every_generated_game_can_be_won(seed: int) -> None:
 
 @needs_real_data
 def test_every_game_of_alfworld_can_be_started_and_won() -> None:
-    """All 134 openings of its evaluation name a task and receptacles that the parser supports."""
+    """All 134 openings of ALFWorld's evaluation are supported."""
     for line in (REAL / "apps" / "ALFWI.jsonl").read_text().splitlines():
         game = Household(json.loads(line)["input"])
         for command in solution(game):
@@ -112,7 +112,7 @@ def test_every_game_of_alfworld_can_be_started_and_won() -> None:
 
 
 async def test_alfwi_agent_plays_until_the_task_is_done() -> None:
-    """Each observation is in the next prompt; the game ends the loop."""
+    """Each observation of the game is in the next prompt."""
     commands = [line[2:] for line in transcript_of(HEAT).splitlines() if line.startswith("> ")]
     app = ScriptedModel({react_household.INSTRUCTION: answers_in_turn(*commands)})
 

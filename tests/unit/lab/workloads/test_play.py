@@ -83,7 +83,6 @@ def test_failed_application_is_recorded_and_ends_no_other(
 
 
 def test_agent_that_raises_is_recorded() -> None:
-    """Any exception counts: here a plan without the agent's stage, and an invalid tenant header."""
     no_stage = replace(
         _plan_application(0),
         lengths=replace(_plan_application(0).lengths, run=RecordedRun(None, ())),

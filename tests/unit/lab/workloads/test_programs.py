@@ -112,7 +112,6 @@ async def test_cg_agent_repeats_with_the_error_until_the_code_is_right() -> None
 
 @pytest.mark.slow
 async def test_cg_agent_gives_up_after_five_attempts() -> None:
-    """Five is the measured maximum; a failing model must not continue forever."""
     app = ScriptedModel({code_feedback.GENERATE: "def half(x): return None"})
 
     result = await run_freely("CG", app, START)
@@ -211,7 +210,6 @@ PLAN = [
 
 
 async def test_pe_agent_executes_its_plan_as_a_graph() -> None:
-    """Independent subtasks run in parallel; later ones get their results."""
     both_run = asyncio.Barrier(2)
     chosen = []
 

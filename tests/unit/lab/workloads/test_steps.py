@@ -75,7 +75,7 @@ def test_planned_transcript_is_cut_to_the_planned_length() -> None:
 
 
 def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
-    """The latest turn decides the next step; the task itself must never be dropped."""
+    """The latest turn decides the next step, so it must stay."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
 
     assert all(example in transcript.prompt(20, fill=False) for example in EXAMPLES)

@@ -63,7 +63,7 @@ def _turns_per_minute(result: SessionResult) -> float:
 def test_cache_ttl_reproduces_its_published_completion_times(
     options: ArmOptions, tmp_path: Path
 ) -> None:
-    """Published: sessions complete in 1/1.12 to 1/3.66 of the time, through short tool calls."""
+    """The paper reports completion times of 1/1.12 to 1/3.66, through short tool calls."""
     sessions = _swe_agents(tmp_path)
     pinned, ours = _play_arm("pinned", sessions), _play_arm("cache-ttl", sessions, options=options)
 
@@ -72,7 +72,7 @@ def test_cache_ttl_reproduces_its_published_completion_times(
 
 
 def test_thunder_agent_reproduces_its_published_throughput(tmp_path: Path) -> None:
-    """Published: 1.48 to 3.58 times the throughput of vLLM where contexts exceed the memory."""
+    """The paper reports 1.48 to 3.58 times vLLM's throughput if contexts exceed the memory."""
     sessions = _swe_agents(tmp_path)
     pinned, ours = _play_arm("pinned", sessions), _play_arm("thunder-agent", sessions)
 
@@ -80,7 +80,7 @@ def test_thunder_agent_reproduces_its_published_throughput(tmp_path: Path) -> No
 
 
 def test_concur_reproduces_its_published_throughput(tmp_path: Path) -> None:
-    """Published: up to 4.09 times the throughput, by a limit that keeps the hit rate high."""
+    """The paper reports up to 4.09 times the throughput, by a limit on running agents."""
     sessions = _swe_agents(tmp_path)
     pinned = _play_arm("pinned", sessions)
     ours = _play_arm("concur", sessions, options=(("hit_rate", 0.8),))
@@ -90,7 +90,7 @@ def test_concur_reproduces_its_published_throughput(tmp_path: Path) -> None:
 
 
 def test_mori_reproduces_its_published_throughput_over_thunder_agent(tmp_path: Path) -> None:
-    """Published: 1.20 to 1.71 times the throughput, with host memory.
+    """The paper reports 1.20 to 1.71 times the throughput, with host memory.
 
     Here both have no host memory, and ThunderAgent has its default settings.
     """
@@ -107,7 +107,7 @@ def test_mori_reproduces_its_published_throughput_over_thunder_agent(tmp_path: P
 
 
 def test_gittins_reproduces_the_published_gain_of_hermes(tmp_path: Path) -> None:
-    """Published: the mean falls by over 70 % where short applications wait behind long ones."""
+    """The paper reports a mean that falls by over 70 % for short applications behind long ones."""
     lines = [session_line(f"short{k}", turn_line(400, 20)) for k in range(120)]
     lines += [session_line(f"long{k}", turn_line(2_000, 4_000)) for k in range(8)]
     sessions, engine = read_written(tmp_path, *lines), replace(ENGINE, max_num_seqs=1)

@@ -86,7 +86,6 @@ def test_uniform_arrivals_are_evenly_spaced() -> None:
 
 
 def test_poisson_gaps_have_a_coefficient_of_variation_of_one() -> None:
-    """Over 4,000 gaps the standard error is about 0.02."""
     instants = drawn_arrivals("poisson", 4000, 4000)
 
     gaps = [later - earlier for earlier, later in pairwise(instants)]
@@ -96,7 +95,7 @@ def test_poisson_gaps_have_a_coefficient_of_variation_of_one() -> None:
 
 
 def test_trace_without_directory_or_rows_is_refused(tmp_path: Path) -> None:
-    """The message lists the available traces; a file with only a header has no arrivals."""
+    """The error lists the available traces."""
     with pytest.raises(ConfigError, match=r"'mooncake' are a recorded trace.* poisson, uniform"):
         drawn_arrivals("mooncake", 3, 60)
     write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER)

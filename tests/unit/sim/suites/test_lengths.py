@@ -96,7 +96,6 @@ def test_seed_draws_the_same_plan_in_any_order() -> None:
 
 
 def test_fan_outs_are_the_measured_ones() -> None:
-    """SC always has 5 samples, KBQAV 1 to 13 claims with as many checks, MRS about 21 chunks."""
     plan = LengthPlan()
     drawn = {name: [plan.draw(name, "x", i) for i in range(300)] for name in WORKLOADS}
 
@@ -114,7 +113,7 @@ def test_fan_outs_are_the_measured_ones() -> None:
 
 
 def test_plan_only_limits_lengths_if_they_are_not_forced() -> None:
-    """A real model ends its answers by itself; the longest measured length is the limit."""
+    """A real model ends its answers by itself, up to the longest measured length."""
     lengths = LengthPlan(steered=False, max_prompt_words=3000).draw("MRS", "x", 0)
 
     most = STAGES["MRS"][1]

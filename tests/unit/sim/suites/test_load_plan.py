@@ -35,7 +35,6 @@ def test_seed_determines_the_load(data_dir: Path) -> None:
 
 
 def test_arrivals_are_ordered_and_have_the_given_rate(data_dir: Path) -> None:
-    """300 arrivals at 2 per second take 150 s, with a standard deviation of sqrt(300)/2 = 8.7 s."""
     load = _plan_load(data_dir)
 
     arrivals = [planned.arrived_at_s for planned in load]
@@ -46,10 +45,6 @@ def test_arrivals_are_ordered_and_have_the_given_rate(data_dir: Path) -> None:
 
 
 def test_classes_are_drawn_with_the_shares_of_the_mix(data_dir: Path) -> None:
-    """600 draws at 1/3 have a standard deviation of 11.5.
-
-    Classes with a share of zero are absent.
-    """
     load = _plan_load(data_dir, count=600, mix={"SC": 2, "KBQAV": 1, "MRS": 0})
 
     classes = Counter(planned.application_class for planned in load)

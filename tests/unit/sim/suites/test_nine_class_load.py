@@ -66,7 +66,7 @@ def test_arrivals_fill_a_window_or_are_a_given_list(draw_load: Draw) -> None:
 def test_planned_lengths_fit_the_context_with_unchanged_ratios(
     hundred_applications: Load,
 ) -> None:
-    """All lengths are cut by one factor: a DM still costs hundreds of times as much as a CC."""
+    """All lengths are cut by one factor."""
     worst, cost = 0, Counter[str]()
     for planned in hundred_applications:
         for stage in planned.lengths.stages.values():

@@ -33,7 +33,6 @@ def planned_graph(tmp_path: Path, *subtasks: dict[str, Any]) -> tuple[WorkloadIn
 
 
 def test_stages_are_consecutive_and_their_calls_parallel(tmp_path: Path) -> None:
-    """A small KBQAV run has two queries, then two checks after a search of 1.182 s."""
     inferences = graph_of(
         tmp_path,
         {"name": "extract_claims", "calls": [[631, 138]]},

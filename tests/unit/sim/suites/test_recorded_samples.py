@@ -20,7 +20,7 @@ def run_line(item_id: str | None, *calls: list[int]) -> dict[str, object]:
 
 
 def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
-    """Runs and inputs are joined by `item_id`; a run without one has no input to learn from."""
+    """Runs and inputs are joined by `item_id`."""
     write_lines(tmp_path / "apps" / "X.jsonl", input_line(1), input_line(2))
     write_lines(
         tmp_path / "recorded" / "X.jsonl", run_line("X-2", [10, 3], [20, 1]), run_line(None, [1, 1])
@@ -34,7 +34,7 @@ def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
 
 
 def test_sample_includes_the_calls_of_subtasks(tmp_path: Path) -> None:
-    """PE's plans make their calls inside subtasks; without those PE would cost a third less."""
+    """Without the calls of subtasks, class PE would cost a third less."""
     subtask = {"dep": [-1], "llm_calls": [["summarise", 100, 10]], "exec_s": 1.0}
     stages = [{"name": "plan", "calls": [[5, 1]]}, {"name": "execute", "subtasks": [subtask]}]
     write_lines(tmp_path / "apps" / "X.jsonl", input_line(1))
@@ -55,7 +55,7 @@ def test_runs_may_be_in_another_directory_than_their_inputs(tmp_path: Path) -> N
 
 
 def test_error_names_a_run_of_an_unknown_input(tmp_path: Path) -> None:
-    """Runs and inputs may be of different versions; skipping runs would skew the samples."""
+    """Runs and inputs may be of different versions, and skipped runs would skew the samples."""
     write_lines(tmp_path / "apps" / "X.jsonl", input_line(1))
     write_lines(tmp_path / "recorded" / "X.jsonl", run_line("X-7", [1, 1]))
 

@@ -18,7 +18,7 @@ def suite_of(suite: str, **options: Any) -> list[WorkloadApplication]:
 
 
 def test_small_applications_arrive_each_second_after_the_large_one() -> None:
-    """Justitia v1, Sec. V-C: a large MRS, then a small KBQAV, CC or ALFWI once per second."""
+    """In the Justitia paper (v1, Sec. V-C) small applications arrive once per second."""
     applications = suite_of("elephant-mice", count=91)
 
     assert [float(number) for number in range(91)] == [a.arrived_at_s for a in applications]
@@ -33,7 +33,7 @@ def test_small_applications_arrive_each_second_after_the_large_one() -> None:
 
 
 def test_two_merges_arrive_together() -> None:
-    """Justitia Fig. 3: two different DM applications arrive at the same time."""
+    """Figure 3 of the Justitia paper has two different DM applications at the same time."""
     first, second = suite_of("two-dm")
 
     assert [("DM", 0.0)] * 2 == [(a.application_class, a.arrived_at_s) for a in (first, second)]
@@ -106,7 +106,7 @@ def test_real_trace_without_data_directory_is_refused() -> None:
 
 @needs_real_data
 def test_real_trace_has_the_papers_clients_and_lengths() -> None:
-    """VTC Sec. 5.3: 27 clients, ten minutes, 210 requests a minute, mean lengths 136 and 256."""
+    """The VTC paper (Sec. 5.3) has 27 clients, with mean lengths of 136 and 256 tokens."""
     applications = suite_of("lmsys", data_dir=REAL)
     inferences = [i for a in applications for i in a.inferences]
 

@@ -376,7 +376,6 @@ def test_vtc_prediction_stored_by_release_0_2_0_is_reset() -> None:
 
 
 def test_pace_counts_only_time_with_running_inferences() -> None:
-    """One second of 100 tokens, an idle hour, and one second: the pace is 100 a second."""
     pace = Pace()
     for begun_at in (0.0, 3600.0):
         pace.begin("x", begun_at)

@@ -210,7 +210,6 @@ def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more
 
 
 def test_forgotten_application_has_no_debt() -> None:
-    """A caller gave up before its call ran: the others need not wait for it."""
     clock = _shadow_clock(FOUR)
     clock.add("2", 1, 2, [ONE])
     clock.remove("2")
