@@ -35,6 +35,7 @@ _EXACT_UP_TO = 4
 """Maximum number of replicas that report after every iteration; with more, replicas report at
 intervals.
 """
+_MOST_REPLICAS = 10_000
 _LATE_S = 2.0
 _BAR_AFTER_S = 2.0
 
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: If an option or the workload is wrong; nothing is written then.
     """
     engine = _engine_of(options)
-    _check_range("--replicas", options.replicas, least=1)
+    _check_range("--replicas", options.replicas, least=1, most=_MOST_REPLICAS)
     check_seed(options.seed)
     interval_s = options.report_interval_s
     if interval_s is None:
@@ -246,9 +247,10 @@ def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, d
     return chosen
 
 
-def _check_range(name: str, value: float, *, least: float) -> None:
-    if not least <= value < float("inf"):
-        raise ConfigError(f"{name} must be a number >= {least:g}, got {value:g}")
+def _check_range(name: str, value: float, *, least: float, most: float | None = None) -> None:
+    if not least <= value < float("inf") or (most is not None and value > most):
+        allowed = f">= {least:g}" if most is None else f"from {least:g} to {most:,}"
+        raise ConfigError(f"{name} must be a number {allowed}, got {value:g}")
 
 
 @contextmanager

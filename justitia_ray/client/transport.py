@@ -158,7 +158,8 @@ def _check_url(base_url: str) -> None:
     """Check the URL of a service.
 
     Raises:
-        ConfigError: If it has another scheme than http or https, no host, or no valid port.
+        ConfigError: If it has another scheme than http or https, no host, no valid port, or a query
+            or fragment.
     """
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"base_url must start with http:// or https://, got {base_url!r}")
@@ -169,6 +170,11 @@ def _check_url(base_url: str) -> None:
     if not url.host or not 0 < (url.port or 80) < 65_536:
         raise ConfigError(
             f"base_url is {base_url!r}: a host, and a port from 1 to 65535, are required"
+        )
+    if url.query or url.fragment:
+        raise ConfigError(
+            f"base_url is {base_url!r}: a query (?) or fragment (#) is not allowed; paths are"
+            " appended to the URL"
         )
 
 

@@ -185,11 +185,15 @@ class EngineSection(Section):
         if self.kind != "vllm":
             raise ValueError(f"{name} is set: kind {self.kind} has no memory for contexts")
         given = {_option_name(key): value for key, value in self.vllm_args.items()}
-        if given.get("enable_prefix_caching") is False:
-            raise ValueError(
-                f"{name} is set: vllm_args.enable_prefix_caching is false, so that there are no"
-                " contexts to keep"
-            )
+        for option, off in {
+            "enable_prefix_caching": False,
+            "no_enable_prefix_caching": True,
+        }.items():
+            if given.get(option) is off:
+                raise ValueError(
+                    f"{name} is set: vllm_args.{option} is {str(off).lower()}, so that there are no"
+                    " contexts to keep"
+                )
         for option in _KV_CONNECTORS:
             if option in given:
                 raise ValueError(

@@ -226,6 +226,15 @@ class IngressSection(Section):
     """Largest number of leases for one call before its caller gets an error; also the number of
     times that a stream may be cut."""
 
+    @model_validator(mode="after")
+    def _longest_body_can_be_held(self) -> "IngressSection":
+        if self.max_body_bytes > self.max_body_bytes_held:
+            raise ValueError(
+                f"max_body_bytes is {self.max_body_bytes}: at most max_body_bytes_held,"
+                f" {self.max_body_bytes_held}, is allowed"
+            )
+        return self
+
 
 class MetricsSection(Section):
     """Metrics: their series, and the interval of updates."""

@@ -46,6 +46,14 @@ def test_only_the_model_is_required() -> None:
             r"hold_contexts is set: vllm_args\.enable_prefix_caching is false",
         ),
         (
+            {"engine": {"hold_contexts": True, "vllm_args": {"no_enable_prefix_caching": True}}},
+            r"hold_contexts is set: vllm_args\.no_enable_prefix_caching is true",
+        ),
+        (
+            {"ingress": {"max_body_bytes": 2**20, "max_body_bytes_held": 2**19}},
+            r"ingress: .*max_body_bytes is 1048576: at most max_body_bytes_held, 524288",
+        ),
+        (
             {"engine": {"hold_contexts": True, "host_kv_gib": 4}},
             r"hold_contexts and host_kv_gib are both set: .*leave out one",
         ),

@@ -93,7 +93,7 @@ MISTAKES = [
     (f"{SIMULATE} --policy fcfs --kv-tokens 0", "--kv-tokens must be a number >= 1, got 0"),
     (f"{SIMULATE} --policy fifo {M}", "fifo"),
     (f"{SIMULATE} --policy no.such:Policy {M}", "no.such"),
-    (f"{FCFS} --replicas 0", "--replicas must be a number >= 1, got 0"),
+    (f"{FCFS} --replicas 0", "--replicas must be a number from 1 to 10,000, got 0"),
     (f"{FCFS} --iteration-s 0", "--iteration-s must be a number > 0"),
     (f"{FCFS} --iteration-s -1", "--iteration-s must be a number >= 0, got -1"),
     (f"{FCFS} --iteration-s nan", "--iteration-s must be a number >= 0, got nan"),
@@ -123,6 +123,12 @@ MISTAKES = [
     ("status --url localhost:8000", "base_url must start with http:// or https://"),
     ("status --url http://", "base_url is 'http://': a host, and a port from 1 to 65535, are"),
     ("top --url http://h:99999", "base_url is 'http://h:99999': a host, and a port from"),
+    ("top --url http://h?x=1", "base_url is 'http://h?x=1': a query (?) or fragment (#) is not"),
+    ("top --url http://h#x", "base_url is 'http://h#x': a query (?) or fragment (#) is not"),
+    (
+        f"{SIMULATE} --policy fcfs --kv-tokens 90 --replicas 10001",
+        "--replicas must be a number from 1 to 10,000, got",
+    ),
     ("why a --url http://[::1", "base_url is 'http://[::1': Invalid port"),
     *(
         (f"{command} --timeout-s={s}", f"--timeout-s is {s}: a number of seconds above 0 is")

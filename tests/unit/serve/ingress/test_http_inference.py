@@ -343,11 +343,23 @@ async def test_application_prefix_is_removed_from_the_path(gateway: StandInGatew
 
 async def test_large_body_that_finds_no_memory_is_refused(gateway: StandInGateway) -> None:
     """The answer is 429 with a retry time, while small bodies are still read."""
-    model = served_model(gateway, ingress={"max_body_bytes_held": 100_000})
-    large = {"messages": [{"role": "user", "content": "a" * 200_000}]}
-    async with client_of(model) as http:
+    section = {"max_body_bytes": 100_000, "max_body_bytes_held": 150_000}
+    model = served_model(gateway, ingress=section)
+    held, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer_when_allowed(path: str, payload: bytes) -> Answer:
+        held.set()
+        await may_answer.wait()
+        return 200, {}, b"unscheduled"
+
+    gateway.unscheduled = answer_when_allowed  # type: ignore[method-assign]
+    large = {"messages": [{"role": "user", "content": "a" * 90_000}]}
+    async with client_of(model) as http, asyncio.TaskGroup() as tasks:
+        tasks.create_task(http.post("/tokenize", json=large))
+        await held.wait()
         refused = await http.post(CHAT, json=large)
         read = await http.post(CHAT, json=_BODY)
+        may_answer.set()
 
     assert (429, "queue_full") == (refused.status_code, refused.json()["error"]["code"])
     assert "max_body_bytes_held" in refused.json()["error"]["message"]
@@ -410,7 +422,9 @@ async def test_unscheduled_body_keeps_its_memory_while_waiting_for_a_replica(
     gateway: StandInGateway,
 ) -> None:
     """The wait takes up to 30 s, and only this memory bounds the waiting bodies."""
-    model = served_model(gateway, ingress={"max_body_bytes_held": 300_000})
+    model = served_model(
+        gateway, ingress={"max_body_bytes": 300_000, "max_body_bytes_held": 300_000}
+    )
     waits, may_answer = asyncio.Event(), asyncio.Event()
 
     async def answer_when_allowed(path: str, payload: bytes) -> Answer:
