@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from justitia_ray.core.policies import LAB_POLICIES, POLICIES, parse_options, policy_path
+from justitia_ray.core.prefixes import MAXIMUM_PREFIXES
 from justitia_ray.errors import ConfigError
 from justitia_ray.lab.core_load import WAITING_EACH
 from scripts.bench.core import (
@@ -37,7 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     load_before = os.getloadavg()
     cells, pauses = measure_core(
-        plan, options.policy, options.option, options.seed, say, options.leaves
+        plan,
+        options.policy,
+        options.option,
+        options.seed,
+        say,
+        options.leaves,
+        options.beginnings,
     )
     say("the linear scan")
     scans = measure_linear(plan, options.seed)
@@ -72,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "plan": asdict(plan),
         "options": options.option,
         "leaves": options.leaves,
+        "beginnings": options.beginnings,
         "load_average": [load_before, load_after],
         "garbage_collections": {size: asdict(found) for size, found in pauses.items()},
         **document(everything, memory, judged),
@@ -128,6 +136,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         type=int,
         metavar="N",
         help="tenants at depth four of a tree, for fairness=tenant (a hundred at the top)",
+    )
+    parser.add_argument(
+        "--beginnings",
+        type=int,
+        choices=range(MAXIMUM_PREFIXES + 1),
+        metavar="N",
+        help="replicas with a prefix cache; beginnings that each prompt names, 0 to"
+        f" {MAXIMUM_PREFIXES} (default: no prefix cache)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="file for all results")
     options = parser.parse_args(arguments)

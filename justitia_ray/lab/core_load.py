@@ -3,6 +3,10 @@
 After every grant the application submits another inference, as an agent that loops does; one time
 in ten it ends instead and a new application arrives. So the numbers of live applications and of
 waiting inferences stay constant under any policy.
+
+With `beginnings` the replicas have a prefix cache, which holds 32 tokens of each prompt, and a
+prompt names up to four beginnings: 16 tokens that all prompts share, 32 and 48 tokens that the
+prompts of an application share, and the whole prompt.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.policies import policy_path
+from justitia_ray.core.prefixes import DIGEST_BYTES, Prefix, pack_prefixes
 from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.cost import kv_token_time
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, Seconds, Tokens
@@ -38,6 +44,9 @@ _MOST_OUTPUT = 400
 _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
 """Replica whose KV memory holds about 220 of these inferences at their largest size."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
+_SHARED_TOKENS = (16, 32, 48)
+"""Lengths of the beginnings that the prompts of all applications, and of one, share."""
+_CACHED_TOKENS = 32
 _TENANTS = 100
 _DEPTH = 4
 _LAST_GRANT = 0.1
@@ -90,6 +99,7 @@ class CoreLoad:
         options: Mapping[str, object] | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         leaves: int | None = None,
+        beginnings: int | None = None,
     ) -> None:
         self.core = SchedulerCore(policy_path(policy), options)
         self.timings = {kind: Timings() for kind in KINDS}
@@ -101,8 +111,9 @@ class CoreLoad:
         self._now: Seconds = 1000.0
         self._granted: deque[ApplicationId] = deque()
         """Applications whose grants the load has not answered yet with a submission or an end."""
-        self._large = [_Replica(f"large-{k}", _LARGE) for k in range(2)]
-        self._one_seat = _Replica("one-seat", _ONE_SEAT)
+        self._beginnings = beginnings
+        self._large = [_Replica(f"large-{k}", self._capacity(_LARGE)) for k in range(2)]
+        self._one_seat = _Replica("one-seat", self._capacity(_ONE_SEAT))
 
     def open_all(self) -> list[ApplicationId]:
         """Open the applications, and return their ids."""
@@ -169,11 +180,12 @@ class CoreLoad:
             made = _TOKENS_A_PULL if kind == PULL else running.output_tokens
             running.made = min(running.made + made, running.output_tokens)
             report = (lease_id, running.prompt_tokens, running.made)
+            cached = None if self._beginnings is None else _CACHED_TOKENS
             if running.made == running.output_tokens:
-                finished.append(ev.LeaseFinished(*report, Outcome.FINISHED))
+                finished.append(ev.LeaseFinished(*report, Outcome.FINISHED, cached_tokens=cached))
                 del replica.running[lease_id]
             else:
-                progress.append(ev.LeaseProgress(*report, running=True))
+                progress.append(ev.LeaseProgress(*report, running=True, cached_tokens=cached))
         used = sum(r.prompt_tokens + r.made for r in replica.running.values())
         event = ev.ReplicaPulled(
             replica.replica_id,
@@ -190,7 +202,7 @@ class CoreLoad:
     def _fill_replica(self) -> None:
         """Add an empty replica, let it receive all inferences that fit, and remove it."""
         actions, elapsed_ns = self._handle_as_actor(
-            ev.ReplicaPulled("joiner", _LARGE, _LARGE.kv_tokens)
+            ev.ReplicaPulled("joiner", self._capacity(_LARGE), _LARGE.kv_tokens)
         )
         granted = len(_grants_of(actions))
         if granted:
@@ -253,17 +265,32 @@ class CoreLoad:
         draw = self._random
         for _ in range(count):
             output = draw.randint(*_OUTPUTS)
+            inference_id = self._new_id("inference")
+            prompt = draw.randint(*_PROMPTS)
             event = ev.InferenceSubmitted(
                 request_id=self._new_id("request"),
                 application_id=application_id,
-                inference_id=self._new_id("inference"),
+                inference_id=inference_id,
                 ingress_id="ingress-0",
-                prompt_tokens=draw.randint(*_PROMPTS),
+                prompt_tokens=prompt,
                 predicted_output_tokens=max(1, round(output * draw.uniform(0.5, 2.0))),
                 max_output_tokens=_MOST_OUTPUT,
                 true_output_tokens=output,
+                prefixes=self._prefixes(application_id, inference_id, prompt),
             )
             self._time_event(SUBMIT, event)
+
+    def _capacity(self, capacity: ReplicaCapacity) -> ReplicaCapacity:
+        return replace(capacity, caches_prefixes=self._beginnings is not None)
+
+    def _prefixes(self, application_id: ApplicationId, inference_id: str, prompt: Tokens) -> bytes:
+        named = [*zip(_SHARED_TOKENS, ("", application_id, application_id), strict=True)]
+        block = _LARGE.block_size
+        named.append((prompt // block * block, inference_id))
+        return pack_prefixes(
+            Prefix(tokens, blake2b(text.encode(), digest_size=DIGEST_BYTES).digest())
+            for tokens, text in named[: self._beginnings or 0]
+        )
 
     def _new_id(self, prefix: str) -> str:
         """Return a new id with the length of the ingress's ids."""

@@ -257,17 +257,21 @@ def measure_core(
     seed: int,
     say: Callable[[str], None],
     leaves: int | None = None,
+    beginnings: int | None = None,
 ) -> tuple[list[Cell], dict[int, Pauses]]:
     """Time every policy at every size.
 
     For each size a core is filled once. The service's own event then switches it from policy to
     policy, with a warm-up under each. With `leaves`, its applications belong to that number of
-    tenants at depth four of a tree.
+    tenants at depth four of a tree. With `beginnings`, replicas have a prefix cache, and each
+    prompt names this number of beginnings.
     """
     cells: list[Cell] = []
     pauses: dict[int, Pauses] = {}
     for size in plan.sizes:
-        load = CoreLoad(size, seed, clock_ns=CLOCKS[plan.clock], leaves=leaves)
+        load = CoreLoad(
+            size, seed, clock_ns=CLOCKS[plan.clock], leaves=leaves, beginnings=beginnings
+        )
         load.build()
         gc.collect()  # collect garbage of earlier measurements outside the timed windows
         say(f"{size:,} live applications, {load.waiting():,} waiting inferences")

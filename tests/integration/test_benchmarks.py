@@ -69,6 +69,16 @@ def test_bench_core_times_a_tree_of_tenants(
     assert any(cell["policy"] == "justitia-guarded" for cell in cells)
 
 
+def test_bench_core_times_replicas_with_a_prefix_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = Plan((20,), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
+    monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
+    found = run_benchmark(bench_core.main, tmp_path, "--policy", "justitia", "--beginnings", "4")
+
+    assert found["beginnings"] == 4
+
+
 def test_bench_scheduler_counts_the_calls_that_one_scheduler_serves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

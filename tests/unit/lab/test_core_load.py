@@ -36,6 +36,19 @@ def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
     assert 60 < len(tenants) <= 81
 
 
+@pytest.mark.parametrize("beginnings", [0, 4])
+def test_replicas_with_a_prefix_cache_hold_contexts_and_shared_beginnings(beginnings: int) -> None:
+    load = CoreLoad(60, 1, beginnings=beginnings)
+    load.build()
+    load.run(steps=5, completions=4)
+    state = load.core.state
+
+    assert {True} == {replica.capacity.caches_prefixes for replica in state.replicas.values()}
+    assert beginnings == max(len(one.prefixes) for one in state.inferences.values())
+    assert any(len(replica.contexts) for replica in state.replicas.values())
+    check(load.core)
+
+
 @pytest.fixture(scope="module")
 def collect_only_new_garbage() -> Iterator[None]:
     """Freeze other tests' objects, which cost the garbage collector half a second each time."""
