@@ -1,9 +1,10 @@
-"""Locations of vLLM's HTTP server in release 0.32, and in 0.26, the last one on torch 2.11.
+"""Locations of vLLM's HTTP server in releases 0.32, 0.33, and 0.26, the last one on torch 2.11.
 
-vLLM guarantees neither location. `tests/conformance` checks everything used of a release; for 0.26
-these tests are run by hand in a separate environment when this folder changes.
+vLLM guarantees no location. `tests/conformance` checks everything used of a release; for 0.26 and
+0.33 these tests are run by hand in a separate environment when this folder changes.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -80,12 +81,13 @@ def http_server() -> HttpServer:
             api_server.run_server,
         )
     from vllm.entrypoints.launchers import app
-    from vllm.entrypoints.launchers import cli_args as launcher_args
     from vllm.entrypoints.launchers.api_server import app_state, entry
 
+    part = "launchers" if find_spec("vllm.entrypoints.launchers.cli_args") else "common"  # 0.33
+    server_args = import_module(f"vllm.entrypoints.{part}.cli_args")
     return HttpServer(
-        launcher_args.make_arg_parser,
-        launcher_args.validate_parsed_serve_args,
+        server_args.make_arg_parser,
+        server_args.validate_parsed_serve_args,
         app.build_app,
         app_state.init_app_state,
         entry.run_server,
