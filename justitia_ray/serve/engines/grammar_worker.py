@@ -27,9 +27,7 @@ from justitia_ray.units import Seconds
 _SPARE = 2
 """Number of idle forks of the grammar worker that wait for jobs."""
 _GRAMMARS_EACH = 50
-"""Number of grammars that a fork compiles before it is replaced, because compilers retain some
-memory.
-"""
+"""Number of grammars after which a fork is replaced, because compilers do not free all memory."""
 _BACKENDS = {
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
@@ -38,7 +36,7 @@ _BACKENDS = {
 }
 """Grammar compilers of vLLM: (module, class) by name."""
 _NO_MEMORY = 1
-"""Exit code of a fork that exceeded its memory limit."""
+"""Exit code of a grammar worker's fork that exceeded its memory limit."""
 _BY_ITS_GRAMMAR = frozenset(
     {
         _NO_MEMORY,
@@ -46,12 +44,12 @@ _BY_ITS_GRAMMAR = frozenset(
         -signal.SIGILL,
     }
 )
-"""Exit codes of a fork that show that its grammar ended it; other codes, such as that of SIGKILL,
-are accidents.
+"""Exit codes that show that the grammar ended its fork. Others, such as that of SIGKILL, are
+accidents.
 """
 _HAS_DIED = "the fork that was at this grammar has died; try again"
 _PAUSE_S: Seconds = 0.5
-"""Pause after a fork failed (seconds); doubles with each consecutive failure."""
+"""Pause in seconds after a fork failed, doubled with each consecutive failure."""
 _LONGEST_PAUSE_S: Seconds = 30.0
 NO_JOB = 0
 """Job number of a `Result` that reports a failed fork instead of a compiled grammar."""
@@ -71,13 +69,13 @@ class Result(NamedTuple):
 
     number: int
     checked: bytes
-    """The grammar's fields after vLLM's checks, as JSON; empty if the grammar failed."""
+    """The grammar's fields after vLLM's checks, as JSON; empty if it failed."""
     reason: str
     """Why the grammar failed; empty if it compiled."""
     took_s: Seconds
-    """Duration of the job (seconds); for `NO_JOB`, the pause before the next fork."""
+    """Duration of the job in seconds; for `NO_JOB`, the pause before the next fork."""
     is_accident: bool
-    """Whether the failure was an accident in the worker, which another attempt may not have."""
+    """Whether the failure was an accident in the worker, which may not happen again."""
 
 
 @dataclass(slots=True)
@@ -91,10 +89,9 @@ class Tries:
     reason: str = ""
     """Reason for the last failed try."""
     next_at: Seconds = 0.0
-    """Time of the next try on the caller's clock (seconds)."""
+    """Time of the next try in seconds, on the caller's clock."""
 
     def succeed(self) -> None:
-        """Reset the pause between tries to its first value."""
         self.failures = 0
 
     def fail(self, reason: str, now: Seconds) -> Seconds:
@@ -157,8 +154,6 @@ class _Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class _Fork:
-    """A forked process that compiles grammars, with its current job."""
-
     pid: int
     pipe: Connection
     is_ready: bool = False
@@ -206,7 +201,7 @@ class Forks:
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin_job(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
-                    elif pipe in self._forks:  # absent if it died while a job was sent
+                    elif pipe in self._forks:  # its fork may have died meanwhile
                         self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
@@ -257,7 +252,6 @@ class Forks:
             fork.began_at = time.monotonic()
 
     def _report_timeout(self, fork: _Fork) -> None:
-        """Report a timeout for the grammar of a fork that was killed."""
         limit = f"{self._timeout_s:g} s"
         if fork.is_ready:
             reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
@@ -359,7 +353,7 @@ class Forks:
         try:
             while True:
                 raw = pipe.recv_bytes()
-                # Ends this fork if the worker dies while a grammar is compiled.
+                # This alarm ends the fork if the worker dies during a compilation.
                 signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
                 judged = _judge_grammar(judge, raw)
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -385,7 +379,7 @@ def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
 
 
 def _encodable_text(error: BaseException) -> str:
-    """Return an error's text in encodable form: callers' texts may contain lone surrogates."""
+    """Return an error's text without lone surrogates, which UTF-8 cannot encode."""
     text = str(error) or type(error).__name__
     return text.encode(errors="backslashreplace").decode()
 

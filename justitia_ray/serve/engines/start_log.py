@@ -22,7 +22,7 @@ _OUTPUTS = (1, 2)
 
 
 class StartLog:
-    """Log files of this process and its child processes, from the time of creation on."""
+    """Log files that this process and its child processes write from now on."""
 
     def __init__(self) -> None:
         self._sizes: dict[Path, int] = {}
