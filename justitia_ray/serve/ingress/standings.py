@@ -8,7 +8,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import ClientId, Seconds
 
 _MAXIMUM_TENANTS = 1_024
-"""Maximum number of tenants whose limits are kept; those updated longest ago are dropped first."""
+"""Maximum number of tenants whose limits are kept; the least recently updated are dropped first."""
 
 
 class TenantStandings:
