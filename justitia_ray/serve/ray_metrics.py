@@ -28,7 +28,7 @@ logger = logging.getLogger("ray.serve")
 
 _ASCII = str.maketrans({"·": "*", "−": "-"})
 _LE = "le"
-"""Label of a histogram bucket: its upper limit."""
+"""Label of a histogram bucket with its upper limit."""
 _OPEN_TELEMETRY = "RAY_enable_open_telemetry"
 
 
@@ -44,11 +44,10 @@ class RayMetrics:
         counter = self._metric_for(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
-        else:  # Ray's `inc` refuses 0, while the exporter accepts it
+        else:  # Ray's `inc` refuses 0, while the exporter accepts it.
             counter._record(0.0, dict(labels))
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Set the value of a gauge."""
         self._metric_for(Gauge, metric).set(value, dict(labels))
 
     def set_histogram(
@@ -158,6 +157,6 @@ class Exporter:
                 step()
             except Exception as error:
                 failures.append(error)
-        if failures and not self._failed:  # logged once, because the gauges may fail every time
+        if failures and not self._failed:  # logged once, because it may recur
             logger.error("metrics.export_failed", exc_info=failures[0])
         self._failed = bool(failures)

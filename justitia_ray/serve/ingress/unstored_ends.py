@@ -15,12 +15,12 @@ from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds
 
 _KEPT_S: Seconds = 60.0
-"""Longest time that an answering scheduler may leave an end unstored (seconds). Replicas also
-report the inferences that ended in this period to a new leader, because only replicas know the
-tokens of an inference.
+"""Seconds for which an answering scheduler may leave the end of an inference unstored. Replicas
+also report these inferences to a new leader, because only replicas know their tokens.
 """
 _MOST = 20_000
-"""Maximum number of kept inferences, and of kept applications; the oldest ones are dropped first.
+"""Maximum number of ended inferences, and of ended applications, that are kept; the oldest are
+dropped first.
 """
 
 
@@ -55,12 +55,11 @@ class UnstoredEnds:
             _keep_newest(self._inferences, item.request_id, _KeptEnd(now, ended))
 
     def add_application(self, arrival: ApplicationArrived, now: Seconds) -> None:
-        """Keep the end of an application."""
         ended = replace(arrival, resubmitted=True)
         _keep_newest(self._applications, arrival.application_id, _KeptEnd(now, ended))
 
     def drop_stored(self, told: EndsStored) -> None:
-        """Drop the ends that the scheduler has stored."""
+        """Drop the ends of inferences and applications that the scheduler has stored."""
         for request_id in told.request_ids:
             self._inferences.pop(request_id, None)
         for application_id in told.application_ids:
@@ -74,7 +73,6 @@ class UnstoredEnds:
                 ends.popitem(last=False)
 
     def clear(self) -> None:
-        """Drop all kept ends."""
         self._inferences.clear()
         self._applications.clear()
 

@@ -30,7 +30,7 @@ _MOST_STARTS = 4
 
 
 class CrashWatch:
-    """Pipe and sender process that report a crash of this replica process to the scheduler."""
+    """Pipe and process that report a crash of this replica process to the scheduler."""
 
     def __init__(self, me: Peer, section: TransportSection) -> None:
         self._me = me
@@ -83,7 +83,6 @@ class CrashWatch:
             return
 
     def stop(self) -> None:
-        """Stop the crash sender. A second call is safe."""
         self._close_pipe()
         if self._sender is not None:
             self._sender.kill()

@@ -82,11 +82,9 @@ class SchedulerActor:
     configure = _forward_to_service("configure")
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the wanted number of replicas; None before this scheduler leads."""
         return None if self._leading is None else await self._leading.size(question)
 
     async def version(self) -> str:
-        """Return the version of the `justitia_ray` package in the actor's process."""
         if self._service is None:
             await self.started()
         return __version__
@@ -212,8 +210,7 @@ class SchedulerActor:
         """End this actor for good, so that Ray does not restart it."""
         log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
         if self._service is not None and self._service.term.has_successor:
-            # Ray has replaced this process: ending the actor would end the process that replaces
-            # it.
+            # After Ray has replaced this process, ending the actor would end the new process.
             os._exit(0)
         asyncio.get_running_loop().create_task(self._end_actor())
 
