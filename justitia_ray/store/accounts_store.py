@@ -16,14 +16,14 @@ from justitia_ray.units import Epoch
 
 @dataclass(frozen=True, slots=True)
 class StoredAccounts:
-    """Accounts as saved by the last term."""
+    """Usage and claims on quotas, as saved by the last accounts actor."""
 
     records: Mapping[str, JsonObject]
-    """Records of the quota book by name."""
+    """Saved records of usage and claims by name."""
 
 
 class AccountsStore:
-    """Store of an application's accounts; use it from one event loop.
+    """Store of an application's quota accounts; use it from one event loop.
 
     Every method raises `StoreError` if Redis is unreachable or refuses a command.
 
@@ -77,5 +77,4 @@ class AccountsStore:
             await self._store.save(epoch, None, records, ())
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._store.aclose()

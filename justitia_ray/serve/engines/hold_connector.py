@@ -133,6 +133,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
             self._held.make_room(-(-missing // self._block_size), time.monotonic())
         return 0, False
 
+    # vLLM's interface requires this method, but no KV is transferred.
     def update_state_after_alloc(
         self, request: Any, blocks: Any, num_external_tokens: int
     ) -> None: ...
@@ -142,6 +143,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Ignore the metadata, with which every attention layer would call the connector twice."""
 
+    # vLLM's interface requires these methods, but no KV is transferred.
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None: ...
 
     def wait_for_layer_load(self, layer_name: str) -> None: ...

@@ -63,7 +63,6 @@ class CoreDriver:
     ) -> None:
         self.core = SchedulerCore()
         self.settings = SchedulingConfig()
-        """Current scheduling settings."""
         self.outboxes = outboxes
         self.decisions = DecisionMeter()
         self._model = model
@@ -87,7 +86,7 @@ class CoreDriver:
         self.observer: Observer | None = None
         """Observer of every event that the core handles; None without console viewers."""
         self.holds: ContextHolds | None = None
-        """Context holds of open applications; None if no replica supports them."""
+        """Decides how long replicas keep contexts of open applications; None if no replica can."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Restore the last leader's saved state; start to recover if there was a last leader.
@@ -205,7 +204,7 @@ class CoreDriver:
         return True
 
     def begin_holds(self) -> None:
-        """Post a hold of the context after each lease, for replicas that support context holds."""
+        """Order replicas that can hold contexts to do so after each lease."""
         from justitia_ray.serve.scheduler.context_holds import ContextHolds
 
         self.holds = ContextHolds()
@@ -245,7 +244,7 @@ class CoreDriver:
                 elif isinstance(action, Refuse) and action.reason is Refusal.ENGINE_KILLER:
                     self._log_killer(action)
         except Exception:
-            if not self._has_failed:  # log the failure once, because it may happen every time
+            if not self._has_failed:  # logged once, because it may recur
                 logger.exception("decision.not_told")
             self._has_failed = True
 

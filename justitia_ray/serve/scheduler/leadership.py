@@ -35,12 +35,11 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, ReplicaId, Second
 logger = logging.getLogger(__name__)
 
 _SETTINGS_WITHIN_S: Seconds = 5.0
-"""Longest wait of a call for the scheduling settings (seconds), which ingresses send when they
+"""Maximum seconds that a call waits for the scheduling settings, which ingresses send when they
 notice the new term.
 """
 _ALIKE = 2.0
-"""Ratio between two measured costs of prefill above which their engines must be of different kinds.
-"""
+"""Ratio between two measured prefill costs above which their engines must be of different kinds."""
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
     " of them another name; to take it back here, end the other one, then run `justitia shutdown`"
@@ -227,7 +226,7 @@ class Term:
         self.has_settings.set()
 
     def admit(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Pass a submission to the core, through the quota gate and write-through admission if on.
+        """Pass a submission to the core, after quotas and storing allow it if they are on.
 
         Args:
             item: The submission.

@@ -48,9 +48,7 @@ from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
 _GIVEN_UP_TOGETHER_S: Seconds = 0.1
-"""Claims of an application whose wait ends within this time of each other are decided together
-(seconds).
-"""
+"""Seconds within which the waits of an application's claims must end to be decided together."""
 
 
 class QuotaGate:
@@ -76,18 +74,18 @@ class QuotaGate:
         self._timeout_s = timeout_s
         self._tree = TenantTree()
         self.has_quotas = False
-        """Whether any node of the tree of tenants has a quota."""
+        """Whether any tenant has a quota."""
         self.book = ClaimBook()
         self.exchange = ClaimExchange(
             scheduler, admission, self.book, connect, self._decide_all, resubmitted_within_s
         )
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
-        """Application of each held inference, by request id."""
+        """Application of each inference that is held back, by request id."""
         self._refused = LatelyRefused()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
-        """`Resubmitted` messages of ingresses that are delayed while submissions are held back."""
+        """Messages `Resubmitted` of ingresses that are delayed while submissions are held back."""
         self.refusals = 0
         """Number of applications and inferences that a quota has refused since the start."""
 
@@ -173,7 +171,7 @@ class QuotaGate:
     # --- submissions
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Admit an item, or hold it back; `quiet` is passed to `CoreDriver.apply`."""
+        """Admit a submission, or hold it back; `quiet` is passed to `CoreDriver.apply`."""
         if isinstance(item, ev.Resubmitted):
             self._resubmitted.append(item)
             self._note_resubmitted()
@@ -201,7 +199,7 @@ class QuotaGate:
             self._advance_held(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
-        """Wait until a held application is admitted (None) or refused.
+        """Wait until an application that is held back is admitted (None) or refused.
 
         A `Decision` is a quota's refusal, a `Refusal` any other.
         """
@@ -214,7 +212,7 @@ class QuotaGate:
         return self._refused.decision(application_id)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
-        """Refuse the held submissions of a cancelled application."""
+        """Refuse a cancelled application's submissions that were held back."""
         queue = self._queues.pop(application_id, None)
         if queue is not None:
             self._refuse_submissions(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
@@ -236,7 +234,7 @@ class QuotaGate:
 
     @property
     def waiting_claims(self) -> int:
-        """Number of claims that the accounts have not decided."""
+        """Number of claims on quotas that the accounts have not decided."""
         return sum(not claim.is_decided for claim in self.book.claims.values())
 
     # --- standings
@@ -246,7 +244,7 @@ class QuotaGate:
         return self.exchange.known.standings(tenant, asyncio.get_running_loop().time())
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
-        """Return the node whose quota holds a live application back; None without such a quota."""
+        """Return the tenant whose quota holds a live application back; None if none does."""
         refused, _ = self._current_refusal(application_id)
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
@@ -270,7 +268,7 @@ class QuotaGate:
         return (refused, left_s) if left_s > 0 else (None, None)
 
     def unopened_application(self, application_id: ApplicationId) -> Unopened | None:
-        """Return an application that waits for the accounts, or was recently refused for a quota.
+        """Return an application that waits for the accounts, or that a quota recently refused.
 
         None if the application is live, or may be opened by now.
         """
@@ -289,7 +287,7 @@ class QuotaGate:
     # --- claims
 
     def _claim_of(self, item: Submission) -> Claim | None:
-        """Return the quota claim for which a submission has to wait; None if it needs no claim."""
+        """Return the claim on quotas that a submission has to wait for; None if it needs none."""
         state = self._driver.core.state
         if isinstance(item, ev.ApplicationArrived):
             known = self.book.claims.get(item.application_id)
@@ -301,7 +299,7 @@ class QuotaGate:
             if not wants:
                 return None
             if self._driver.core.applications.resubmissions.is_counted(item):
-                return None  # the application is reopened only so that its end is counted
+                return None  # The application is reopened only so that its end is counted.
             self._refused.forget(item.application_id)
             name = item.application_id
             return self._make_claim(
@@ -325,7 +323,7 @@ class QuotaGate:
                 known.request_id = item.request_id
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
-            wants.pop(Unit.INFERENCES, None)  # the earlier run's claim counts the inference
+            wants.pop(Unit.INFERENCES, None)  # The claim of the earlier run counts the inference.
             needs.pop(Unit.INFERENCES, None)
         elif known is not None:
             return None if known.is_decided else known
@@ -369,7 +367,7 @@ class QuotaGate:
         return claim
 
     def _give_up(self, claim: Claim) -> None:
-        """Decide without the accounts on a claim whose time is up.
+        """Decide on a claim without the quota accounts, because they have not answered in time.
 
         Claims of the same application that expire at the same moment are decided with it.
         """
@@ -474,7 +472,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # the item opens a new application with the same id
+                claim = self._claim_of(item)  # A new application has the same id.
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -507,7 +505,7 @@ class QuotaGate:
         self._note_resubmitted()
 
     def _withdraw_held(self, name: ApplicationId, request_id: RequestId) -> bool:
-        """Drop a held inference that has not run; return whether the inference was held."""
+        """Withdraw a held inference that has not run; return whether it was held."""
         queue = self._queues.get(name, deque())
         for place, (item, claim) in enumerate(queue):
             if isinstance(item, ev.InferenceSubmitted) and item.request_id == request_id:
@@ -528,14 +526,14 @@ class QuotaGate:
                 self._driver.apply(item)
 
     def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
-        """Return whether the application that an item would have reopened has ended."""
+        """Return whether the application that a submission would have reopened has ended."""
         if claim is None or claim.refused is not None or not claim.is_decided:
             return False
         is_arrival = isinstance(item, ev.ApplicationArrived)
         return is_arrival and not self.book.is_live(claim)
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """End the claim of an item that the core has refused, as the item will not run."""
+        """End the claim of a submission that the core has refused, because it will not run."""
         if claim is None:
             return
         state = self._driver.core.state
@@ -551,7 +549,7 @@ class QuotaGate:
     def _admit_or_refuse(
         self, item: Submission, quiet: Outbox | None, claim: Claim | None = None
     ) -> None:
-        """Pass an item to admission, unless a quota has refused its application.
+        """Pass a submission to admission, unless a quota has refused its application.
 
         Args:
             item: The item.
@@ -579,7 +577,6 @@ class QuotaGate:
         reason: Refusal,
         decision: Decision | None,
     ) -> None:
-        """Send refusals of submissions to their ingresses."""
         limit = None if decision is None else limit_of(decision)
         wait_s = None if decision is None else decision.retry_after_s
         cancelled = {i.request_id for i, _ in items if isinstance(i, ev.InferenceCancelled)}
