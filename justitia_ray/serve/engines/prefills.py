@@ -67,7 +67,7 @@ class Prefills:
             self._tokens = _KEPT_SHARE * self._tokens + prompt_tokens
             self._seconds = _KEPT_SHARE * self._seconds + took_s
 
-    def take_left(self, name: str, prompt_tokens: Tokens, now: Seconds) -> Tokens:
+    def take_aborted(self, name: str, prompt_tokens: Tokens, now: Seconds) -> Tokens:
         """Return the estimated computed tokens of a prompt aborted before its first token."""
         since = self._scheduled_at.get(name)
         self._forget_sequence(name)

@@ -286,7 +286,7 @@ class LeaseMeter:
                 computed = prompt - self._cached.get(name, 0)
                 prefills.note_read(name, computed, stats.first_token_ts - stats.scheduled_ts)
             else:
-                prompt_tokens += prefills.take_left(name, prompt, now)
+                prompt_tokens += prefills.take_aborted(name, prompt, now)
         return Progress(
             prompt_tokens, progress.output_tokens, cached_tokens, progress.recomputed_tokens
         )

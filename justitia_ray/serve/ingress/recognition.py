@@ -40,7 +40,7 @@ class DirectoryLink(Protocol):
         """Call a method of the scheduler and return the answer."""
 
 
-class NamedLately:
+class RecentNames:
     """Names of sessions and conversations that this ingress used recently."""
 
     def __init__(self, most: int = _MOST_NAMED) -> None:
@@ -82,8 +82,8 @@ class ApplicationFinder:
         self._recognizer = Recognizer(section.rules, own, section.baggage_key)
         self._section = section
         self._directory = directory
-        self._sessions = NamedLately()
-        self._conversations = NamedLately()
+        self._sessions = RecentNames()
+        self._conversations = RecentNames()
 
     async def find(
         self, context: RequestContext, path: str, fields: Mapping[str, Any]

@@ -6,7 +6,7 @@ from itertools import count
 
 from justitia_ray.accounts.messages import ClaimName, Use
 from justitia_ray.core.tenants import Unit
-from justitia_ray.serve.scheduler.claims import Claim, EndedClaims, LatelyTold
+from justitia_ray.serve.scheduler.claims import Claim, EndedClaims, RecentlyReportedEnds
 from justitia_ray.units import ApplicationId
 
 
@@ -22,7 +22,7 @@ class ClaimBook:
         self.over: list[Use] = []
         """Usage of ended claims on quotas that the next exchange reports."""
         self.unstored = EndedClaims()
-        self.lately_told = LatelyTold()
+        self.lately_told = RecentlyReportedEnds()
         self.untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Usage of claims on quotas that ended before the accounts knew them."""
         self.changed = asyncio.Event()
@@ -71,7 +71,7 @@ class ClaimBook:
         self.stop_waiting(claim)
         if claim.deadline is not None:
             claim.deadline.cancel()
-        if claim.is_untold:
+        if claim.is_unknown_to_accounts:
             self.untold.append((claim, used))
         else:
             now = asyncio.get_running_loop().time()

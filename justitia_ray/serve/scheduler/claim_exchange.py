@@ -18,9 +18,9 @@ from justitia_ray.serve.scheduler.claims import (
     Accounts,
     Claim,
     name_of_inference,
-    outrun_by,
-    retold,
+    use_beyond_claim,
     used_by,
+    with_lost_ends,
 )
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.known_quotas import KnownQuotas
@@ -232,7 +232,7 @@ class ClaimExchange:
                     self._book.over[:0] = lost
                 else:
                     live = {n for n, one in self._asked.items() if self._book.is_live(one)}
-                    told = self._told = retold(told, self._book.exchanges, lost, live)
+                    told = self._told = with_lost_ends(told, self._book.exchanges, lost, live)
                 asks = self._book.lately_told.asks(answer.began_with)
                 self._book.lately_told.renumber(
                     answer.began_with, self._book.exchanges + (told is None)
@@ -346,7 +346,7 @@ class ClaimExchange:
         more = (
             {}
             if inference is None or not claim.is_decided
-            else outrun_by(inference, claim, self._driver.core.state.prefill_cost)
+            else use_beyond_claim(inference, claim, self._driver.core.state.prefill_cost)
         )
         if more:
             claim.wants = {**claim.wants, **more}

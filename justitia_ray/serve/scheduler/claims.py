@@ -88,7 +88,7 @@ class Claim:
     deadline: asyncio.TimerHandle | None = None
 
     @property
-    def is_untold(self) -> bool:
+    def is_unknown_to_accounts(self) -> bool:
         """Whether the claim was admitted while the quota accounts were unreachable."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
@@ -241,7 +241,7 @@ def used_by(inference: Inference) -> dict[Unit, float]:
     }
 
 
-def outrun_by(
+def use_beyond_claim(
     inference: Inference, claim: Claim, prefill_cost: PrefillCost | None = None
 ) -> dict[Unit, float]:
     """Return the expected total use in each unit in which an inference exceeds its claim."""
@@ -307,7 +307,7 @@ class _ReportedEnd:
     at: Seconds
 
 
-class LatelyTold:
+class RecentlyReportedEnds:
     """Recently reported ends of claims on quotas, which restarted accounts may have lost.
 
     That happens if the accounts died while their store was unreachable, or if the store lost its
@@ -406,7 +406,7 @@ class LatelyTold:
         self._last.clear()
 
 
-def retold(
+def with_lost_ends(
     told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
 ) -> Exchange:
     """Return an unanswered exchange, with the ended claims that restarted accounts have lost.
@@ -432,7 +432,7 @@ def limit_of(decision: Decision) -> LimitStanding | None:
     return None if decision.refused_by is UNREACHABLE else decision.refused_by
 
 
-class LatelyRefused:
+class RecentRefusals:
     """Applications that a quota recently refused to open; the oldest are dropped first."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ from justitia_ray.serve.scheduler.claims import (
     UNREACHABLE,
     Accounts,
     Claim,
-    LatelyRefused,
+    RecentRefusals,
     Unopened,
     claim_of_application,
     claim_of_inference,
@@ -82,7 +82,7 @@ class QuotaGate:
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
         """Application of each inference that is held back, by request id."""
-        self._refused = LatelyRefused()
+        self._refused = RecentRefusals()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
         """Messages `Resubmitted` of ingresses that are delayed while submissions are held back."""
@@ -121,7 +121,7 @@ class QuotaGate:
             for claim in list(self.book.claims.values()):
                 self._apply_decision(claim, Decision(claim.name))
             self.book.clear()
-            self._refused = LatelyRefused()
+            self._refused = RecentRefusals()
         self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
 
     def _claim_again(self) -> None:
