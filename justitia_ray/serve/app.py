@@ -22,7 +22,7 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.span_exporter import check_otel_is_installed
 from justitia_ray.serve.stores import embedded_server
 
-logger = logging.getLogger("ray.serve")  # Ray Serve's controller builds applications.
+logger = logging.getLogger("ray.serve")  # the logger of Ray Serve's controller
 
 _UNBOUNDED = 100_000
 """Maximum ongoing calls of a Serve deployment, so high that requests wait in the scheduler's queue,

@@ -12,7 +12,7 @@ from justitia_ray.config import AppConfig
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # Detached actors are found through Serve.
+logger = logging.getLogger("ray.serve")  # Processes that look up actors log here.
 
 _RETIRE_S: Seconds = 30.0
 """Maximum seconds in which an actor may save its state before it is killed."""

@@ -56,7 +56,7 @@ class LoadTimes:
         missing = max(0, target - running)
         while len(self._asked_at) < missing:
             self._asked_at.append(missing_since)
-        del self._asked_at[missing:]  # the latest requests are given up first
+        del self._asked_at[missing:]  # Serve gives up the latest requests first.
 
     @property
     def usual_s(self) -> float | None:

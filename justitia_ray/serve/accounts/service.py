@@ -95,7 +95,7 @@ class AccountsService:
         return self.book.epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book a scheduler's usage and requests, and answer when the grants are stored."""
+        """Book a scheduler's usage of quotas, and answer its requests once the answer is stored."""
         self._check_lead()
         self._called_at = time.monotonic()
         if told.accounts != self.book.epoch:

@@ -17,7 +17,7 @@ _TEXT_PARTS = {
     "thinking": "thinking",
     "refusal": "refusal",
 }
-"""Field that contains the text of a content part, by type; only types that are text (vLLM's
+"""Field with the text of each type of content part that vLLM treats as text (vLLM's
 renderers/chat_utils.py:1618).
 """
 _NULL_ALLOWED = ("text", "refusal")
@@ -80,7 +80,7 @@ def _checked_message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, 
         if calls := _tool_calls(message.get("tool_calls")):
             rendered["tool_calls"] = calls
         reasoning = message.get("reasoning")
-        if reasoning is None:  # `reasoning_content` is the earlier name
+        if reasoning is None:  # Older clients send `reasoning_content`.
             reasoning = message.get("reasoning_content")
         if reasoning is not None:
             rendered["reasoning"] = rendered["reasoning_content"] = reasoning

@@ -61,8 +61,8 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._options = options
         self._formats: dict[bool, tuple[bool, ...]] = {}
-        """Formats of message contents that the template may read, the likeliest first, by whether
-        the chat has tools. True means lists of parts, False text.
+        """Formats of message contents that the chat template may read, likeliest first, by whether
+        the chat has tools: lists of parts (True) or text (False).
         """
         self._efforts: dict[str, str | None] = {}
         """Error of the chat template for each cached reasoning effort, or None if it accepts the
@@ -180,11 +180,11 @@ class ChatRenderer:
                 text: str = self._tokenizer.apply_chat_template(
                     ready, tools=tools, chat_template=template, tokenize=False, **arguments
                 )
-            except Exception as error:  # a template may raise any exception
+            except Exception as error:  # A chat template may raise any exception.
                 refusal = refusal or error
             else:
                 return text
-        if type(refusal) is jinja2.TemplateError:  # the template called raise_exception
+        if type(refusal) is jinja2.TemplateError:  # the template refused the chat
             raise refusal
         raise NotRendered
 

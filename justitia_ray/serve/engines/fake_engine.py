@@ -47,15 +47,17 @@ class FakeSequence(EngineSequence):
 
     lease_id: LeaseId
     chunk_began_at: Seconds = 0.0
-    """Time at which the iteration began that computes the prompt's latest chunk (loop clock,
+    """Time at which the engine step began that computes the latest chunk of the prompt (loop clock,
     seconds).
     """
     chunk_s: Seconds = 0.0
-    """Seconds that the iteration takes that computes the prompt's latest chunk."""
+    """Seconds that the engine step takes that computes the latest chunk of the prompt."""
     read_before: Tokens = 0
-    """Number of prompt tokens computed before the prompt's latest chunk."""
+    """Number of prompt tokens that were computed before the latest chunk of the prompt."""
     read: Tokens = 0
-    """Number of prompt tokens computed after the prompt's latest chunk, including cached tokens."""
+    """Number of prompt tokens that are computed with the latest chunk of the prompt, including
+    cached tokens.
+    """
 
     def read_tokens(self, now: Seconds) -> Tokens:
         """Return the prompt tokens computed by `now`, all of them once an output token exists."""

@@ -82,7 +82,7 @@ class _Worker:
 
     def send(self, job: Job) -> None:
         """Send a job to the worker and wait until it has read the job; runs in a thread."""
-        # The thread that reads from the worker notices if it has ended.
+        # The thread that reads from the worker process notices if it has ended.
         with self.sending, suppress(OSError):
             self.pipe.send_bytes(msgspec.msgpack.encode(job))
 
@@ -251,7 +251,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # such as unpicklable configuration, or no main guard
+        except Exception as error:  # also an unpicklable configuration, or no main guard
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():
@@ -290,7 +290,7 @@ class GrammarChecks:
             self._restart_kill_timer(worker)
 
     def _note_end(self, worker: _Worker, reason: str) -> None:
-        """Fail the grammars of a worker that has ended; the next grammar starts a new worker."""
+        """Fail the grammars of an ended worker process; the next grammar starts a new worker."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
         if worker is not self._worker:

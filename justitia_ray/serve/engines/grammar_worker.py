@@ -27,7 +27,9 @@ from justitia_ray.units import Seconds
 _SPARE = 2
 """Number of idle forks of the grammar worker that wait for jobs."""
 _GRAMMARS_EACH = 50
-"""Number of grammars after which a fork is replaced, because compilers do not free all memory."""
+"""Number of grammars after which a worker's fork is replaced, because compilers do not free all
+memory.
+"""
 _BACKENDS = {
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
@@ -80,7 +82,7 @@ class Result(NamedTuple):
 
 @dataclass(slots=True)
 class Tries:
-    """State of retries with exponential backoff: each pause is twice as long as the one before."""
+    """State of retries with exponential backoff: each pause is twice as long as the last."""
 
     first_pause_s: Seconds
     longest_pause_s: Seconds
@@ -201,7 +203,7 @@ class Forks:
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin_job(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
-                    elif pipe in self._forks:  # its fork may have died meanwhile
+                    elif pipe in self._forks:  # the fork may have died meanwhile
                         self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
@@ -279,7 +281,7 @@ class Forks:
         return _Outcome(reason=_HAS_DIED, is_accident=True)
 
     def _end_job(self, fork: _Fork, judged: _Outcome) -> None:
-        """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
+        """End the job of a fork, if it has one; kill the fork after `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
             self._send_result(job, judged, fork.began_at)
@@ -372,9 +374,9 @@ def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
         return _Outcome(judge(raw))
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except (OSError, ImportError) as error:  # an accident: local files or packages failed
+    except (OSError, ImportError) as error:  # Local files or packages failed, by accident.
         return _Outcome(reason=_encodable_text(error), is_accident=True)
-    except BaseException as error:  # a panic in Rust code is a BaseException
+    except BaseException as error:  # A panic in Rust code is a BaseException.
         return _Outcome(reason=_encodable_text(error))
 
 

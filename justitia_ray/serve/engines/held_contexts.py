@@ -25,8 +25,8 @@ _SHARE = 0.75
 queue.
 """
 _WORTH = 0.25
-"""Held blocks are moved only when this fraction of their number has been freed behind them, so that
-at most four are moved for each freed block.
+"""Fraction of the held KV blocks that must have been freed behind them before they are moved again,
+so that moves stay cheap.
 """
 _MOST_OF_ONE = 8
 """Maximum number of held contexts of one application."""
@@ -93,15 +93,16 @@ class HeldContexts:
         self._of: dict[ApplicationId, dict[int, None]] = {}
         """Ids of the last KV blocks of each application's held contexts, oldest first."""
         self._ids: set[int] = set()
-        """Ids of held KV blocks that `_in_front` does not count: in use at the last move, moved by
-        it, or held since.
+        """Ids of held KV blocks that `_in_front` does not count, because they were in use, moved or
+        held at the last move or later.
         """
         self._in_front = 0
         """Lower bound of the number of free KV blocks that are evicted before any held block."""
         self._moved = 0
         """Number of held KV blocks that the last move put at the end of the eviction queue."""
         self.changes = 0
-        """Number of changes of the held contexts so far; while it stays equal, they are unchanged.
+        """Number of changes of the held contexts so far, from which a reader sees whether they have
+        changed.
         """
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class HeldContexts:
             self.changes += 1
 
     def cached_blocks(self, now: Seconds) -> list[tuple[Seconds, int]]:
-        """Return the end of each hold and its number of cached KV blocks, the last end first.
+        """Return the time at which each hold ends and its number of cached KV blocks, latest first.
 
         A block of several contexts counts for the hold that ends last. Holds that have ended, and
         those without a cached block, are left out. O(blocks of held contexts).

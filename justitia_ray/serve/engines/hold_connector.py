@@ -105,7 +105,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """Count the KV blocks that inferences got in an iteration, and move held blocks if due."""
+        """Count the KV blocks given to inferences in an engine step; move held blocks if due."""
         if self._held:
             self._held.allocated(_new_blocks(scheduler_output), time.monotonic())
         return self._metadata

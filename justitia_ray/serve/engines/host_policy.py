@@ -24,7 +24,7 @@ from justitia_ray.serve.engines.hold_parameters import read_hold
 from justitia_ray.units import ApplicationId, Seconds
 
 _NOBODY: ApplicationId = ""
-"""Application id of KV chunks that no later prompt is expected to contain."""
+"""Application id of KV chunks in host memory that no later prompt is expected to contain."""
 
 
 class _ApplicationChunks:
@@ -35,9 +35,9 @@ class _ApplicationChunks:
     def __init__(self) -> None:
         self.chunks: dict[Any, None] = {}
         self.ends_at: Seconds = 0.0
-        """Time in seconds until which the application's context is held."""
+        """Time in seconds until which the application's context is held in host memory."""
         self.used = 0
-        """Rank of the application's last use of its context; larger is later."""
+        """Rank of the application's last use of its KV chunks; larger is later."""
 
 
 class HostContexts(CachePolicy):
@@ -140,7 +140,7 @@ class HostContexts(CachePolicy):
             context.used, context.ends_at = self._uses, self._clock() + hold.for_s
 
     def _end_application(self, application_id: ApplicationId) -> None:
-        """Evict an ended application's KV chunks no later than those of a call used just now."""
+        """Evict an ended application's KV chunks like those of a call that has just used them."""
         if application_id and application_id in self._contexts:
             for key in list(self._contexts[application_id].chunks):
                 self._assign_chunk(key, _NOBODY)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _BYTES_PER_TOKEN = 4
 """Typical bytes per token of English text; used if the model's tokenizer cannot be loaded."""
 _TOKEN_IDS = 2**32
-"""Number of token ids that can be hashed into a prefix's name; the engine refuses larger ids."""
+"""Number of token ids that can be hashed in a prefix; the engine refuses larger ids."""
 _JINJA = "{}\n"
 _OWN_RENDERERS = ("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_audio", "kimi_k3", "inkling")
 """Model types whose chats vLLM renders by code instead of a template (vLLM's config/model.py:736),
@@ -140,7 +140,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
         tokenizer = _load_tokenizer(
             path, revision=revision, trusts_code=bool(options.get("trust_remote_code", False))
         )
-    except Exception as error:  # vLLM itself will report the error
+    except Exception as error:  # vLLM will report any error itself.
         log_event(
             logger,
             logging.WARNING,

@@ -44,7 +44,7 @@ class Recomputations:
 
 
 class RecomputedTokens:
-    """Recomputed tokens of one sequence, from its growing number of preemptions."""
+    """Tokens of one sequence that the engine computed again after preempting it."""
 
     __slots__ = ("_preemptions", "tokens")
 

@@ -33,7 +33,7 @@ class StartLog:
                     self._sizes[path] = path.stat().st_size
 
     def cause_of(self, error: Exception) -> str:
-        """Return an error in one line, or the engine's own error if the first refers to the log."""
+        """Return an error in one line; if it refers to the log, return the engine's own error."""
         said = " ".join(str(error).split())
         return (_REFERS_TO_LOG in said and self._last_error()) or said
 

@@ -237,7 +237,7 @@ class VllmEngine:
         await server.init_app_state(client, app.state, arguments, tasks)
         # vLLM's error handlers stop an HTTP server when the engine dies; none runs here.
         app.state.server = SimpleNamespace(should_exit=False)
-        freeze_gc_heap()  # vLLM would do this in the lifespan of its application, which is not run.
+        freeze_gc_heap()  # vLLM's lifespan handler does this, but it is not run here.
         return app
 
     def _make_grammar_checks(self, tasks: Iterable[str]) -> GrammarChecks | None:
@@ -419,7 +419,7 @@ def _kill_processes(processes: list[psutil.Process]) -> None:
 
 
 def _cause_of(error: EngineError) -> BaseException | None:
-    """Return the exception of vLLM that ended a call, or None if its application only returned.
+    """Return vLLM's exception that ended a call, or None if its application only returned.
 
     Starlette wraps an exception for which it has a handler, if the head was sent before.
     """
@@ -430,10 +430,10 @@ def _cause_of(error: EngineError) -> BaseException | None:
 
 
 def _refused_stream(path: str, error: EngineError, cause: BaseException | None) -> StreamRefused:
-    """Return the error of a stream that a living engine has ended after its head."""
+    """Return the error that ended a stream after its head, although the engine lives."""
     status = 500 if cause is None else status_of(cause)
     if status >= 500:
-        reason = type(cause).__name__  # its text may contain a prompt
+        reason = type(cause).__name__  # the error's text may contain a prompt
         log_event(logger, logging.ERROR, "engine.call_failed", path=path, reason=reason)
     kind = "BadRequestError" if status < 500 else "InternalServerError"
     message = str(cause or "") or str(error)

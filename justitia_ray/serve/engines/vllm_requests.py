@@ -81,7 +81,7 @@ class StreamTape:
         return tuple(outputs)
 
     def follow_outputs(self, outputs: AsyncGenerator[Any], params: Any) -> AsyncGenerator[Any]:
-        """Return the generator of outputs that vLLM's serving layer reads instead of its engine's.
+        """Return the generator of outputs that vLLM's serving layer reads in place of its engine's.
 
         Args:
             outputs: Outputs of the engine.
@@ -142,7 +142,7 @@ class StreamTape:
 
 
 def _skip_tokens(request: Any, state: Any, tokens: list[int]) -> None:
-    """Append tokens to the engine's prompt, while vLLM's frontend counts them as output."""
+    """Append tokens to the engine's prompt that vLLM's frontend counts as output."""
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
@@ -267,7 +267,7 @@ class LeaseMeter:
                 self._cached[name] = min(state.num_cached_tokens or 0, state.prompt_len)
 
     def read_final(self, now: Seconds) -> Progress:
-        """Return the tokens of a finished call, and update the prefill rate with it.
+        """Return the final token counts of a call, and update the prefill rate with them.
 
         vLLM counts a prompt with its first token; for a call stopped earlier the count is
         estimated.
@@ -405,7 +405,7 @@ def meter_requests(
 
 
 class ConnectorGauge(Protocol):
-    """Reads the KV that an engine's connector keeps, from the statistics that it sends."""
+    """Reports the KV that an engine's connector keeps, from the connector's statistics."""
 
     def note(self, report: Mapping[str, Any], /) -> None: ...
 

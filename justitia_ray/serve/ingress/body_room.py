@@ -39,7 +39,7 @@ _Waiting = tuple[int, asyncio.Future[None]]
 
 
 def give_memory_back() -> None:
-    """Make this process return the memory of each large body to the system when it is freed.
+    """Make this process return the memory of each large request body to the system after use.
 
     When glibc frees a large block, it raises the size from which blocks are returned, up to 32 MiB;
     later bodies are then taken from a heap, which they leave fragmented. Other allocators have no
@@ -103,7 +103,7 @@ class BodyRoom:
             )
 
     def line_up(self, tenant: str, size_bytes: int) -> Place[_Waiting]:
-        """Queue a request body to be parsed; the result contains a future, done when it may be."""
+        """Queue a request body to be parsed; return its place in the queue."""
         granted = asyncio.get_running_loop().create_future()
         place = self._turns.join(tenant, (size_bytes, granted))
         self._grant_turns()
@@ -157,7 +157,7 @@ class HeldBody:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until the tenant's complete request body may be parsed, and keep others waiting.
+        """Wait until the tenant's request body may be parsed; others wait until the block ends.
 
         The turn ends with the block, or later if a thread still reads the body.
         """

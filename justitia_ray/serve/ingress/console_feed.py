@@ -103,15 +103,15 @@ class _Audience:
 
     viewers: list[Viewer] = field(default_factory=list)
     has: tuple[Epoch, int] | None = None
-    """Epoch and number of the last state of the model that these viewers have, except those that
-    need a whole state.
+    """Number of the model's state that these viewers have, with its epoch; viewers in `behind` are
+    excepted.
     """
     task: asyncio.Task[None] | None = None
     joined: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ModelFeed:
-    """Sends one model's state to viewers of the console; requests nothing without viewers.
+    """Sends one model's state to viewers of the console, and is idle without viewers.
 
     Args:
         model: Name of the model.

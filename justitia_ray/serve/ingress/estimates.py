@@ -25,8 +25,8 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 logger = logging.getLogger("ray.serve")
 
 _MAX_WEIGHT = 4_000_000
-"""Maximum size of the cache of input features, in numbers and characters. Beyond it the oldest
-inputs are dropped, and the predictor learns their applications' costs without features.
+"""Maximum size of the cache of input features, in numbers and characters. Applications beyond it
+are learned without features.
 """
 _WEIGHT_OF_ONE = 64
 _LONG_CHARS = 2_000

@@ -83,7 +83,7 @@ class HttpApp(FastAPI):
             return
         path = route_path(scope)
         if scope["method"] == "HEAD" and path in ("", "/"):
-            # Agent harnesses send HEAD / to probe whether the service runs.
+            # Agent programs send HEAD / to find out whether the service runs.
             await Response()(scope, receive, send)
             return
         try:
@@ -243,7 +243,7 @@ async def _not_ready(model: ServedModel) -> str | None:
         return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling
     if states or (scaling is not None and scaling.min_replicas == 0):
-        return None  # only an admitted call starts the first replica
+        return None  # only a call starts the first replica
     return "no replica pulls"
 
 
@@ -258,7 +258,7 @@ async def _model_status(model: ServedModel, applications: int) -> dict[str, Any]
 
 
 async def _status_or_error(model: ServedModel, applications: int) -> dict[str, Any]:
-    """Return a model's status, or its error, because it must not hide the other models."""
+    """Return a model's status, or its error, so that one failing model does not hide the others."""
     try:
         return await asyncio.wait_for(_model_status(model, applications), _ANSWER_S)
     except TimeoutError:

@@ -85,7 +85,7 @@ class _Zlib:
                 raise _malformed_error(self._name, str(error)) from None
             yield step
             data = self._decoder.unconsumed_tail
-            # A full step may leave output in the decoder although all input is consumed.
+            # A decoder may still have output although all input is consumed.
             is_more = len(step) == _STEP_BYTES and not self._decoder.eof
             if self._decoder.eof:
                 data, self._decoder = self._decoder.unused_data, None
@@ -123,7 +123,7 @@ class _Zstd:
     """Decoder of Zstandard bodies with one or several frames."""
 
     def __init__(self, most_bytes: int) -> None:
-        import zstandard  # imported only for a body with this coding
+        import zstandard  # The import is only needed for bodies in this coding.
 
         # RFC 9659 limits windows to 8 MiB, but a body compressed in one call declares its length.
         self.window_bytes = max(2**23, 1 << (most_bytes - 1).bit_length())
@@ -163,7 +163,7 @@ class _Brotli:
     window_bytes = 2**24
 
     def __init__(self) -> None:
-        import brotli  # imported only for a body with this coding
+        import brotli  # The import is only needed for bodies in this coding.
 
         self._decoder = brotli.Decompressor()
         self._error = brotli.error
@@ -178,7 +178,7 @@ class _Brotli:
             data = b""
             if self._decoder.is_finished():
                 return
-            # A full step may leave output in the decoder.
+            # A decoder may still have output after a full step.
             if len(step) < _STEP_BYTES and self._decoder.can_accept_more_data():
                 return
 

@@ -26,7 +26,7 @@ from justitia_ray.serve.asgi import Message
 logger = logging.getLogger("ray.serve")
 
 UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
-"""Error that a caller gets for an exception without a handler."""
+"""Error that a caller gets for an unexpected exception."""
 
 
 def route_path(scope: Message) -> str:

@@ -113,7 +113,7 @@ async def _close_elsewhere(models: ServedModels, model: ServedModel, key: Applic
 
 
 def _keepalive_of(context: RequestContext, configured: Keepalive) -> Keepalive:
-    """Return the form of keepalive that the call's client accepts as a sign of life."""
+    """Return the form of keepalive events that the call's client understands."""
     if configured is Keepalive.EVENT and counts_chunks(context.headers):
         return Keepalive.CHUNK
     return configured
@@ -133,7 +133,7 @@ def inference_endpoints(
     finder: ApplicationFinder,
     limit_s: Seconds | None = None,
 ) -> dict[str, AsgiApp]:
-    """Return the inference endpoints by path; they share idempotent attempts and body memory.
+    """Return the inference endpoints by path, which share idempotent attempts and body memory.
 
     Args:
         models: The served models.
@@ -174,7 +174,7 @@ def inference_endpoints(
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)
             except RequestError as error:
-                # Callers see the error of a path that is not served before any other error.
+                # An unserved path is the first error that callers see.
                 refused = error
         held.release()
         await gateway.check_served(reply.path)

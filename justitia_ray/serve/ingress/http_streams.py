@@ -83,7 +83,7 @@ class SignsOfLife:
         return self._task is not None
 
     async def settle(self) -> None:
-        """Wait for a keepalive that is being sent; cancel one that is being prepared."""
+        """Wait for a keepalive that is being sent, and cancel one that is only being prepared."""
         task = self._task
         if task is None:
             return
@@ -97,7 +97,7 @@ class SignsOfLife:
             task.result()
 
     async def stop(self) -> None:
-        """Stop the keepalives, after one that is being sent is complete."""
+        """Stop the keepalives; one that is being sent is completed."""
         await self.settle()
         self.end()
 
@@ -294,7 +294,7 @@ async def send_stream(
 
 
 def as_head(item: StreamItem) -> Head:
-    """Return the first item of an answer's stream as status and headers.
+    """Check that the first item of an answer's stream is status and headers, and return it.
 
     Raises:
         TypeError: If the item is a part of the body.
@@ -305,5 +305,5 @@ def as_head(item: StreamItem) -> Head:
 
 
 async def rest_of(items: AsyncGenerator[StreamItem]) -> bytes:
-    """Return the body of an answer whose head was already read, in one piece."""
+    """Return the rest of an answer's body, in one piece."""
     return b"".join(cast("list[bytes]", [item async for item in items]))

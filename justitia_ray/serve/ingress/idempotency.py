@@ -122,7 +122,7 @@ class IdempotentAttempts:
         self._bytes = 0
         """Memory in bytes of all kept answers."""
         self._drain = Drain()
-        """Rate at which attempts are dropped, from which a refused call's Retry-After follows."""
+        """Rate at which attempts are dropped, which determines the Retry-After of refused calls."""
 
     def join_attempt(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
@@ -172,7 +172,7 @@ class IdempotentAttempts:
 
     def _note_attempt_ended(self, key: str, attempt: IdempotentAttempt) -> None:
         if attempt.failed:
-            self._forget_attempt(key, attempt)  # so that a retry runs the request again
+            self._forget_attempt(key, attempt)  # A retry then runs the request again.
         else:
             asyncio.get_running_loop().call_later(self._kept_s, self._forget_attempt, key, attempt)
 

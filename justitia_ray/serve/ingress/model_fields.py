@@ -69,7 +69,7 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
             try:
                 values[name] = await _field_value(kind, name, value)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                reason = str(error).partition(" (byte ")[0]  # without the offset within the field
+                reason = str(error).partition(" (byte ")[0]  # without the position in the field
                 raise RequestError(f"{name} is not valid JSON: {reason}", name) from None
     return kind.model_validate(values)
 
@@ -126,7 +126,7 @@ _Item = TypeVar("_Item")
 
 
 async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
-    """Yield the items of (item, size in bytes) pairs; other tasks run after each MiB."""
+    """Yield the items of (item, bytes) pairs; other tasks of the event loop run after each MiB."""
     bytes_since = 0
     for item, size_bytes in items:
         yield item
@@ -159,13 +159,13 @@ def text_pieces(value: memoryview, size_bytes: int = _PIECE_BYTES) -> Iterator[t
 
 
 def _whole_bytes(piece: bytes) -> int:
-    """Return the length in bytes of the longest prefix of whole characters and JSON escapes."""
+    """Return the bytes of the longest prefix that ends between characters and JSON escapes."""
     last = piece.rfind(b"\\")
     if last < len(piece) - _LONGEST_ESCAPE_BYTES:
         return _whole_utf8_bytes(piece)
     begin = _start_of_backslashes(piece, last)
     if begin == 0:
-        return last // 2 * 2  # The text consists of backslashes, two for each character.
+        return last // 2 * 2  # All characters are backslashes, two for each one in the text.
     high = begin - _LONGEST_ESCAPE_BYTES // 2
     if high > 0 and _HIGH_SURROGATE.match(piece, high):
         is_escape = (high - _start_of_backslashes(piece, high)) % 2 == 0

@@ -33,7 +33,7 @@ class SchedulerCalls:
     """Pending inferences and applications of this ingress, which also record closed applications.
     """
     ended: EndedByOwner
-    """Applications that callers ended at this ingress, to be reported to the next scheduler."""
+    """Applications that callers ended at this ingress, which the next scheduler must know."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the scheduler's state of an application; None if it is unknown.
@@ -76,7 +76,7 @@ class SchedulerCalls:
             self.ended.note(name, reason, asyncio.get_running_loop().time())
 
     async def status(self, applications: int) -> dict[str, Any]:
-        """Return the scheduler's status with the first `applications` applications in order."""
+        """Return the scheduler's status with its first applications, at most `applications`."""
         found: dict[str, Any] = await self._call_scheduler("status", applications)
         return found
 

@@ -29,7 +29,7 @@ class PendingInference:
     opening: ApplicationArrived | None = None
     """Application that this inference's submission opens; None: it is already open."""
     is_last: bool = False
-    """Whether the application is closed after this inference."""
+    """Whether the application must be closed after this inference."""
     application: ApplicationArrived | None = None
     """The inference's application as it was opened here. It may end before the inference's answer
     arrives.
@@ -39,7 +39,8 @@ class PendingInference:
     lease_id: LeaseId | None = None
     """Lease under which a replica runs the inference; None while the inference waits."""
     on_grant: Callable[[Grant], None] | None = None
-    """Function called with each lease that is granted while a replica still runs an earlier lease.
+    """Function called with a new lease while a replica still runs an earlier lease of the
+    inference.
     """
     position: int | None = None
     """Number of applications ahead of the inference's application when it was submitted; None:
@@ -47,7 +48,7 @@ class PendingInference:
     """
 
     def held_lease(self) -> LeaseId | None:
-        """Return the latest granted lease that is unused, else the lease in use."""
+        """Return the newest lease of the inference if it is unused, else the lease in use."""
         unused = [answer.lease_id for answer in self.answers if isinstance(answer, Grant)]
         return unused[-1] if unused else self.lease_id
 
@@ -78,7 +79,7 @@ class PendingInferences:
         """
 
     def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
-        """Return the stage of an application's next inference, and its number of inferences."""
+        """Return the stage of an application's next inference, and its inferences so far."""
         position = self._positions.get(application_id)
         return (0, 1) if position is None else position.next()
 
@@ -111,13 +112,13 @@ class PendingInferences:
         return known is not None
 
     def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
-        """Keep the end of an inference that had a lease until the scheduler has stored it."""
+        """Remember that an inference with a lease has ended, until the scheduler stores it."""
         if inference.lease_id is not None:
             now = asyncio.get_running_loop().time()
             self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
 
     def note_stored(self, told: EndsStored) -> None:
-        """Drop the ends that the scheduler has stored, also of inferences without an answer.
+        """Forget the ended inferences and applications that the scheduler has stored.
 
         An application whose end is unknown here has ended under an earlier scheduler.
         """
@@ -234,7 +235,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions in their current form, because ends may have been stored meanwhile.
+        """Return submissions with their present contents; some ends may be stored by now.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """
@@ -256,7 +257,7 @@ class PendingInferences:
         return sent
 
     def closings_elsewhere(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return the closings of applications that another ingress has opened."""
+        """Return the closings in a batch for applications that another ingress has opened."""
         return [
             sent
             for sent in submissions

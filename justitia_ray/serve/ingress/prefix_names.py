@@ -73,7 +73,7 @@ class PrefixNames:
         return pack_prefixes(found)
 
     def _cache_scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
-        """Yield the values that separate blocks of the same text in the engine's prefix cache."""
+        """Yield values that keep equal text of two requests apart in the engine's prefix cache."""
         if scope := cache_scope(self._isolation, tenant):
             yield scope
         for name in ("cache_salt", "model", "add_special_tokens"):
@@ -81,7 +81,7 @@ class PrefixNames:
 
 
 def _round_lengths(most: int) -> set[int]:
-    """Return the longest round numbers of blocks up to `most`: four between n and 2n.
+    """Return the longest round numbers of blocks up to `most`, four between n and 2n.
 
     So texts of different lengths with a common prefix have a name for most of it.
     """

@@ -40,7 +40,7 @@ from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, Virt
 
 @dataclass(frozen=True, slots=True)
 class OpenedApplication:
-    """Application that a call has opened, or found open."""
+    """Application that a call has opened, or that was already open."""
 
     arrival: ApplicationArrived
     """Event that opened the application."""
@@ -106,7 +106,7 @@ class QueueClient:
     # --- applications
 
     async def open_application(self, arrival: ApplicationArrived) -> OpenedApplication:
-        """Open an application at the scheduler, or find it open there.
+        """Open an application at the scheduler, unless it is already open there.
 
         Raises:
             AdmissionError: If there is no room for the application, it cannot be stored, or the
@@ -184,7 +184,7 @@ class QueueClient:
                 if any(isinstance(later, Grant) for later in inference.answers):
                     continue  # A later lease has replaced this one.
                 inference.lease_id = answer.lease_id
-                # The deadline limits only the wait for the first lease.
+                # Only the wait for the first lease is limited by the deadline.
                 inference.item = replace(inference.item, deadline_s=math.inf)
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
@@ -193,7 +193,7 @@ class QueueClient:
             if not is_unknown or inference.application is None:
                 name = inference.item.application_id
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
-            # The application was open before, and has expired or ended with a lost answer.
+            # An application that was open before has expired, or has ended with a lost answer.
             self._submit_under_new_id(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
@@ -222,7 +222,7 @@ class QueueClient:
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_under_new_id(self, inference: PendingInference, *, was_closed: bool = True) -> None:
-        """Submit an inference under a new id, because the scheduler has ended the old id.
+        """Submit an inference under a new id, because the scheduler counts the old id as ended.
 
         Args:
             inference: The inference.
@@ -247,7 +247,7 @@ class QueueClient:
                 inference.opening,
                 ingress_id=self.session.ingress_id,
                 resubmitted=True,
-                # The application's end was stored and counted; only the answer was lost.
+                # Only the answer was lost; the application's end was stored and counted.
                 is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
         self._queue_submission(inference)
@@ -276,7 +276,7 @@ class QueueClient:
         mail = answer.mail
         if mail is not None:
             if mail.addresses:
-                self._note_addresses(mail.addresses)  # before the leases on these replicas
+                self._note_addresses(mail.addresses)  # addresses are needed before leases
             if mail.standings:
                 self._note_standings(mail.standings)
             self.pending.note_positions(mail.positions)

@@ -114,7 +114,7 @@ class ApplicationFinder:
                 if harness is None:
                     idle_s = self._section.conversation_idle_s
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
-                else:  # agent harnesses nearly always call again
+                else:  # An agent program nearly always calls again.
                     context = replace(context, recognized_by=harness.name)
                 placed = await self._context_of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
@@ -136,7 +136,7 @@ class ApplicationFinder:
         )
 
     async def _application_of_root(self, context: RequestContext, found: Recognized) -> str:
-        """Return the application of a session's root; the scheduler is asked once per session."""
+        """Return the application of a session's root; the scheduler is asked only once."""
         tenant, namespace = context.tenant, context.namespace
         session = _name(tenant, found.application_id)
         known = self._sessions.find(session)
@@ -182,7 +182,7 @@ class ApplicationFinder:
             async with asyncio.timeout(_DIRECTORY_S):
                 answer: str | None = await self._directory.call(method, *arguments)
         except (JustitiaError, TimeoutError):
-            return None  # a restarted scheduler gets the names stored here
+            return None  # A restarted scheduler gets the names stored here.
         return answer
 
     async def tell_new_scheduler(self) -> None:
@@ -216,7 +216,7 @@ class FoundApplication:
     def reading(
         self, items: AsyncGenerator[StreamItem], *, stream: bool
     ) -> AsyncGenerator[StreamItem]:
-        """Yield the items of an answer, and add it to the conversation before the last item.
+        """Yield the items of an answer, and add the answer to the conversation before the last one.
 
         Args:
             items: (status, headers), then the body; closed at the end.

@@ -55,8 +55,7 @@ _NO_HEADERS: Mapping[str, str] = {}
 _UNSCHEDULED_S: Seconds = 30.0
 """Maximum seconds of a call without a lease, including the wait for a replica."""
 _PATHS_S: Seconds = 2.0
-"""Maximum seconds of a request for a replica's paths or context length; calls can go on without its
-answer.
+"""Maximum seconds of a request for a replica's paths or context length, which calls can do without.
 """
 _AGAIN_S: Seconds = 0.1
 _MOST_DEATHS = 2
@@ -96,7 +95,7 @@ class ReplicaCalls:
         resume: Resume | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> AsyncGenerator[Head | Part]:
-        """Yield (status, headers), then the parts of a leased call's answer.
+        """Yield (status, headers) of a leased call's answer, then its parts.
 
         Args:
             grant: The lease.

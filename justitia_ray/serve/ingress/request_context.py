@@ -122,7 +122,7 @@ class RequestContext:
 
     @property
     def body_holder(self) -> str:
-        """Name under which the memory of the call's body is counted while the body arrives.
+        """Name of a tenant or credential to which the call's body counts while it arrives.
 
         This is the tenant if headers or credential name one, and otherwise the credential, because
         a gateway may name the tenant in the body.
@@ -137,7 +137,7 @@ class RequestContext:
 
     @property
     def namespace(self) -> str:
-        """Tenant whose quota of stored names the call uses; see `Identity.namespace_of`.
+        """Tenant in whose limit of session names the call counts; see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.

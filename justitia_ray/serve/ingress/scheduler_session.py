@@ -24,7 +24,7 @@ from justitia_ray.units import Epoch, IngressId, RequestId, Seconds
 logger = logging.getLogger("ray.serve")
 
 BATCH = 500
-"""Maximum number of submissions in one call to the scheduler, which they block for 0.1 s."""
+"""Maximum number of submissions in one call, because so many block the scheduler for 0.1 s."""
 _RETRY_S: Seconds = 0.2
 """Seconds before a failed call to the scheduler is repeated."""
 _PREPARED_WITHIN_S: Seconds = 5.0
@@ -147,7 +147,7 @@ class SchedulerSession:
             except JustitiaError as error:
                 answer = self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    # The caller of this method then refuses all pending inferences.
+                    # Pending inferences are then refused by the caller.
                     return True, answer
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -188,7 +188,7 @@ class SchedulerSession:
                 await self._requeue_batch(batch, asked)
 
     async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
-        """Queue a failed batch again, unless all pending submissions were queued again since."""
+        """Queue a failed batch again, unless all pending submissions were queued meanwhile."""
         if self._present_terms == asked:
             if self._is_given_up():
                 # The other submissions stay pending until another scheduler becomes leader.
@@ -279,7 +279,7 @@ class SchedulerSession:
         self._submit_everything(resubmitted=True)
 
     def _submit_everything(self, *, resubmitted: bool) -> None:
-        """Queue everything pending, for a scheduler without state of this ingress."""
+        """Queue everything pending, for a scheduler that knows nothing of this ingress."""
         self._cursor.reset()
         self._unsent = self._pending.all_submissions(self._unsent, resubmitted=resubmitted)
         self._unsent.append(Resubmitted(self.ingress_id))

@@ -76,7 +76,7 @@ class ApplicationSpec:
 
 
 class ApplicationSpecCache:
-    """Cache of open applications' specifications, for opening them in other models' queues.
+    """Cache of open applications' specifications, to open them at other models later.
 
     The first inference at a model opens the application in that model's queue, and its headers name
     at most class and tenant. Only the ingress process that opened the application has its input and
@@ -98,7 +98,7 @@ class ApplicationSpecCache:
         self._kept: OrderedDict[ApplicationId, tuple[ApplicationSpec, Seconds]] = OrderedDict()
 
     def add_spec(self, spec: ApplicationSpec, now: Seconds) -> None:
-        """Cache the specification of an application that has none, unless it is too long."""
+        """Cache the specification of an application that has none, unless its input is too long."""
         if len(spec.input) > self._max_characters:
             spec = replace(spec, input="")
         if self.find_spec(spec.key, now) is None:
@@ -165,7 +165,7 @@ class Submitter:
     async def open_application(
         self, spec: ApplicationSpec
     ) -> tuple[ApplicationArrived, VirtualTime]:
-        """Open an application if it is not open; return its arrival event and its tag.
+        """Open an application if it is not open; return the event that opened it and its tag.
 
         An application that this ingress has open stays as it was opened: input, class and weight of
         `spec` have no effect.
@@ -282,7 +282,7 @@ class Submitter:
     def _reserved_tokens(
         self, application_class: str, tenant: str, size: PromptSize, each: Tokens, most: Tokens
     ) -> Tokens:
-        """Return the output tokens that quotas reserve for each sequence of an inference.
+        """Return the output tokens of each sequence of an inference that quotas reserve.
 
         KV token-time grows with the square of the output length, so the ratio of two costs is the
         squared ratio of the lengths.

@@ -41,7 +41,7 @@ class Place(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """Waiting calls of tenants in fair order, by start tags."""
+    """Waiting calls of tenants, which are served in fair order by start tags (virtual times)."""
 
     def __init__(self) -> None:
         self._root: Place[T] = Place(None, "")

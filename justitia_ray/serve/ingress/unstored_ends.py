@@ -42,7 +42,7 @@ class UnstoredEnds:
     def add_inference(
         self, item: InferenceSubmitted, lease_id: LeaseId, outcome: Outcome, now: Seconds
     ) -> None:
-        """Keep the end of an inference, unless the scheduler has already counted it.
+        """Keep an ended inference, unless the scheduler has already counted its end.
 
         Args:
             item: The inference as it was submitted.
@@ -66,7 +66,7 @@ class UnstoredEnds:
             self._applications.pop(application_id, None)
 
     def drop_old(self, now: Seconds) -> None:
-        """Drop ends that were kept for the maximum time; called when a scheduler answers."""
+        """Forget ended inferences and applications that were kept for the maximum time."""
         ends: OrderedDict[str, _KeptEnd[Any]]
         for ends in (self._inferences, self._applications):
             while ends and next(iter(ends.values())).at < now - _KEPT_S:
@@ -77,11 +77,11 @@ class UnstoredEnds:
         self._applications.clear()
 
     def has_inference(self, request_id: RequestId) -> bool:
-        """Return whether the end of an inference is kept."""
+        """Return whether an ended inference is still kept because its end may not be stored."""
         return request_id in self._inferences
 
     def has_application(self, application_id: ApplicationId) -> bool:
-        """Return whether the end of an application is kept."""
+        """Return whether an ended application is still kept because its end may not be stored."""
         return application_id in self._applications
 
     def applications(self) -> Iterator[ApplicationArrived]:

@@ -95,7 +95,7 @@ class StreamWait:
 
 
 class StreamOutlooks:
-    """Predicted starts of one model's applications whose streams wait at this ingress.
+    """Predicted starts of applications whose streams wait at this ingress, for one model.
 
     The scheduler is queried at most once in an interval, for all these applications together.
 
