@@ -208,7 +208,7 @@ def _scaled_twice(
 
 
 def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs) -> Iterator[str]:
-    """Yield an error if the file and the arguments differ in who scales the engines."""
+    """Yield an error if Serve's file and the arguments differ in who scales the engines."""
     sections = [place.config.autoscaling for place in args.each_model()]
     inside = [one for one in sections if one is not None and not one.external]
     outside = [one for one in sections if one is not None and one.external]
@@ -261,7 +261,7 @@ def _unknown_key(name: str, section: type[BaseModel]) -> str:
 
 
 def _section_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel]:
-    """Return the section at `place`, a path of keys and list positions."""
+    """Return the section of the configuration at `place`, a path of keys and list positions."""
     for part in place:
         field = model.model_fields.get(str(part))
         if field is not None:
@@ -270,7 +270,7 @@ def _section_at(model: type[BaseModel], place: Sequence[int | str]) -> type[Base
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field, or each element of a field, may be; None if none."""
+    """Return the section class in a field's type, also as an element; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section_of, get_args(annotation))), None)

@@ -18,7 +18,7 @@ _BACKEND = "distributed_executor_backend"
 
 
 def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield an error for each setting that keeps the ranks of an engine from their GPUs.
+    """Yield an error for each setting by which ranks of an engine would not get their own GPUs.
 
     Args:
         engine: The settings of the engine.

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` lacks arguments
+from ray.serve.context import _get_global_client  # `serve.status` has no arguments
 
 from justitia_ray.config import AppArgs, AppConfig
 from justitia_ray.errors import ConfigError
@@ -35,7 +35,7 @@ _DEPLOYMENTS = ("Ingress", "Replica", "Predictor")
 _SERVE_NAMESPACE = "serve"
 _POLL_S: Seconds = 0.2
 _KILLED_WITHIN_S: Seconds = 20.0
-"""Seconds within which Ray Serve must notice that killed processes have exited."""
+"""Maximum seconds until Ray Serve notices that killed processes have exited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Chosen:
     name: str | None = None
     model: str | None = None
     configs: Mapping[str, Configs] | None = None
-    """Configurations of the applications of a file, by the applications' names in Ray Serve."""
+    """Configurations of the applications in a file, by their names in Ray Serve."""
 
     def application(self, serve_name: str, configs: Configs | None) -> bool:
         """Return whether an application in Ray Serve is selected with all of its models."""

@@ -50,7 +50,7 @@ oldest are lost.
 
 
 class Learner:
-    """Learning of one predictor replica; only one replica learns. Used on one event loop.
+    """Lets one replica of the predictor learn, at most one at a time. Used on one event loop.
 
     Args:
         settings: Settings of the predictor.
@@ -124,7 +124,7 @@ class Learner:
     async def observe_many(self, observations: Iterable[Observation]) -> None:
         """Accept finished applications, from which the learning replica will learn soon."""
         self._unsent.extend(self._stored_form(observation) for observation in observations)
-        with suppress(StoreError):  # The next tick sends again, and logs a failure.
+        with suppress(StoreError):  # sent again, and logged, by the next tick
             await self._send_observations()
         self._news.set()
 
@@ -143,7 +143,7 @@ class Learner:
     async def roll_back(
         self, application_class: str, version: int | None, *, release: bool = False
     ) -> dict[str, Any]:
-        """Make an earlier version of a class's model active, until it is released.
+        """Make an earlier version of a class's model active, until the rollback is released.
 
         Args:
             application_class: Class of the model.
@@ -184,7 +184,7 @@ class Learner:
     # --- background work
 
     async def tick(self) -> None:
-        """Do all learning that is due; if the store fails, the next tick tries again."""
+        """Do all learning that is due; if the store fails, the next call tries again."""
         try:
             await self._send_observations()
             held = await self._store.hold(self._name, _HOLD_S)

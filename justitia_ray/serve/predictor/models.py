@@ -40,7 +40,7 @@ class ModelVersions:
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
     ) -> None:
-        """Make a predictor use active models with a changed index, or all models if it is new.
+        """Make a predictor use active models whose index has changed, or all models if it is new.
 
         The caller holds the lock `changing`, and has loaded `stored` while holding it.
 
@@ -81,7 +81,7 @@ class ModelVersions:
                 self._models[application_class] = (ended.index.versions[-1].sha256, ended.model)
 
     async def withdraw(self, names: Iterable[str], predictor: LearningPredictor) -> None:
-        """Deactivate stored models of classes that have changed too much for them.
+        """Deactivate stored models of classes whose costs have changed too much.
 
         Raises:
             StoreError: If the versions were changed meanwhile.

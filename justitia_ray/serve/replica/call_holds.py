@@ -7,8 +7,8 @@ from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, Replica
 from justitia_ray.units import ApplicationId, LeaseId
 
 _MOST = 4096
-"""Maximum number of stored orders to hold contexts, and of orders to release them; some leases
-never get a call.
+"""Maximum number of stored orders to hold contexts, and of orders to release them, because some
+leases never get a call.
 """
 
 

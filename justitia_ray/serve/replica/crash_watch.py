@@ -48,7 +48,7 @@ class CrashWatch:
                 [sys.executable, "-I", "-S", str(_SENDER)],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # keeps signals to this process group from the sender
+                start_new_session=True,  # Signals to this process group must not reach the sender.
             )
         except OSError as error:
             log_event(logger, logging.WARNING, "replica.crash_sender_failed", reason=str(error))

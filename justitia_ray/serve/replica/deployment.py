@@ -52,8 +52,8 @@ logger = logging.getLogger("ray.serve")  # Serve's logger adds replica and reque
 _LAST_WORDS_S = 2.0
 """Seconds between a dead engine's error to callers and the end of the process."""
 _CALLERS_WAIT_S = 3.0
-"""Maximum delay in seconds of a call's error until the scheduler knows of the engine's failure.
-Otherwise a call that kills engines could be leased again too soon.
+"""Maximum seconds for which a call's error waits until the scheduler knows of the engine's failure.
+Otherwise the call could kill another engine.
 """
 _SCHEDULER_WAIT_S = 10.0
 """Maximum seconds until the process ends even if the scheduler has not received its engine's
@@ -335,7 +335,7 @@ class EngineReplica:
                         lease.outcome = None
                     raise
                 except Exception:
-                    lease.outcome = Outcome.FAILED  # an engine's death leaves no outcome
+                    lease.outcome = Outcome.FAILED  # no outcome if the engine died
                     raise
                 finally:
                     if self._tracer is not None and span is not None:

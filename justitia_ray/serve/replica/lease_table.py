@@ -25,7 +25,7 @@ _REMEMBERED_S: Seconds = 60.0
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that the replica may run, or runs."""
+    """Lease that the replica may run once the payload arrives, or runs already."""
 
     lease_id: LeaseId
     priority: int
@@ -43,7 +43,7 @@ class HeldLease:
 
 
 class LeaseTable:
-    """Leases that a replica holds: granted by the scheduler, run by payloads, reported back.
+    """Leases that a replica holds, from their grant by the scheduler to the last report.
 
     Args:
         replica_id: Id of this replica, for errors.
@@ -56,9 +56,9 @@ class LeaseTable:
         self._engine = engine
         self._grace_s = grace_s
         self.held_leases: dict[LeaseId, HeldLease] = {}
-        """Leases that the replica may run or runs, by id; read-only for other objects."""
+        """Leases that the replica may run or runs, by id. Other objects must not change them."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
-        """Events, by lease id, that wake a payload which arrived before its lease."""
+        """Events, by lease id, that wake up a payload which arrived before its lease."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
         """Reports of ended leases that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
@@ -102,7 +102,7 @@ class LeaseTable:
 
     @asynccontextmanager
     async def hold_lease(self, lease_id: LeaseId) -> AsyncGenerator[HeldLease]:
-        """Run a payload under its lease, in the current task; leaving the block ends the lease.
+        """Run a payload under its lease in the current task, until the `with` block ends.
 
         Raises:
             UnknownLease: If the lease is not granted within the grace period, runs already, or is

@@ -31,17 +31,17 @@ _LEAST: Tokens = 64
 _TIMES_LONGER = 4
 """Ratio of each measured prompt length to the previous length."""
 _LENGTHS_USED = 3
-"""Number of prompt lengths that the fit uses, the longest ones."""
+"""Number of prompt lengths that the fit of the prefill cost uses, the longest ones."""
 _LONGEST_CALL_S: Seconds = 2.0
 """Maximum expected seconds of a measured prompt; longer prompts are left out."""
 _DECODED = 16
-"""Number of iterations in each measurement of decoding."""
+"""Number of decode steps in each measurement of decoding."""
 _ROUNDS = 8
 """Maximum number of measurements of each call. The shortest time counts, because interference only
 adds time.
 """
 _SHORTER = 0.99
-"""Ratio of a time to the shortest one before it, up to which it counts as shorter."""
+"""A time must be below this multiple of the shortest time so far to count as shorter."""
 _BUDGET_S: Seconds = 10.0
 """Seconds after which no measurement of the prefill cost is repeated."""
 _GIVEN_UP_AFTER_S: Seconds = 60.0
@@ -98,7 +98,7 @@ class _MeasurementPlan:
         self._now: Callable[[], Seconds] = asyncio.get_running_loop().time
         self._until = self._now() + _BUDGET_S
         self._calls = 0
-        # Two of the longest prompts and their outputs then take at most half of the KV memory.
+        # Two of the longest prompts and their outputs may take at most half of the KV memory.
         length = min(_LONGEST, capacity.kv_tokens // 4, capacity.max_model_len - _DECODED - 2)
         self.lengths: list[Tokens] = []
         """Lengths of the measured prompts in tokens, ascending; empty: no length is measurable."""

@@ -39,7 +39,7 @@ _GOODBYE_S = 2.0
 
 
 class Puller:
-    """Sends the replica's reports to the scheduler, and the answers to the lease table.
+    """Sends the replica's reports to the scheduler, whose answers it gives to the lease table.
 
     Args:
         replica_id: Id of this replica.
@@ -101,7 +101,7 @@ class Puller:
         """KV tokens that all waiting inferences would need, in the scheduler's last answer."""
 
     async def run(self) -> None:
-        """Exchange reports for leases forever; a newer call ends the wait of the previous one."""
+        """Send reports and fetch leases until cancelled; a newer call ends the wait of the last."""
         pulls: set[asyncio.Task[bool]] = set()
         loop = asyncio.get_running_loop()
         while True:

@@ -14,8 +14,8 @@ from justitia_ray.units import Seconds
 LOOK_S: Seconds = 0.25
 """Seconds between two checks of an engine for a stall."""
 _LONGEST_LOOK_S: Seconds = 1.0
-"""Maximum seconds that count between two checks of an engine. A longer time shows no stall, because
-a blocked event loop receives no step.
+"""Maximum seconds that count between two checks of an engine, because a blocked event loop is no
+stall of the engine.
 """
 _FIRST_STEPS = 16
 """Number of an engine's first steps in which kernels may still be compiled."""
@@ -24,8 +24,8 @@ _FIRST_ALLOWANCES = 4
 kernels.
 """
 _KEPT_S: Seconds = 600.0
-"""Seconds for which the longest step is remembered, so that one slow step does not raise the limit
-forever. It may be up to twice as long.
+"""Seconds for which the longest step is remembered (at most twice as long), so that one slow step
+does not raise the limit forever.
 """
 _SUSPICIOUS_S: Seconds = 1.0
 """Seconds without a step after which the engine's processes are checked for suspension."""
@@ -40,7 +40,7 @@ class StallWatch:
         self._made = 0
         self._longest_s: Seconds = 0.0
         self._longest_before_s: Seconds = 0.0
-        """Seconds that the longest step took in the period before `_longest_since`."""
+        """Seconds that the longest engine step took in the period before `_longest_since`."""
         self._longest_since: Seconds = 0.0
         self._is_suspended = False
         self.silent_s: Seconds = 0.0
@@ -98,7 +98,7 @@ class StallWatch:
                 self.stalled_s = 0.0
 
     def _note_step(self, now: Seconds, made: int) -> None:
-        """End a silence with a step; update the longest step unless the engine was suspended."""
+        """Note an engine step after a silence; update the longest step unless it was suspended."""
         lasted_s = self.silent_s + (self.stalled_s or 0.0)
         if now - self._longest_since > _KEPT_S:
             self._longest_since = now

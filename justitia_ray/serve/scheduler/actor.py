@@ -46,7 +46,7 @@ class SchedulerActor:
     """Ray actor that starts a `SchedulerService` with its store, and retries a failed start."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        # Cyclic garbage collection finds nothing in the core, and blocks for 0.1 s.
+        # The garbage collector finds nothing in the scheduler core, and blocks it for 0.1 s.
         gc.freeze()
         gc.set_threshold(700, 10, 10_000)
         write_json_lines()
@@ -193,7 +193,7 @@ class SchedulerActor:
         return SchedulerService(term)
 
     def _start_new_term(self, above: Epoch) -> None:
-        """Start a new term with an epoch above one that callers know and the store has lost."""
+        """Start a new term with a higher epoch, as the store has lost one that callers know."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(
             self._replace_service(before, above)

@@ -30,7 +30,7 @@ from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
 logger = logging.getLogger(__name__)
 
 _LEEWAY_S: Seconds = 1.0
-"""Seconds added to two save intervals to get the validity of a confirmed epoch."""
+"""Seconds added to two save intervals to get the time for which a confirmed epoch is valid."""
 _RETRY_S: Seconds = 0.5
 _MOST_AT_ONCE = 10_000
 """Maximum number of applications in one write to Redis, which blocks it for 0.1 s. A write of
@@ -102,13 +102,14 @@ class Checkpointer:
         self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._everything = True
         self.saves = 0
-        """Number of successful saves; a change made before a save started survives this process."""
+        """Number of successful saves; a change made before a successful save started is stored."""
         self.saved_at: Seconds | None = None
         """Time at which the last successful save ended, in seconds of the loop's clock; None before
         any save.
         """
         self.instant: Seconds = -math.inf
-        """Scheduler time of the last stored checkpoint; the next leader's clock starts no earlier.
+        """Scheduler time of the last stored checkpoint, below which the next leader's clock does
+        not start.
         """
         self.trouble: str | None = None
         """Why the scheduler's store cannot be used now; None if it can."""
@@ -262,7 +263,7 @@ class Checkpointer:
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
         try:
-            # A scheduler that dies between two parts loses the later parts only.
+            # A scheduler that dies between two writes loses only the later ones.
             while kept and len(changed) > _MOST_AT_ONCE:
                 part, changed = changed[:_MOST_AT_ONCE], changed[_MOST_AT_ONCE:]
                 kept = await self._store.save(epoch, clock, dict(part), ())
@@ -282,7 +283,7 @@ class Checkpointer:
             self._note_store_trouble(str(error))
             return False
         except BaseException:
-            self._everything = True  # the write may have happened or not
+            self._everything = True  # It is unknown what was written.
             raise
         if not kept:  # The store was emptied or restored from a backup.
             self._everything = True

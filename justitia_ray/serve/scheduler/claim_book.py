@@ -32,7 +32,7 @@ class ClaimBook:
         self._numbers = count(1)
 
     def is_live(self, claim: Claim) -> bool:
-        """Return whether a claim on quotas has not ended, even if a later one has its name."""
+        """Return whether a claim on quotas has not ended, even if a later claim has its name."""
         return self.claims.get(claim.name) is claim
 
     def make(self, claim: Claim) -> None:
@@ -83,7 +83,7 @@ class ClaimBook:
         self.changed.set()
 
     def report_end(self, name: ClaimName) -> None:
-        """Report the end of a claim to the quota accounts, stored or not."""
+        """Report the end of a claim to the quota accounts, whether the end is stored or not."""
         ended = self.unstored.pop(name)
         if ended is not None:
             self.over.append(ended)
@@ -92,7 +92,7 @@ class ClaimBook:
             self.changed.set()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
-        """Report to the quota accounts the claims whose end is now in the store."""
+        """Report claims to the quota accounts whose end is now in the store."""
         for use in ends:
             if self.unstored.holds(use):
                 self.report_end(use.name)

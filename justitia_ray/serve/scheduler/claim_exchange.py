@@ -30,8 +30,7 @@ from justitia_ray.units import ApplicationId, Epoch, RequestId, Seconds
 logger = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S: Seconds = 1.0
-"""Seconds between two reports of all usage to the quota accounts. Messages in between cover only
-reservations that are new, decided, waiting or ended.
+"""Seconds between two reports of all usage to the quota accounts.
 
 Messages in between cover only reservations of quota that are new, decided, waiting or ended.
 """
@@ -86,7 +85,9 @@ class ClaimExchange:
         self._last_accounts: Epoch = 0
         """Epoch of the quota accounts that answered last."""
         self._greeted: Epoch = 0
-        """Epoch of the quota accounts that have received possibly lost ends of claims."""
+        """Epoch of the quota accounts that have received the ends of claims which a restart may
+        have lost.
+        """
         self._told: Exchange | None = None
         """Exchange that was sent to the quota accounts and has no answer yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}

@@ -82,7 +82,7 @@ class Claim:
     grant.
     """
     has_run: bool = False
-    """Whether the claim's inference has ended already, so that quotas can no longer refuse it."""
+    """Whether the claim's inference has already ended, so that a refusal comes too late."""
     number: int = 0
     """Position of the claim in the order of the scheduler's claims."""
     deadline: asyncio.TimerHandle | None = None
@@ -95,7 +95,7 @@ class Claim:
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return the used amounts to report if this scheduler has not admitted the claim."""
+        """Return the amounts that count as used if this scheduler has not admitted the claim."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -283,7 +283,7 @@ class EndedClaims:
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this report of an ended claim is contained."""
+        """Return whether exactly this report of an ended claim is among them."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
@@ -300,7 +300,7 @@ class _ReportedEnd:
 
     tenant: ClientId
     claimed: Amounts
-    """Amounts that were used, in units that the claim covers."""
+    """Amounts that were used, in the units of the claim."""
     use: Use
     number: int
     """Number of the exchange that reports that the claim ended."""
@@ -339,7 +339,7 @@ class RecentlyReportedEnds:
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Record the exchange that reports that the end of a claim is now stored."""
+        """Note the exchange that reports that the end of a claim is now stored."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget_end(place)
@@ -358,7 +358,7 @@ class RecentlyReportedEnds:
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
-        """Return requests for claims as large as the usage that `after` returns.
+        """Return requests that cover the usage which `after` returns.
 
         If another tenant has reused a name since, the first tenant's usage is counted when the
         second one claims.

@@ -30,7 +30,7 @@ soon sees earlier events.
 RETRY_S: Seconds = 15.0
 """Seconds after which a request for the history may be retried while nothing is recorded yet."""
 MOST_FRAMES = 64
-"""Maximum number of different encodings of one snapshot, which differ by tenant and by the reader's
+"""Maximum number of JSON texts made from one snapshot, which differ by tenant and by the reader's
 last state.
 """
 _TIMES_ITS_COST = 20
@@ -38,7 +38,7 @@ _EARLY_S: Seconds = 0.1
 """Seconds before a new state is due at which a reader of the console may already request it."""
 
 Told = tuple[Epoch, int, bytes]
-"""Epoch, number and JSON of a state of the console."""
+"""Number of a state of the console with its epoch, and its JSON."""
 
 
 class SchedulerConsole:
@@ -185,7 +185,7 @@ class SchedulerConsole:
         return watch, self._sight
 
     def _delay_next_look(self, cost_s: Seconds) -> None:
-        """Delay the next snapshot, so that snapshots take at most a twentieth of the time."""
+        """Delay the next snapshot for the console, so that they take at most 5 % of the time."""
         self._spent_s += cost_s
         assert self._sight is not None
         least = self._sight.at + _TIMES_ITS_COST * self._spent_s

@@ -25,7 +25,7 @@ from justitia_ray.serve.transport.handshake import Keyring, Offer
 from justitia_ray.serve.transport.link import Link
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # The process that looks up the scheduler actor logs here.
+logger = logging.getLogger("ray.serve")  # Processes that look up actors log here.
 
 _MAX_CONCURRENCY = 100_000
 """Maximum number of concurrent calls of the scheduler actor. Long polls count, so beyond Ray's
@@ -33,7 +33,9 @@ default of 1,000 further calls would block forever.
 """
 _RETRY_S: Seconds = 0.2
 _HAND_OVER_S: Seconds = 60.0
-"""Maximum seconds until an older scheduler's queue is empty; new calls are held back meanwhile."""
+"""Maximum seconds to wait until an older scheduler's queue is empty; new calls are held back
+meanwhile.
+"""
 _EVERY_S: Seconds = 0.1
 _MOST = 30
 """Maximum number of concurrent calls for the scheduler's address, for example while it waits for

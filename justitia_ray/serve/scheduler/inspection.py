@@ -75,7 +75,7 @@ class _CachedWalk(Generic[T]):
 
 
 class SchedulerInspector:
-    """Describes the scheduler of a term for status and inspection, whether it leads or not."""
+    """Describes the scheduler in its term for status and inspection, whether it leads or not."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -164,7 +164,7 @@ def _scheduler_report(term: Term, now: Seconds) -> SchedulerReport:
             )
             for name, application in islice(state.applications.items(), MAX_ENTRIES)
             if name in accounts
-            and name in sessions  # a missing account or session violates an invariant
+            and name in sessions  # Missing accounts or sessions violate an invariant.
         },
         ended=tuple(islice(tables["ended"], MAX_ENTRIES)),
         inferences={

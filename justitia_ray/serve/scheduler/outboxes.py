@@ -42,7 +42,7 @@ class Outbox(Mailbox[Any]):
         self._ends: dict[ApplicationId, list[int]] = {}
         """Numbers of the unread messages that end each application."""
         self._ended: deque[tuple[int, ApplicationId]] = deque()
-        """Number and application of each message that ends an application, in order. Withdrawn
+        """Number and application of each message that an application has ended, in order. Withdrawn
         messages are included.
         """
         self._notified: asyncio.Event | None = None
@@ -56,7 +56,7 @@ class Outbox(Mailbox[Any]):
             self._ended.append((self.last, message.application_id))
 
     def take_acknowledged(self, ack: int) -> list[EndsStored]:
-        """Forget messages that end applications and that the ingress has read, up to number `ack`.
+        """Forget messages about ended applications that the ingress has read, up to number `ack`.
 
         Return each `EndsStored` message that the ingress has read, once.
         """
@@ -73,7 +73,7 @@ class Outbox(Mailbox[Any]):
         return read
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
-        """Remove the unread messages that end an application."""
+        """Remove the unread messages that say that an application has ended."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
 
@@ -135,7 +135,7 @@ class Outboxes:
         """Function that is called for every replica that the core has given up."""
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0
-        """Highest message number in a dropped outbox."""
+        """Highest number of a message in an outbox that was dropped."""
 
     def of_ingress(self, ingress_id: IngressId) -> Outbox:
         outbox = self.ingresses.get(ingress_id)
@@ -150,7 +150,7 @@ class Outboxes:
         return outbox
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
-        """Remove the unread message that ends an application whose id the ingress opens again.
+        """Remove the unread message about an application's end, because the ingress reopens its id.
 
         If the ingress read the message after the answer to the opening, it would forget the new
         application.

@@ -48,7 +48,8 @@ from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
 _GIVEN_UP_TOGETHER_S: Seconds = 0.1
-"""Seconds within which the waits of an application's claims must end to be decided together."""
+"""If the waits of an application's claims end within this many seconds, they are decided together.
+"""
 
 
 class QuotaGate:
@@ -212,7 +213,7 @@ class QuotaGate:
         return self._refused.decision(application_id)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
-        """Refuse a cancelled application's submissions that were held back."""
+        """Refuse the submissions of a cancelled application that were held back."""
         queue = self._queues.pop(application_id, None)
         if queue is not None:
             self._refuse_submissions(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
@@ -250,7 +251,7 @@ class QuotaGate:
         return None if limit is None else limit.scope
 
     def comes_back_s(self, application_id: ApplicationId) -> Seconds | None:
-        """Return the time until the quota that holds an application back has enough, if known."""
+        """Return the seconds until the quota that holds an application back has enough left."""
         refused, comes_back_s = self._current_refusal(application_id)
         return None if refused is None else comes_back_s
 
@@ -319,11 +320,11 @@ class QuotaGate:
         known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                # The claim of the inference's earlier run counts the inference already.
+                # The claim of the inference's earlier run already counts it.
                 known.request_id = item.request_id
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
-            wants.pop(Unit.INFERENCES, None)  # The claim of the earlier run counts the inference.
+            wants.pop(Unit.INFERENCES, None)  # The claim of the earlier run already counts it.
             needs.pop(Unit.INFERENCES, None)
         elif known is not None:
             return None if known.is_decided else known
@@ -472,7 +473,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # A new application has the same id.
+                claim = self._claim_of(item)  # The id belongs to a new application.
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -497,7 +498,7 @@ class QuotaGate:
         self._delete_queue(name)
 
     def _delete_queue(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
-        """Delete an application's empty queue; `refusal` is a reason other than a quota."""
+        """Delete the empty queue of an application; `refusal` is a reason other than a quota."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
@@ -519,7 +520,7 @@ class QuotaGate:
         return False
 
     def _note_resubmitted(self) -> None:
-        """Pass on the delayed `Resubmitted` messages, once nothing is held back."""
+        """Pass on delayed `Resubmitted` messages, once no submission is held back."""
         if not self._queues:
             items, self._resubmitted = self._resubmitted, []
             for item in items:

@@ -65,11 +65,13 @@ class SchedulerService:
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
-        """Applications that callers ended under an earlier scheduler, and whose ids may have been
-        opened again since.
+        """Applications that callers ended under an earlier scheduler; their ids may have been
+        reused since.
         """
         self._reopening: set[ApplicationId] = set()
-        """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
+        """Cancelled or closed applications that have not ended yet, and whose ids callers want to
+        reuse.
+        """
         self.connected: Container[ReplicaId] = ()
         """Ids of the replicas that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
@@ -161,7 +163,7 @@ class SchedulerService:
         return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
-        """Return the predicted starts of live applications, as far as given; see `listing`."""
+        """Return the predicted starts of the live ones among some applications; see `listing`."""
         term = await self.term.admit_caller()
         return json_outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
@@ -274,13 +276,13 @@ class SchedulerService:
             return ReplicaMail(NOT_TAKEN)
         self.inspector.kv_meter.record_pull(pull, driver.now())
         if pull.prefill is not None and term.config.measures_prefill:
-            # The cost is noted before the report, whose tokens get this cost.
+            # The cost must be noted before the report, whose tokens get this cost.
             term.note_prefill(pull.replica_id, pull.prefill)
         if pull.capacity.holds_contexts and driver.holds is None:
             driver.begin_holds()
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
-            # Inferences that ended with the engine would be leased again after the report.
+            # After the report, inferences that ended with the engine would be leased again.
             outbox.failure_id = pull.failure.failure_id
             driver.apply(pull.failure)
         driver.apply(report)
@@ -329,7 +331,7 @@ class SchedulerService:
     async def claim_session(
         self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
     ) -> str:
-        """Return the application of a harness's session; see `Directory`."""
+        """Return the application that belongs to a session of an agent program; see `Directory`."""
         await self.term.admit_caller()
         return self._directory.claim_session(tenant, session, own, parent, parents)
 
@@ -446,7 +448,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: ev.InferenceSubmitted) -> ev.InferenceSubmitted:
-        """Return a resubmitted inference, marked if its end was counted before."""
+        """Return a resubmitted inference with a mark if its end was counted before."""
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(
             item.application_id, item.request_id

@@ -37,7 +37,7 @@ from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens
 
 
 class KvMeter:
-    """KV usage by the replicas' reports: the last ones, and integrals over time.
+    """KV usage by the replicas' reports: the latest values, and sums over time.
 
     The usage in a period is the difference of two readings of an integral.
     """
@@ -46,7 +46,8 @@ class KvMeter:
         self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
         """Last report of each replica on its KV: time, used KV, KV capacity and preemptions."""
         self.kept: dict[ReplicaId, KeptKv] = {}
-        """Cached contexts and use of host memory at the last report of each replica with either."""
+        """Cached contexts and use of host memory in the last report of each replica that has any.
+        """
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0

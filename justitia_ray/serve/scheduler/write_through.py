@@ -83,7 +83,7 @@ class WriteThroughAdmission:
         return True if waiting is None else await asyncio.shield(waiting.stored)
 
     def note_stored(self, names: Iterable[ApplicationId]) -> None:
-        """Pass the held submissions of newly stored applications to the core."""
+        """Pass held submissions of applications that are now stored to the core."""
         for name in names:
             for item in self._release_held(name, stored=True):
                 self.driver.apply(item)

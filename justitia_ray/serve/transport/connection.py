@@ -64,7 +64,7 @@ class Connection:
         """Whether messages can no longer be sent or received."""
 
     def send(self, message: Message) -> None:
-        """Queue a message for the next frame of the event loop's turn; do nothing if lost."""
+        """Queue a message for the next frame; do nothing if the connection is lost."""
         if self.is_lost:
             return
         self._outgoing.put(message)
@@ -95,7 +95,7 @@ class Connection:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(Exception):  # any error is ignored: the connection is closed anyway
+            with suppress(Exception):  # The connection is closed in any case.
                 await asyncio.wait_for(self._socket.close(), CLOSE_S)
 
     def abort(self, reason: str) -> None:

@@ -89,4 +89,4 @@ class Dialer:
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             )
         finally:
-            session.detach()  # only the socket stays open; the session has nothing else to close
+            session.detach()  # Closing the session would do no more, as only its socket is open.

@@ -189,7 +189,7 @@ class Listener:
         opening = socket.prepare(cast("web.Request", request))
         stranger = self._strangers.get(request.protocol)
         peer = await self.shake_hands(socket, opening, stranger)
-        self._strangers.pop(request.protocol, None)  # only reached by a WebSocket's request
+        self._strangers.pop(request.protocol, None)  # reached only by a WebSocket's request
         if peer is not None:
             if stranger is not None:
                 stranger.lift_limit()
@@ -231,7 +231,7 @@ class Listener:
         except (ConnectionLost, TimeoutError, OSError) as error:
             is_over_limit = stranger is not None and stranger.is_over_limit
             self._note_refused(_OVER_LIMIT if is_over_limit else error)
-            with suppress(Exception):  # any error is ignored: the socket is not used any more
+            with suppress(Exception):  # The socket is not used any more.
                 await socket.close()
             return None
 
@@ -392,7 +392,7 @@ class _Served:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # The call was cancelled, because its caller does not wait or is lost.
+                raise  # The call was cancelled, because its caller is lost or does not wait.
             # The caller receives only the class of an unexpected error, and this log the traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
