@@ -40,8 +40,8 @@ from justitia_ray.core.tenants import (
 from justitia_ray.units import ClientId, Epoch, Seconds
 
 _EXACT = (Unit.APPLICATIONS, Unit.INFERENCES)
-"""Units in which no inference uses more than it reserved, so that a lost reservation cannot be
-booked twice.
+"""Units in which usage never exceeds the reserved amount, so that a lost reservation is not booked
+twice.
 """
 MOST_NODES = 1_000
 """Maximum number of tenants whose quotas are sent in one answer."""
@@ -111,7 +111,7 @@ _NOTHING = (0.0, 0.0)
 
 @dataclass(slots=True)
 class _Term:
-    """Latest term of office of a scheduler, with its open claims on quotas."""
+    """Latest term of a scheduler as leader, with its open claims on quotas."""
 
     epoch: Epoch = 0
     number: int = 0
@@ -244,7 +244,7 @@ class QuotaBook:
         return changed
 
     def all_records(self) -> list[str]:
-        """Return the names of all Redis records of usage and claims."""
+        """Return the names of all Redis records of usage and claims on quotas."""
         names = [f"window:{path}|{name}" for path, name in (*self._accounts, *self._kept)]
         for scheduler, term in self._terms.items():
             names.append(f"term:{scheduler}")
@@ -275,7 +275,7 @@ class QuotaBook:
         return record | {"needs": {**claim.needs}} if claim.needs else record
 
     def restore(self, records: dict[str, Record], now: Seconds) -> None:
-        """Restore stored usage and claims into an empty book.
+        """Restore stored usage and claims on quotas into an empty book.
 
         Raises:
             ValueError: If a record lacks a field or has a wrong value.
@@ -393,7 +393,7 @@ class QuotaBook:
         before: tuple[float, float],
         after: tuple[float, float],
     ) -> None:
-        """Book usage on a tenant's quotas, and reduce the claim's unused amounts accordingly."""
+        """Book usage on a tenant's quotas, and reduce the unused amounts of its claim."""
         for path, account in self._accounts_on_path(tenant):
             if account.quota.unit is unit:
                 account.resize(before, after)

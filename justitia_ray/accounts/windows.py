@@ -82,8 +82,7 @@ class UsedWindow:
 
 def _month_of(day: int) -> int:
     """Convert a day (days since 1970) to its month (months since year 0)."""
-    # Years start in March here, so that a leap day is the last day of one (Hinnant's
-    # civil_from_days).
+    # Years start in March, so that a leap day is the last day of one (Hinnant's algorithm).
     era, of_era = divmod(day + 719_468, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)

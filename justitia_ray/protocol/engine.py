@@ -176,7 +176,7 @@ class Engine(Protocol):
         """
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a lease's call has used so far; zeros for an unknown lease.
+        """Return the tokens that the call under a lease has used; zeros for an unknown lease.
 
         A prompt without generation (embeddings, scores) counts one output token once it is
         computed. Unary calls progress too: the count comes from the engine's request states, not
@@ -240,7 +240,7 @@ class Engine(Protocol):
         """
 
     def died_by_itself(self) -> bool:
-        """Return whether running its calls may have killed the engine, after `check` has raised."""
+        """Return whether its own calls may have killed the engine, after `check` has raised."""
 
     async def stop(self) -> None:
         """Stop the engine and every process it started. Calling it twice is safe."""

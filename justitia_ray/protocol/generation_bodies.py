@@ -43,7 +43,7 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
     for message in messages:
         text_of(message.get("content"), "messages")
     max_tokens = integer(fields, "max_completion_tokens", 1, longest)
-    if max_tokens is None:  # The engine prefers this field.
+    if max_tokens is None:  # vLLM prefers max_completion_tokens to max_tokens
         max_tokens = integer(fields, "max_tokens", 1, longest)
     tools = fields.get("tools")
     prompts: list[Prompt] = [

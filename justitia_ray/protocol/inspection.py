@@ -50,8 +50,8 @@ class ApplicationFacts(_InspectionModel):
     out its next submission.
     """
     clock: VirtualTime
-    """Virtual time V to compare with the application's F; with `fairness: tenant`, that of its
-    tenant.
+    """Virtual time V to compare with the application's F. With `fairness: tenant`, it is that of
+    the application's tenant.
     """
     active: bool
     """Whether GPS, the ideal fair schedule, still serves the application (F > V)."""
@@ -184,7 +184,7 @@ class SchedulerReport(_InspectionModel):
     replicas: dict[ReplicaId, ReplicaFacts] = {}
     ingresses: dict[IngressId, IngressFacts] = {}
     scaling: ScalingFacts | None = None
-    """Number of replicas that the scheduler wants; None if unknown, or without autoscaling."""
+    """Wanted number of replicas with its settings; None if unknown, or without autoscaling."""
     broken_rules: tuple[str, ...] = ()
     """Violated invariants of the scheduler's state, with details."""
     unchecked_rules: str | None = None

@@ -87,11 +87,11 @@ class Opened:
     refusal: Refusal | None = None
     """Reason why the application was not opened. The virtual finish time then has no meaning."""
     limit: LimitStanding | None = None
-    """Limit that caused the refusal, if any."""
+    """Quota or other limit that caused the refusal, if any."""
     retry_after_s: Seconds | None = None
     """Seconds until a retry may succeed; None: unknown."""
     standings: tuple[LimitStanding, ...] = ()
-    """State of the tenant's limits, if the application was opened."""
+    """State of the tenant's quotas, if the application was opened."""
     is_known: bool = False
     """Whether the application was already open, so that its class, weight and charge did not
     change.
@@ -111,7 +111,7 @@ class IngressMail:
     addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
     """Addresses of the replicas that granted leases refer to."""
     standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
-    """State of the limits of the tenants with granted leases; empty for a tenant without limits."""
+    """State of the quotas of tenants with granted leases; empty for a tenant without quotas."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications ahead of each inference submitted with this call."""
 

@@ -56,7 +56,7 @@ def _value_error(name: str, value: Any, allowed: str) -> RequestError:
 def _check_openai(fields: Fields) -> None:
     """Check the rules that chat and completion requests have in common."""
     streams = boolean(fields, "stream")
-    if fields.get("stream_options") and not streams:  # chat_completion/protocol.py:823
+    if fields.get("stream_options") and not streams:  # vLLM: chat_completion/protocol.py:823
         raise RequestError("stream_options is allowed only with stream: true", "stream_options")
     logprobs = fields.get("prompt_logprobs")
     if streams and isinstance(logprobs, int) and (logprobs > 0 or logprobs == -1):  # :836
@@ -84,7 +84,7 @@ def _check_completion(fields: Fields) -> None:
 
 def _check_chat(fields: Fields) -> None:
     _check_openai(fields)
-    longer = "max_completion_tokens"  # chat_completion/protocol.py:658
+    longer = "max_completion_tokens"  # vLLM: chat_completion/protocol.py:658
     _check_shortest(fields, "max_tokens" if fields.get(longer) is None else longer)
     top = fields.get("top_logprobs")
     if type(top) is int and top and not fields.get("logprobs"):  # :836

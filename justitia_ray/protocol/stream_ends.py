@@ -19,7 +19,7 @@ _ENDS = {
 
 
 _MARK = b'"error"'
-"""Text in every error event and in few other events, for a fast first check."""
+"""Text in every error event and in few others, which speeds up the search for errors."""
 
 
 class StreamEnd:

@@ -45,7 +45,7 @@ class Resume:
     """Position at which an interrupted stream continues on another engine."""
 
     outputs: tuple[Output, ...]
-    """All outputs of the interrupted engine that are known."""
+    """All known outputs of the engine that ran the interrupted stream."""
     chunks: int
     size_bytes: int
     """Total bytes of the chunks that the caller has received."""

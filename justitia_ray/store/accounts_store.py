@@ -19,7 +19,7 @@ class StoredAccounts:
     """Usage and claims on quotas, as saved by the last accounts actor."""
 
     records: Mapping[str, JsonObject]
-    """Saved records of usage and claims by name."""
+    """Saved records of usage and claims on quotas, by name."""
 
 
 class AccountsStore:
@@ -53,7 +53,7 @@ class AccountsStore:
         return epoch, StoredAccounts(stored.applications)
 
     async def save(self, epoch: Epoch, records: Mapping[str, JsonObject | None]) -> bool:
-        """Write records, and delete those that are None, unless a later term has begun.
+        """Write records of usage and claims, unless a later term has begun; None deletes one.
 
         Returns:
             Whether the store still had this term. If not, the store was emptied or restored from a
@@ -67,7 +67,7 @@ class AccountsStore:
         return await self._store.save(epoch, None, kept, gone)
 
     async def save_all(self, epoch: Epoch, records: Mapping[str, JsonObject]) -> None:
-        """Replace all stored records; used after failed saves.
+        """Replace all stored records of usage and claims; used after failed saves.
 
         Raises:
             StaleEpoch: If a later term has begun; nothing was written.

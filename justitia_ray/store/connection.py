@@ -76,8 +76,7 @@ class Connection:
         timeouts: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "socket_timeout": _ANSWER_TIMEOUT_S,
-            # One immediate retry, because a pooled connection may be from before a restart of
-            # Redis.
+            # One immediate retry, because Redis may have restarted since the connection was opened.
             "retry": Retry(NoBackoff(), 1),
         }
         options = timeouts | _auth_options(

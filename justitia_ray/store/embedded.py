@@ -77,7 +77,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """URL of the server, for redis-py."""
+        """URL of the Redis server, for redis-py."""
         return f"unix://{quote(str(self._socket))}"
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class EmbeddedRedis:
             self._owner = None
 
     def _try_start(self, deadline: Seconds) -> bool:
-        """Start or replace the server if needed; return whether one with a living owner answers."""
+        """Start or replace the server if needed; return whether one that has an owner answers."""
         if self._process is not None:
             if self._answering_pid() == self._process.pid:
                 return True

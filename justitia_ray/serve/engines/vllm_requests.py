@@ -39,10 +39,9 @@ _NEEDS_WHOLE_OUTPUT = (
     "extra_args",
 )
 """Sampling parameters that depend on the generated tokens, which become part of the prompt when a
-stream is continued. `repetition_penalty` is not listed, because vLLM applies it to prompt and
-output alike.
+stream is continued. Some vLLM releases lack some of them.
 
-`repetition_penalty` is not listed: vLLM applies it to prompt and output tokens alike.
+`repetition_penalty` is not listed, because vLLM applies it to prompt and output tokens alike.
 """
 _NEEDS_PROBABILITIES = (
     "logprobs",
