@@ -102,11 +102,11 @@ class _Refusal(NamedTuple):
     amount: float
     wait_s: Seconds | None
     waits: bool
-    """Whether the refused claim would fit if open claims used only their expected amounts."""
+    """Whether the refused quota claim would fit if open claims used only their expected amounts."""
 
 
 _NOTHING = (0.0, 0.0)
-"""Unused amounts, in full and as expected, of a claim that does not exist."""
+"""Unused amounts, in full and as expected, of a quota claim that does not exist."""
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class QuotaBook:
         return Answer(self.epoch, verdicts, nodes, began_with=began_with)
 
     def expire(self, now: Seconds, silent_s: Seconds) -> None:
-        """Book the claims of schedulers that have been silent for `silent_s` as fully used."""
+        """Book quota claims of schedulers that have been silent for `silent_s` as fully used."""
         self._now = now = max(self._now, now)
         for scheduler, term in self._terms.items():
             if now - term.heard_at >= silent_s:
@@ -302,7 +302,7 @@ class QuotaBook:
 
     def _answer_ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
-        # Another tenant already has a claim with this name.
+        # Another tenant already has a quota claim with this name.
         if claim is not None and claim.tenant != ask.tenant:
             self._end_lost_claim(scheduler, term, ask.name)
             claim = None
@@ -381,7 +381,7 @@ class QuotaBook:
         self._changed[f"claim:{scheduler}|{use.name}"] = None
 
     def _end_lost_claim(self, scheduler: str, term: _Term, name: ClaimName) -> None:
-        """Count a claim that its scheduler no longer reports as fully used."""
+        """Count a quota claim that its scheduler no longer reports as fully used."""
         claim = term.claims[name]
         self._apply_use(scheduler, term, Use(name, {**claim.holds}, is_over=True))
 

@@ -24,7 +24,7 @@ class Ask:
     name: ClaimName
     tenant: ClientId
     wants: Amounts
-    """Total amounts that the claim is to reserve, including amounts already used."""
+    """Total amounts that the quota claim is to reserve, including amounts already used."""
     is_granted: bool = False
     """Whether quotas must not refuse the claim, because it may have been granted already or its
     inference runs.
@@ -45,7 +45,7 @@ class Use:
     is_over: bool = False
     """Whether the claim on quotas has ended, so that its unused amount is returned."""
     is_final: bool = False
-    """Whether the usage of a claim is final. Its unused amount is returned, but a successor
+    """Whether the usage of a quota claim is final. Its unused amount is returned, but a successor
     scheduler may still ask for the claim.
     """
 
@@ -68,8 +68,8 @@ class Exchange:
     wants_nodes: bool = False
     """Whether the answer must include the state of all tenants' quotas."""
     survivors: tuple[ClaimName, ...] | None = None
-    """Names of all live claims of this scheduler, so that its earlier claims without a name here
-    count as lost. None: not known yet after a restart.
+    """Names of all live quota claims of this scheduler, so that its earlier claims without a name
+    here count as lost. None: not known yet after a restart.
     """
 
 
@@ -85,7 +85,7 @@ class Verdict:
     is_deprioritised: bool = False
     """Whether a quota is exhausted that lowers the priority of calls rather than rejects them."""
     waits: bool = False
-    """Whether a refused claim may succeed later, when open claims turn out to use only their
+    """Whether a refused quota claim may succeed later, when open claims turn out to use only their
     expected amounts.
     """
     holds: Amounts = field(default_factory=dict)

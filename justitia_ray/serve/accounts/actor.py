@@ -47,7 +47,7 @@ class AccountsActor:
         return self._service.status() | {"version": __version__}
 
     async def retire(self) -> None:
-        """Save usage and claims, and stop the embedded Redis; called before the actor is killed."""
+        """Save usage and quota claims, and stop the Redis; called before the actor is killed."""
         if self._service is not None:
             await self._service.end()
         if self._redis is not None:

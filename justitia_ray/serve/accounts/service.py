@@ -106,7 +106,7 @@ class AccountsService:
         return answer if self.trouble is None else replace(answer, is_stored=False)
 
     async def end(self) -> None:
-        """Save usage and claims a last time and close the store."""
+        """Save usage and quota claims a last time and close the store."""
         if self._looking is not None:
             self._looking.cancel()
         if self._lost is None and self.book.epoch:
@@ -131,12 +131,12 @@ class AccountsService:
             raise SchedulerSuperseded(self._lost)
 
     async def _wait_until_stored(self) -> None:
-        """Wait until usage and claims are saved, unless the store is unreachable."""
+        """Wait until usage and quota claims are saved, unless the store is unreachable."""
         if self.trouble is None:
             await asyncio.shield(self._save_soon())
 
     def _save_soon(self) -> "asyncio.Task[None]":
-        """Return a task that saves usage and claims, now or after the save that is running.
+        """Return a task that saves usage and quota claims, now or after the save that is running.
 
         Saves run one after the other, because of two concurrent ones the older might be written
         last.
@@ -192,7 +192,7 @@ class AccountsService:
                 self.trouble = str(error)
 
     async def _expire_periodically(self) -> None:
-        """Drop old records of usage and claims, and retry a failing store, until cancelled."""
+        """Drop old records of usage and claims on quotas, and retry a failing store."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_RETRY_S)

@@ -314,7 +314,7 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
     prompts = parse(path, fields, max_model_len).prompts
     count = sum(len(_prompt_words(prompt)) for prompt in prompts)
     words = [word for prompt in prompts for word in _prompt_parts(prompt)]
-    # A chat message has 4 tokens besides its words, which get id 0.
+    # A chat message has 4 tokens besides its words; they have the token id 0.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
     answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
     return json.dumps(answer).encode()

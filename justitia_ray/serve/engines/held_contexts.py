@@ -184,7 +184,7 @@ class HeldContexts:
                 self._in_front -= 1
             hold = self._holds.get(block_id)
             if hold is not None and hold.is_cached_to_its_end():
-                self._drop_hold(block_id)  # An inference now continues this held context.
+                self._drop_hold(block_id)  # The held context is now in use by the next inference.
         self.make_room(self._step_blocks, now)
 
     def _move_to_end(self, now: Seconds) -> None:

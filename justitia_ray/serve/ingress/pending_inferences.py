@@ -97,7 +97,7 @@ class PendingInferences:
                 inference.position = position
 
     def note_answered(self, inference: PendingInference) -> None:
-        """Drop an answered inference; the application's next inference belongs to a later stage."""
+        """Drop an answered inference, and count the application's next one in a later stage."""
         if self.remove(inference):
             self.keep_end(inference, Outcome.FINISHED)
         position = self._positions.get(inference.item.application_id)

@@ -47,7 +47,7 @@ class ClaimBook:
         self.waiting.setdefault(claim.application_id, {})[claim.name] = claim
 
     def stop_waiting(self, claim: Claim) -> None:
-        """Remove a claim from the claims that wait for running inferences to end."""
+        """Remove a quota claim from the claims that wait for running inferences to end."""
         waiting = self.waiting.get(claim.application_id)
         if waiting is not None:
             waiting.pop(claim.name, None)

@@ -294,7 +294,7 @@ class ClaimExchange:
         )
 
     def _claims_to_exchange(self, now: Seconds) -> list[Claim]:
-        """Return the claims that the next message may have to report or request, in order."""
+        """Return the quota claims that the next message may have to report or request, in order."""
         if now >= self._all_due_at:
             self._all_due_at = now + _REPORT_INTERVAL_S
             for name in self._book.unstored.overdue(now):
@@ -315,7 +315,7 @@ class ClaimExchange:
         return found
 
     def _drop_unclaimed_ends(self) -> None:
-        """Drop records of ended inferences without a claim, while the accounts are unreachable."""
+        """Drop records of ended inferences without quota claim, while accounts are unreachable."""
         state = self._driver.core.state
         if state.ended:
             claimed = self._ended_claims()

@@ -26,7 +26,7 @@ _TOLD_KEPT_S: Seconds = 10.0
 the lag of a Redis replica that becomes master.
 """
 _STORED_WITHIN_S: Seconds = 5.0
-"""Maximum seconds that an ended claim waits until the scheduler has stored that it ended."""
+"""Maximum seconds that an ended quota claim waits until the scheduler has stored that it ended."""
 
 
 class Accounts(Protocol):
@@ -59,7 +59,7 @@ class Claim:
     needs: Mapping[Unit, float] = field(default_factory=dict)
     """Amounts that the application or inference is expected to use, by unit."""
     request_id: RequestId | None = None
-    """Inference that makes the claim; None for the claim of an application."""
+    """Inference that makes the quota claim; None for the claim of an application."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
     told: Mapping[Unit, float] = field(default_factory=dict)
     """Usage under the claim, as last reported to the quota accounts."""
@@ -73,18 +73,18 @@ class Claim:
     little left; None if it does not wait.
     """
     in_the_way: tuple[Decision, Seconds] | None = None
-    """Last refusal of an inference of the application, with its time. Only the claim of an
+    """Last refusal of an inference of the application, with its time. Only the quota claim of an
     application has one; None once an inference is admitted again.
     """
     is_deprioritised: bool = False
     may_have_run: bool = False
-    """Whether an earlier scheduler may have granted the claim and died before it reported the
+    """Whether an earlier scheduler may have granted the quota claim and died before it reported the
     grant.
     """
     has_run: bool = False
-    """Whether the claim's inference has already ended, so that a refusal comes too late."""
+    """Whether the quota claim's inference has already ended, so that a refusal comes too late."""
     number: int = 0
-    """Position of the claim in the order of the scheduler's claims."""
+    """Position of the quota claim in the order of the scheduler's claims."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -244,7 +244,7 @@ def used_by(inference: Inference) -> dict[Unit, float]:
 def use_beyond_claim(
     inference: Inference, claim: Claim, prefill_cost: PrefillCost | None = None
 ) -> dict[Unit, float]:
-    """Return the expected total use in each unit in which an inference exceeds its claim."""
+    """Return the expected total use in each unit in which an inference exceeds its quota claim."""
     used = used_by(inference)
     total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
     return {
@@ -278,16 +278,16 @@ class EndedClaims:
         return tuple(self._ended)
 
     def pop(self, name: ClaimName) -> Use | None:
-        """Remove an ended claim and return its usage; None if the claim is unknown."""
+        """Remove an ended quota claim and return its usage; None if the claim is unknown."""
         ended = self._ended.pop(name, None)
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this report of an ended claim is among them."""
+        """Return whether exactly this report of an ended quota claim is among them."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
-        """Return the ended claims that have been kept for the maximum time."""
+        """Return the ended quota claims that have been kept for the maximum time."""
         return [name for name, (at, _) in self._ended.items() if now - at > _STORED_WITHIN_S]
 
     def clear(self) -> None:
@@ -300,10 +300,10 @@ class _ReportedEnd:
 
     tenant: ClientId
     claimed: Amounts
-    """Amounts that were used, in the units of the claim."""
+    """Amounts that were used, in the units of the quota claim."""
     use: Use
     number: int
-    """Number of the exchange that reports that the claim ended."""
+    """Number of the exchange that reports that the quota claim ended."""
     at: Seconds
 
 
@@ -317,17 +317,17 @@ class RecentlyReportedEnds:
     def __init__(self) -> None:
         self._ends = count()
         self._told: dict[int, _ReportedEnd] = {}
-        """Reports of ended claims, oldest first. A claim's name may be reused before its end is
-        stored.
+        """Reports of ended quota claims, oldest first. A claim's name may be reused before its end
+        is stored.
         """
         self._last: dict[ClaimName, int] = {}
-        """Position in `_told` of each claim's latest report, by the claim's name."""
+        """Position in `_told` of each quota claim's latest report, by the claim's name."""
 
     def __bool__(self) -> bool:
         return bool(self._told)
 
     def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
-        """Keep the report of an ended claim that used anything, with the number of its exchange."""
+        """Keep the report of an ended quota claim that used anything, by its exchange's number."""
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
@@ -335,11 +335,11 @@ class RecentlyReportedEnds:
             if len(self._told) > _MOST_TOLD:
                 self._forget_end(next(iter(self._told)))
         else:
-            # A later report of this claim must not find an earlier claim of the same name.
+            # A later report of this quota claim must not find an earlier claim of the same name.
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Note the exchange that reports that the end of a claim is now stored."""
+        """Note the exchange that reports that the end of a quota claim is now stored."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget_end(place)
@@ -354,7 +354,7 @@ class RecentlyReportedEnds:
             self._forget_end(place)
 
     def after(self, number: int) -> list[Use]:
-        """Return the usage of claims whose end was reported after an exchange, once per name."""
+        """Return the usage of quota claims whose end was reported later than an exchange."""
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
@@ -377,7 +377,7 @@ class RecentlyReportedEnds:
         return [told for told in self._told.values() if told.number > number]
 
     def _merged_ends(self, number: int) -> list[_ReportedEnd]:
-        """Return the reports sent after an exchange, merged by claim name and tenant."""
+        """Return the reports sent after an exchange, merged by quota claim name and tenant."""
         merged: list[_ReportedEnd] = []
         places: dict[ClaimName, int] = {}
         for told in self._ends_after(number):
@@ -409,7 +409,7 @@ class RecentlyReportedEnds:
 def with_lost_ends(
     told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
 ) -> Exchange:
-    """Return an unanswered exchange, with the ended claims that restarted accounts have lost.
+    """Return an unanswered exchange, with the ended quota claims that restarted accounts have lost.
 
     Args:
         told: The exchange.
@@ -428,7 +428,7 @@ def _sum_of_amounts(one: Amounts, other: Amounts) -> Amounts:
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:
-    """Return the limit that refuses a claim; None if the accounts have not decided in time."""
+    """Return the limit that refuses a quota claim; None if it was not decided in time."""
     return None if decision.refused_by is UNREACHABLE else decision.refused_by
 
 

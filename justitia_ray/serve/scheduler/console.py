@@ -185,7 +185,7 @@ class SchedulerConsole:
         return watch, self._sight
 
     def _delay_next_look(self, cost_s: Seconds) -> None:
-        """Delay the next snapshot for the console, so that they take at most 5 % of the time."""
+        """Delay the next snapshot for the console, because snapshots may take 5 % of the time."""
         self._spent_s += cost_s
         assert self._sight is not None
         least = self._sight.at + _TIMES_ITS_COST * self._spent_s

@@ -25,7 +25,7 @@ class ContextHolds:
         """Ids of the replicas that hold a context of each application."""
 
     def post(self, actions: Sequence[Action], core: SchedulerCore, outboxes: Outboxes) -> None:
-        """Add orders to hold or release contexts, which follow from the core's actions."""
+        """Add the orders to hold or release contexts that follow from the core's actions."""
         for action in actions:
             if isinstance(action, Grant):
                 self._hold_for(action, core, outboxes)

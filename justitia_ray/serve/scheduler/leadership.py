@@ -312,7 +312,7 @@ class Term:
         }
 
     def informed_core(self) -> SchedulerCore:
-        """Return the core, after updating why applications wait for the store or for a quota."""
+        """Update why applications wait for the store or a quota, and return the scheduler core."""
         core = self.driver.core
         core.outlooks.held_by = held_by(self.admission.unstored(), self.gate.node_in_the_way)
         return core

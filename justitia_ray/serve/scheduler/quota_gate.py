@@ -48,7 +48,8 @@ from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
 _GIVEN_UP_TOGETHER_S: Seconds = 0.1
-"""If the waits of an application's claims end within this many seconds, they are decided together.
+"""If the waits of an application's quota claims end within this many seconds, they are decided
+together.
 """
 
 
@@ -320,11 +321,11 @@ class QuotaGate:
         known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                # The claim of the inference's earlier run already counts it.
+                # The quota claim of the inference's earlier run already counts it.
                 known.request_id = item.request_id
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
-            wants.pop(Unit.INFERENCES, None)  # The claim of the earlier run already counts it.
+            wants.pop(Unit.INFERENCES, None)  # The earlier run's quota claim counts it.
             needs.pop(Unit.INFERENCES, None)
         elif known is not None:
             return None if known.is_decided else known
@@ -341,7 +342,7 @@ class QuotaGate:
         return self._make_claim(claim)
 
     def _is_of_earlier_run(self, claim: Claim, item: ev.InferenceSubmitted) -> bool:
-        """Return whether a claim is of an earlier run of an inference that is submitted again."""
+        """Return whether a quota claim is of an earlier run of a resubmitted inference."""
         of = claim.request_id
         if of is None or of == item.request_id or not claim.is_decided or of in self._requests:
             return False
@@ -404,7 +405,7 @@ class QuotaGate:
             self._advance_held(name)
 
     def _apply_decision(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
-        """Record the decision on a claim, and admit or refuse the submissions that wait for it.
+        """Record the decision on a quota claim, and admit or refuse what waits for it.
 
         Args:
             claim: The claim.
@@ -422,7 +423,7 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self.book.is_live(claim):
             self.book.fresh[claim.name] = claim
-        # A claim that an earlier scheduler admitted is not refused, even if it is larger now.
+        # A quota claim that an earlier scheduler admitted is not refused, even if it is larger now.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
@@ -433,7 +434,7 @@ class QuotaGate:
             self._advance_held(claim.application_id)
 
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
-        """Record what the decision on a claim implies for the claim's application."""
+        """Record what the decision on a quota claim implies for the claim's application."""
         application = self.book.claims.get(claim.application_id)
         if application is None:
             return
@@ -534,7 +535,7 @@ class QuotaGate:
         return is_arrival and not self.book.is_live(claim)
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """End the claim of a submission that the core has refused, because it will not run."""
+        """End the quota claim of a submission that will not run, as the core has refused it."""
         if claim is None:
             return
         state = self._driver.core.state

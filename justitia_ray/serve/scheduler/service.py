@@ -362,7 +362,7 @@ class SchedulerService:
         """
         term, core = self.term, self.term.driver.core
         if not term.standing()["ready"] or core.recovery.holding:
-            return None  # Replicas and ingresses are still reporting their inferences.
+            return None  # not before all have reported their inferences
         return term.fleet.answer(core, term.driver.now(), question)
 
     # --- usage
@@ -394,7 +394,7 @@ class SchedulerService:
         return is_known
 
     def _refusal_of_ended(self, item: Submission) -> Refuse | RefuseApplication | None:
-        """Return why a submission is refused if its owner has ended its application; else None.
+        """Return the refusal of a submission whose application its owner has ended; else None.
 
         Resubmitted items of a closed application are accepted: they may claim a lease, report an
         end to be counted, or have waited before the close. An application that has not ended yet is
