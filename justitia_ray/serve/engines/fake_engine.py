@@ -53,11 +53,9 @@ class FakeSequence(EngineSequence):
     chunk_s: Seconds = 0.0
     """Seconds that the engine step takes that computes the latest chunk of the prompt."""
     read_before: Tokens = 0
-    """Number of prompt tokens that were computed before the latest chunk of the prompt."""
+    """Number of prompt tokens that are computed or cached before the latest chunk."""
     read: Tokens = 0
-    """Number of prompt tokens that are computed with the latest chunk of the prompt, including
-    cached tokens.
-    """
+    """Number of prompt tokens that are computed or cached once the latest chunk is computed."""
 
     def read_tokens(self, now: Seconds) -> Tokens:
         """Return the prompt tokens computed by `now`, all of them once an output token exists."""

@@ -157,7 +157,7 @@ async def _answer_within(
         silent[name] = "its process is gone or being started again"
     except RayTaskError as error:
         silent[name] = f"{type(error.cause).__name__}: {error.cause}"
-    except Exception as error:  # The report contains the failure in place of the answer.
+    except Exception as error:  # An operator finds the failure in the report.
         silent[name] = f"{type(error).__name__}: {error}"
     return None
 

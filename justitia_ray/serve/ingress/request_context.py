@@ -137,7 +137,7 @@ class RequestContext:
 
     @property
     def namespace(self) -> str:
-        """Tenant in whose limit of session names the call counts; see `Identity.namespace_of`.
+        """Tenant to whose limit of sessions the call counts; see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.

@@ -99,7 +99,7 @@ class SchedulerSession:
         """Tasks that run the callback `on_new_epoch`."""
 
     async def stop(self) -> None:
-        """Stop running `on_new_epoch` for new epochs."""
+        """Stop the running callbacks `on_new_epoch`."""
         tasks = list(self._announcing)
         for task in tasks:
             task.cancel()

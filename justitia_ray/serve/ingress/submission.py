@@ -334,7 +334,7 @@ class Submitter:
             arrival, summary, source = await self._predict_application(
                 spec, size.total_tokens, most
             )
-        # The input of an inference that opened the application meanwhile is kept.
+        # If another inference has just opened the application, the input of that one counts.
         if arrival.application_id not in self._queue.pending.applications:
             self._estimates.inputs.keep_input(arrival.application_id, summary)
         return arrival, source

@@ -57,7 +57,7 @@ class ClaimBook:
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        """End a claim that has not ended yet; its unused amount returns to the quota.
+        """End a quota claim that has not ended yet; its unused amount returns to the quota.
 
         Args:
             claim: The claim.

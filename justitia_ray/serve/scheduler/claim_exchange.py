@@ -43,7 +43,9 @@ _ASK_AGAIN_S: Seconds = 0.1
 inferences to end.
 """
 _MOST_WAITING_ASKED = 16
-"""Maximum number of waiting inferences of an application that are requested at once, in order."""
+"""Maximum number of waiting inferences of an application for which quotas are requested at once, in
+order.
+"""
 
 
 class ClaimExchange:

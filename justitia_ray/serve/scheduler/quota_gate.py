@@ -87,7 +87,9 @@ class QuotaGate:
         self._refused = RecentRefusals()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
-        """Messages `Resubmitted` of ingresses that are delayed while submissions are held back."""
+        """Messages by which ingresses end their resubmission, delayed while submissions are held
+        back.
+        """
         self.refusals = 0
         """Number of applications and inferences that a quota has refused since the start."""
 
