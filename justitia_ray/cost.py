@@ -84,7 +84,7 @@ def find_by_path(path: str) -> object | None:
         return None
     try:
         return getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, TypeError, ValueError):  # such as a path that cannot name a module
+    except (ImportError, TypeError, ValueError):  # the path names no module
         return None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"

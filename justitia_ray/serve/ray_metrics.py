@@ -157,6 +157,6 @@ class Exporter:
                 step()
             except Exception as error:
                 failures.append(error)
-        if failures and not self._failed:  # logged only once, because it may recur
+        if failures and not self._failed:  # only the first of several failures is logged
             logger.error("metrics.export_failed", exc_info=failures[0])
         self._failed = bool(failures)

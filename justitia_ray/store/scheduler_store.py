@@ -43,7 +43,7 @@ local function epoch_in(key)
 end
 """
 
-# With one script, a scheduler with unreadable data does not become the leader.
+# One script checks the data's version first, so that only readable data get a new leader.
 # Epochs are at least Redis's clock in ms, so that none repeats after the store is emptied.
 _BECOME_LEADER = (
     checking_kinds("string", "string")

@@ -92,7 +92,7 @@ class ClaimBook:
             self.changed.set()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
-        """Report claims to the quota accounts whose end is now in the store."""
+        """Report ended claims to the quota accounts, after the scheduler stored their end."""
         for use in ends:
             if self.unstored.holds(use):
                 self.report_end(use.name)
