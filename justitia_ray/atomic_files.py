@@ -17,7 +17,7 @@ from justitia_ray.errors import ConfigError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write bytes to; without an error it then replaces `path`.
+    """Yield a temporary file for writing; without an error it replaces `path` at the end.
 
     After an error, `path` is unchanged and no temporary file is left.
 
@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_text(path: Path, *, packed: bool = False) -> Iterator[TextIO]:
-    r"""Yield a file to write UTF-8 text to, as `replacing` does; lines end in `\n` on every system.
+    r"""Like `replacing`, for UTF-8 text; lines end in `\n` on every system.
 
     Args:
         path: File to replace at the end.

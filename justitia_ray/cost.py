@@ -16,7 +16,7 @@ CostFunction = Callable[[Tokens, Tokens], KvTokenTime]
 
 
 def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
-    """Return the KV memory that an inference holds over its decode, c = p·d + d(d+1)/2.
+    """Return the KV memory an inference holds over its decode steps, c = p·d + d(d+1)/2.
 
     The same formula measures service: after g of its d tokens an inference has received h(p, g).
 
@@ -32,7 +32,7 @@ def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
 
 
 def weighted_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
-    """Return p + 2d, the cost of VTC, which is also the compute-centric cost of Justitia/C.
+    """Return p + 2d, the cost used by VTC and by Justitia/C (the compute-centric variant).
 
     Unit: tokens. Source: VTC (OSDI 2024), Sec. 3.1 and 5.1 (w_p = 1, w_q = 2).
     """
@@ -74,7 +74,7 @@ def find_cost(name: str) -> CostFunction:
 
 
 def find_by_path(path: str) -> object | None:
-    """Return the object at the import path `package.module:name`; None if there is none.
+    """Return the object at an import path, `package.module:name`; None if it does not exist.
 
     Raises:
         ConfigError: If the module is there and fails when it is imported.
@@ -84,7 +84,7 @@ def find_by_path(path: str) -> object | None:
         return None
     try:
         return getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, TypeError, ValueError):  # the latter two: no name of a module
+    except (ImportError, TypeError, ValueError):  # the path names no module
         return None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
@@ -94,7 +94,7 @@ def find_by_path(path: str) -> object | None:
 def choices_cost(
     cost: CostFunction, prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
-    """Return the cost of several sequences with tokens spread evenly over them.
+    """Return the cost of several choices with output tokens spread evenly over them.
 
     Exact for n choices of one prompt with equal lengths. Never decreases as `output_tokens` grows,
     so that it can measure service.
@@ -117,8 +117,8 @@ def choices_cost(
 def choices_kv_token_time(
     prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
-    """Return `choices_cost` of KV token-time, a lower bound if lengths differ."""
-    if choices == 1:  # the usual case, computed for every lease of every report
+    """Return the KV token-time of several choices, a lower bound if their lengths differ."""
+    if choices == 1:  # One choice is the usual case, computed for every lease of every report.
         return kv_token_time(prompt_tokens, output_tokens)
     return choices_cost(kv_token_time, prompt_tokens, output_tokens, choices)
 
@@ -136,9 +136,9 @@ class PrefillCost:
     """
 
     per_token: float
-    """Cost κ of each computed token, in token·iterations."""
+    """Cost κ of each computed prompt token, in token·iterations."""
     per_pair: float = 0.0
-    """Cost κ₁ of each pair of a computed token and an earlier token, in token·iterations."""
+    """Cost κ₁ of each pair of a computed prompt token and an earlier token, in token·iterations."""
 
     def of(self, computed_tokens: Tokens, prompt_tokens: Tokens) -> int:
         """Return the cost of computing the last tokens of a prompt, rounded to an integer.
@@ -162,7 +162,7 @@ class PrefillCost:
         computed_token_s: Seconds,
         pair_s: Seconds = 0.0,
     ) -> "PrefillCost":
-        """Return the prefill cost on an engine with these step times.
+        """Return the prefill cost on an engine, derived from its measured step times.
 
         Args:
             kv_tokens: KV memory M of the engine.

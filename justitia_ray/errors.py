@@ -34,7 +34,7 @@ from typing import Any
 
 
 class _Shown(reprlib.Repr):
-    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (found by the type)
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (reprlib looks for this name)
         return "null"
 
     def repr_bool(self, value: bool, level: int) -> str:
@@ -46,14 +46,13 @@ _REPR.maxstring = _REPR.maxother = 100
 
 
 def error_class(name: str) -> type["JustitiaError"] | None:
-    """Return the error class with a name; None if there is no such class."""
     kind = globals().get(name)
     is_ours = isinstance(kind, type) and issubclass(kind, JustitiaError)
     return kind if is_ours else None
 
 
 def shown_short(value: object) -> str:
-    """Return a short text of a value for a message: values from callers may have megabytes."""
+    """Return a value as a short text for a message, because callers may send megabytes."""
     return _REPR.repr(value)
 
 
@@ -107,19 +106,19 @@ class ContextLengthExceeded(RequestError):
 
 
 class UnsupportedOperation(RequestError):
-    """The request uses a feature of vLLM that this service refuses; the message says why."""
+    """The service refuses a feature of vLLM that the request uses; the message says why."""
 
 
 class NotServed(RequestError):
-    """The model does not serve this path; a generating model has no embeddings, for example."""
+    """The model does not serve this path; a generating model, for example, has no embeddings."""
 
 
 class BodyTooLarge(RequestError):
-    """The request's body exceeds the limit."""
+    """The body of the request exceeds the size limit."""
 
 
 class UnsupportedEncoding(RequestError):
-    """The request's body has an unsupported content coding."""
+    """The body of the request has an unsupported content coding."""
 
 
 class Unauthenticated(JustitiaError):
@@ -127,7 +126,7 @@ class Unauthenticated(JustitiaError):
 
 
 class Forbidden(JustitiaError):
-    """The caller is known, but lacks the right.
+    """The caller is known, but its credential lacks the right.
 
     Attributes:
         message: What is not allowed, and what is.
@@ -144,7 +143,7 @@ class Forbidden(JustitiaError):
 
 
 class AdmissionError(JustitiaError):
-    """The system cannot accept the request now.
+    """The service cannot accept the request now.
 
     Attributes:
         message: The resource that is short.
@@ -192,11 +191,11 @@ class QuotaExhausted(AdmissionError):
 
 
 class ApplicationBudgetExhausted(AdmissionError):
-    """The application has used up the budget of one application of its tenant."""
+    """The application has used up the budget that its tenant allows one application."""
 
 
 class DeadlineMissed(AdmissionError):
-    """The call cannot be served before its deadline, or was not."""
+    """The call could not be served before its deadline, or cannot be."""
 
 
 class ApplicationIsEnding(AdmissionError):
@@ -208,7 +207,7 @@ class NotStored(AdmissionError):
 
 
 class NoReplicaAnswers(AdmissionError):
-    """No replica answered a call that needs no lease."""
+    """No replica answered a call that may go to any replica."""
 
 
 class SchedulerSuperseded(AdmissionError):
@@ -220,11 +219,11 @@ class ConnectionLost(JustitiaError):
 
 
 class RemoteFailure(JustitiaError):
-    """A call to another process of the service failed there with a bug, which its log describes."""
+    """A call to another process of the service failed through a bug, which its log describes."""
 
 
 class LeaseError(JustitiaError):
-    """A lease is not valid, or no longer valid.
+    """A lease, the grant to run an inference on a replica, is not valid or no longer valid.
 
     Attributes:
         lease_id: The lease.
@@ -256,7 +255,7 @@ class EngineError(JustitiaError):
 
 
 class AttemptsExhausted(EngineError):
-    """A call used up its attempts without being completed by a replica."""
+    """A call was tried the maximum number of times, and no replica completed it."""
 
 
 class KillsEngines(EngineError):
@@ -276,7 +275,7 @@ class StreamUnfinished(EngineError):
 
 
 class StreamRefused(JustitiaError):
-    """The engine refused a stream that had begun, after keep-alives or after the stream's head.
+    """The engine refused a stream after its first bytes had been sent to the caller.
 
     Attributes:
         status: HTTP status of the engine's answer, or that of its error.

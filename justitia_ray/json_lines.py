@@ -10,16 +10,16 @@ from typing import Any, BinaryIO, TypeAlias
 from justitia_ray.errors import ConfigError
 
 MAX_LINE_BYTES = 64 * 1024**2
-"""Maximum length of a line, enough for the record of an application with half a million inferences.
+"""Maximum bytes of a line, enough for the record of an application with half a million inferences.
 """
 MAX_FILE_BYTES = 1024**3
-"""Maximum size of a file after unpacking, enough for a million applications without texts."""
+"""Maximum bytes of an unpacked file, enough for a million applications without texts."""
 
 _Bytes: TypeAlias = BinaryIO | gzip.GzipFile
 
 
 class JsonRecord:
-    """A line of a JSON lines file.
+    """Parsed line of a JSON lines file.
 
     Args:
         where: File and line, for messages.
@@ -31,7 +31,7 @@ class JsonRecord:
         self.fields = fields
 
     def text(self, name: str) -> str:
-        """Return a field that must be a text, and not blank.
+        """Return a field of the JSON record that must be a text, and not blank.
 
         Raises:
             ConfigError: If the field is missing, not a text, or blank.
@@ -42,16 +42,16 @@ class JsonRecord:
         return value
 
     def value(self, name: str) -> Any:
-        """Return a field of any type; None if it is missing."""
+        """Return a field of the JSON record, of any type; None if it is missing."""
         return self.fields.get(name)
 
     def error(self, name: str, allowed: str, value: object) -> ConfigError:
-        """Return an error with a field's name, the allowed values and its value."""
+        """Return an error that names a field, its value and the allowed values."""
         return ConfigError(f"{self.where}: {name} must be {allowed}, got {value!r:.80}")
 
 
 def read_records(path: Path) -> Iterator[JsonRecord]:
-    """Yield the records of a file lazily, without blank lines; a `.gz` file is unpacked.
+    """Yield the records of a JSON lines file lazily; a `.gz` file is unpacked.
 
     Raises:
         ConfigError: If the file cannot be read or is larger than MAX_FILE_BYTES, or a line is not a

@@ -25,5 +25,5 @@ LeaseId: TypeAlias = str
 ReplicaId: TypeAlias = str
 IngressId: TypeAlias = str
 ClientId: TypeAlias = str
-"""Id of a client, whose service policies compare: an application's id or a tenant."""
+"""Id of an application or a tenant, whichever the policy shares the service between."""
 Epoch: TypeAlias = int

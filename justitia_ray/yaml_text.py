@@ -11,7 +11,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Compose a mapping; PyYAML would take the last of two equal keys."""
+        """Compose a YAML mapping, and refuse equal keys, of which PyYAML would take the last."""
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -39,6 +39,6 @@ def read_yaml(text: str, where: str) -> Any:
         return yaml.load(text, _Loader)
     except RecursionError:
         reason = "it nests too deep"
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2026-02-30
+    except (yaml.YAMLError, ValueError) as error:  # such as the date 2026-02-30
         reason = " ".join(str(error).split())
     raise ConfigError(f"{where}: is not YAML: {reason}")

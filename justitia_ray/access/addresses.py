@@ -8,7 +8,7 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 def check_url(url: str) -> None:
-    """Check that documents may be read from an address: HTTPS, or HTTP to this machine.
+    """Check that a document may be downloaded from a URL: HTTPS, or HTTP to this machine.
 
     Raises:
         ValueError: If the address is neither `https://` nor `http://` of this machine.

@@ -11,7 +11,7 @@ _SCHEME = b"bearer "
 
 
 def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the credential of a call: `Authorization: Bearer …` or `x-api-key`; None without one.
+    """Return the API key or token of an HTTP request; None without one.
 
     Args:
         headers: Names in lower case, and values.
@@ -38,7 +38,7 @@ def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]], identifying: Iterable[bytes]) -> None:
-    """Check that no header that identifies the caller occurs twice.
+    """Check that no header that identifies the caller occurs twice in a request.
 
     A proxy and its caller may each have set the header, and readers differ in which value they use.
 

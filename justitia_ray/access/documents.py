@@ -21,13 +21,13 @@ from justitia_ray.units import Seconds
 
 LONGEST_DOCUMENT_BYTES = 1 << 20
 SILENCE_S: Seconds = 5.0
-"""Timeout for a server that sends nothing, in seconds."""
+"""Timeout in seconds for a server that sends no bytes during a download."""
 _LONGEST_READ_S: Seconds = 10.0
-"""Timeout for the whole document, in seconds: a slow server may send a byte now and then."""
+"""Timeout in seconds for a whole download, because a slow server may send a byte now and then."""
 
 
 async def fetch(url: str, ca_file: str | None) -> bytes:
-    """Download a document.
+    """Download a document over HTTP.
 
     Args:
         url: Address of the document; redirects are followed to addresses that `check_url` accepts.
@@ -38,13 +38,13 @@ async def fetch(url: str, ca_file: str | None) -> bytes:
             timeout.
         ValueError: If the address is not allowed, or the document too long.
     """
-    # A DNS look-up has no timeout: the thread may end later than the call.
+    # A DNS look-up has no timeout, so this thread may outlive the call.
     async with asyncio.timeout(_LONGEST_READ_S + SILENCE_S):
         return await asyncio.to_thread(_read_url, url, ca_file)
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects, but only to addresses that `check_url` accepts."""
+    """Handler that follows HTTP redirects only to addresses that `check_url` accepts."""
 
     max_redirections = 3
 
@@ -70,7 +70,7 @@ def _build_opener(ca_file: str | None) -> OpenerDirector:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise OSError(f"{ca_file}: the certificates cannot be read: {error}") from error
-    # HTTP is allowed only to this machine, so it needs no proxy.
+    # HTTP is allowed only to this machine, so no proxy is needed.
     proxies = {scheme: url for scheme, url in getproxies().items() if scheme == "https"}
     return build_opener(ProxyHandler(proxies), HTTPSHandler(context=context), _Redirects())
 

@@ -11,30 +11,31 @@ from collections import OrderedDict
 from justitia_ray.units import Seconds
 
 _UNDELAYED_PER_KEY = 5
-"""Consecutive failures with one key id that are answered without delay."""
+"""Number of consecutive authentication failures with one key id that are answered without delay."""
 _UNDELAYED_PER_S = 100
-"""Failures per second, over all key ids, that are answered without delay."""
+"""Authentication failures per second, over all key ids, that are answered without delay."""
 _FIRST_S: Seconds = 0.1
 _LONGEST_S: Seconds = 3.0
 _FORGOTTEN_S: Seconds = 60.0
-"""Time after which a failure no longer counts (seconds)."""
+"""Seconds after which an authentication failure no longer counts."""
 _MOST_KEY_IDS = 4_096
-"""Maximum number of key ids that are counted; the oldest ids are dropped."""
+"""Maximum number of key ids with counted failures; the oldest ids are dropped."""
 
 
 class FailureDelays:
-    """Counts failures by key id and in total."""
+    """Delays for callers with wrong credentials, by key id and in total."""
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, tuple[int, Seconds]] = OrderedDict()
         """Number of consecutive failures and time of the last one, by key id."""
         self._level = 0.0
-        """Level of a leaky bucket: each failure adds 1, and `_UNDELAYED_PER_S` leak out per second.
+        """Level of a leaky bucket: each failed authentication adds 1, and `_UNDELAYED_PER_S` leak
+        out per second.
         """
         self._at: Seconds = -math.inf
 
     def note_failure(self, public_id: str, now: Seconds) -> Seconds:
-        """Count a failure; return the delay of its answer in seconds.
+        """Count a failed authentication; return the delay of its answer in seconds.
 
         Args:
             public_id: Id of the key that was sent, known or unknown.
@@ -54,7 +55,6 @@ class FailureDelays:
 
 
 def _delay_s(beyond: int) -> Seconds:
-    """Return the delay in seconds for a number of failures above the undelayed ones."""
     if beyond <= 0:
         return 0.0
     return min(_LONGEST_S, _FIRST_S * 2.0 ** min(beyond - 1, 10))

@@ -16,8 +16,8 @@ from justitia_ray.errors import TooManyFailures, Unauthenticated
 from justitia_ray.units import Seconds
 
 _MOST_WAITING = 1_000
-"""Maximum number of wrong credentials whose answers are delayed at a time; further ones are not
-checked.
+"""Maximum number of answers to wrong credentials that are delayed at a time; beyond it, calls are
+refused unchecked.
 """
 
 
@@ -25,12 +25,12 @@ class IdentifiesToken(Protocol):
     """Interface of a verifier of JSON Web Tokens."""
 
     async def identify(self, token: str) -> Identity:
-        """Return the identity that a token proves."""
+        """Return the identity that a JSON Web Token proves."""
         ...
 
 
 class Gate:
-    """Identifies callers; use it from one event loop.
+    """Identifies callers by their API keys or tokens; use it from one event loop.
 
     Args:
         tables: Functions that each return the current keys of one source.
@@ -65,7 +65,7 @@ class Gate:
         self._waiting = 0
 
     async def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> Identity:
-        """Return the identity of a caller.
+        """Return the identity of a caller from the HTTP headers of its call.
 
         Args:
             headers: Headers of the call: names in lower case, and values.

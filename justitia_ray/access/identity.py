@@ -11,13 +11,13 @@ from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
 MOST_PARTS = 8
-"""Maximum number of parts in a call's tenant path, unless the credential's own path is longer: each
-level costs the scheduler time at every event.
+"""Maximum number of levels in a call's tenant path, because each level costs the scheduler time at
+every event. A credential's own path may be longer.
 """
 MIN_WEIGHT = 1e-3
-"""Smallest weight of an application or tenant. V moves by the service over the active weight: an
-application with a weight of 1e-300 that runs alone would move V to where all later tags round to
-one value."""
+"""Smallest weight of an application or tenant. With weights such as 1e-300, virtual time would grow
+so large that later virtual finish times round to one value.
+"""
 MAX_WEIGHT = 1e6
 """Largest weight of an application or tenant."""
 
@@ -26,35 +26,35 @@ _TENANT = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 class Scope(StrEnum):
-    """Rights of a credential."""
-
     INFER = "infer"
     """Call models, and list them."""
     OWN = "own"
     """Open, look up, close and cancel applications of the credential's own tenant."""
     OPERATE = "operate"
-    """View and change what belongs to the service or to other tenants; includes `own`."""
+    """View and change the whole service and all tenants; includes the right `own`."""
     PROXY = "proxy"
-    """Name any tenant in a call; for a gateway that authenticates its callers itself."""
+    """Name any tenant in a call, as gateways do that authenticate their callers themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An identified caller."""
+    """Caller whose credential has been verified."""
 
     tenant: str | None
-    """Tenant of the caller's calls, unless a call names a tenant below it; None: every call must
-    name one.
+    """Tenant of the caller's calls, unless a call names a tenant below it. With None, every call
+    must name a tenant.
     """
     scopes: frozenset[Scope]
     credential: str
-    """Public name of the credential in logs: a key's id, or a token's issuer and subject."""
+    """Public name of the credential for logs: the id of an API key, or issuer and subject of a
+    token.
+    """
     user: str | None = None
     max_weight: float = MAX_WEIGHT
     """Largest weight that the caller's applications may have."""
 
     def check_scope(self, scope: Scope) -> None:
-        """Check that the credential includes a right.
+        """Check that the caller's credential includes a right.
 
         Raises:
             Forbidden: If the credential lacks the right.
@@ -64,7 +64,7 @@ class Identity:
             raise Forbidden(f"this credential lacks the scope {scope.value!r}", "missing_scope")
 
     def choose_tenant(self, named: str | None) -> str:
-        """Return the tenant of a call.
+        """Return the tenant for which a call is made.
 
         Args:
             named: Tenant that the call names; None if the call names none.
@@ -95,7 +95,6 @@ class Identity:
         )
 
     def allows_tenant(self, tenant: str) -> bool:
-        """Return whether the credential allows calls for a tenant."""
         if Scope.PROXY in self.scopes:
             return True
         return self.tenant is not None and is_within(tenant, self.tenant)
@@ -116,7 +115,7 @@ class Identity:
         return self.tenant
 
     def check_weight(self, weight: float | None) -> None:
-        """Check that a requested weight does not exceed the caller's limit.
+        """Check that a requested weight does not exceed the caller's maximum.
 
         Raises:
             Forbidden: If the weight is above the credential's maximum.
@@ -129,7 +128,7 @@ class Identity:
 
 
 def is_within(tenant: str, other: str) -> bool:
-    """Return whether a tenant equals another one or is below it."""
+    """Return whether a tenant equals `other` or is below it in the tree of tenants."""
     return tenant == other or tenant.startswith(f"{other}/")
 
 

@@ -17,12 +17,13 @@ MOST_BYTES = 16 * 2**20
 _NEW_MODE = 0o600
 
 _Version: TypeAlias = tuple[int, int, int]
-"""Modification time in ns, size, and inode of a file. The inode changes when Kubernetes replaces a
-mounted secret by switching a symlink."""
+"""Modification time in ns, size and inode of a key file. The inode changes when Kubernetes replaces
+a mounted secret.
+"""
 
 
 class KeyFile:
-    """A file of API keys; its owner calls `refresh` periodically.
+    """File of API keys that can be reloaded; its owner calls `refresh` periodically.
 
     Args:
         path: The file.
@@ -43,16 +44,16 @@ class KeyFile:
 
     @property
     def table(self) -> KeyTable:
-        """Keys of the last valid version of the file."""
+        """API keys of the last valid version of the key file."""
         return self._table
 
     @property
     def trouble(self) -> str | None:
-        """Error in the file's present content; None if that content is in use."""
+        """Error in the key file's present content; None if that content is in use."""
         return self._unreadable or self._mistake
 
     def refresh(self) -> bool:
-        """Reload the file if it has changed; return whether new content was loaded.
+        """Reload the key file if it has changed; return whether new content was loaded.
 
         If the file is missing or has a mistake, the last valid keys stay in use.
         """
@@ -77,7 +78,6 @@ class KeyFile:
         return True
 
     def _report_unreadable(self, reason: str) -> bool:
-        """Report an unreadable file unless its last error was the same; return False."""
         if reason != self._unreadable:
             self._unreadable = reason
             self._on_trouble(reason)
@@ -85,7 +85,7 @@ class KeyFile:
 
 
 def read_key_file(path: Path) -> tuple[KeyRecord, ...]:
-    """Return the keys of a file.
+    """Return the API keys of a file.
 
     Raises:
         ConfigError: If the file cannot be read, or has a mistake.
@@ -94,7 +94,7 @@ def read_key_file(path: Path) -> tuple[KeyRecord, ...]:
 
 
 def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
-    """Add a key to a file, which is created if it is missing, and return the key.
+    """Create an API key, add it to a key file, and return it.
 
     Args:
         path: The file; the call waits while another process changes it.
@@ -112,7 +112,7 @@ def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
 
 
 def remove_key(path: Path, key_id: str) -> KeyRecord | None:
-    """Remove a key from a file; return its record, or None if the id is not found.
+    """Remove an API key from a key file; return its record, or None if its id is not found.
 
     Raises:
         ConfigError: Like `add_key`, and if the file is missing.
@@ -127,7 +127,7 @@ def remove_key(path: Path, key_id: str) -> KeyRecord | None:
 
 @contextmanager
 def _lock_directory(path: Path) -> Iterator[Path]:
-    """Hold a lock on the file's directory; yield the file's path without symlinks.
+    """Lock the directory of a key file; yield the file's path without symlinks.
 
     Not the file but its directory is locked, because the file is replaced meanwhile.
     """
@@ -144,7 +144,7 @@ def _lock_directory(path: Path) -> Iterator[Path]:
 
 
 def _replace_file(path: Path, records: Iterable[KeyRecord]) -> None:
-    """Replace a key file with the same owner and mode; a new file is readable only by its owner."""
+    """Replace a key file with the same owner and mode; only its owner can read a new file."""
     before = path.stat() if path.exists() else None
     with replacing(path) as file:
         if before is not None:
@@ -165,7 +165,7 @@ def _parse_records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
 
 
 def _read_version(path: Path) -> tuple[_Version, bytes]:
-    """Return a file's content, and its version from before the content was read.
+    """Return a file's content with its version, read first so that later changes are noticed.
 
     A change during the read gives another version, so the next refresh reads the file again.
     """
@@ -183,7 +183,7 @@ def _read_version(path: Path) -> tuple[_Version, bytes]:
 
 
 def _open_without_blocking(path: Path) -> BinaryIO:
-    # O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 

@@ -24,20 +24,25 @@ from justitia_ray.errors import AdmissionError, Unauthenticated, shown_short
 from justitia_ray.units import Seconds
 
 Fetch: TypeAlias = Callable[[str, str | None], Awaitable[bytes]]
-"""Function that downloads the document at an address. Its second argument is a file of trusted CA
-certificates, None for the system's; it raises OSError or ValueError."""
+"""Function that downloads the document at a URL. Its second argument is a file of trusted CA
+certificates, or None for the system's. It raises OSError or ValueError.
+"""
 
 FRESH_S: Seconds = 300.0
-"""Age of a key set, in seconds, from which it is refreshed in the background."""
+"""Age in seconds from which an issuer's key set is refreshed in the background."""
 STALE_S: Seconds = 600.0
-"""Age of a key set, in seconds, from which calls wait for a new set: keys may have been withdrawn.
+"""Age in seconds from which calls wait until an issuer's key set is refreshed, because keys may
+have been withdrawn.
 """
 KEPT_S: Seconds = 86_400.0
-"""Time for which a key set is used while its issuer is unreachable (seconds)."""
+"""Maximum age in seconds of a key set that is used while its issuer is unreachable."""
 PAUSE_S: Seconds = 30.0
-"""Minimum time between two fetches of a key set, also if tokens name unknown keys (seconds)."""
+"""Minimum seconds between two downloads of an issuer's key set, even if tokens name unknown keys.
+"""
 PAUSE_WITHOUT_KEYS_S: Seconds = 5.0
-"""Minimum time between two fetches while there is no key and every call is refused (seconds)."""
+"""Minimum seconds between two downloads while an issuer has no usable key and every call is
+refused.
+"""
 _MOST_KEYS = 100
 
 KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
@@ -47,16 +52,16 @@ KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "ES512": ("EC", ("P-521",)),
     "EdDSA": ("OKP", ("Ed25519", "Ed448")),
 }
-"""Key type and allowed curves of each signature algorithm; no algorithm with a shared secret is
-allowed.
+"""Key type and allowed curves of each signature algorithm for tokens. Algorithms with a shared
+secret are not allowed.
 """
 
 _Keys: TypeAlias = dict[str, list[jwt.PyJWK]]
-"""Verification keys by signature algorithm."""
+"""Public keys for verifying tokens, by signature algorithm."""
 
 
 class KeySet:
-    """Public keys of one issuer.
+    """Public keys of one token issuer, downloaded when needed.
 
     Args:
         issuer: Name of the issuer.
@@ -91,11 +96,12 @@ class KeySet:
         self._not_before = -math.inf
         self._has_failed = False
         self._flaw = ""
-        """Error message for callers if the downloaded keys are unusable, otherwise empty."""
+        """Error message for callers if the issuer's downloaded keys are unusable; otherwise empty.
+        """
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
-        """Return the key with a token's key id and algorithm.
+        """Return the issuer's public key with a token's key id and algorithm.
 
         An issuer with one key need not give it an id (OpenID Connect Core 1.0, Sec. 10.1), so a
         token without a key id is verified with the only key that fits.
@@ -128,7 +134,7 @@ class KeySet:
         return key
 
     async def find_newer(self, algorithm: str) -> jwt.PyJWK | None:
-        """Download the issuer's keys again and return the only key for an algorithm.
+        """Download the issuer's keys again and return its only key for an algorithm.
 
         It is called after a wrong signature, because a key without an id may have been replaced.
 
@@ -161,7 +167,7 @@ class KeySet:
         return told
 
     def _start_fetch(self) -> asyncio.Task[None] | None:
-        """Return the running fetch, or start one; None if the last fetch is too recent."""
+        """Return the running download of keys, or start one; None if the last is too recent."""
         if self._fetching is None:
             if self._clock() < self._not_before:
                 return None
@@ -218,7 +224,7 @@ def _parse_json_object(url: str, document: bytes) -> dict[str, Any]:
 
 
 def _parse_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return the key of a JWK for a signature algorithm; None if it does not fit."""
+    """Return the public key in a JSON Web Key; None if it does not fit the signature algorithm."""
     kind, curves = KEY_TYPES[algorithm]
     is_for_it = (
         isinstance(jwk.get("kid"), str | None)
@@ -226,13 +232,13 @@ def _parse_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
         and jwk.get("crv") in curves
         and jwk.get("alg", algorithm) == algorithm
         and jwk.get("use", "sig") == "sig"
-        and "d" not in jwk  # a private key that is published is compromised
+        and "d" not in jwk  # A private key that has been published must not be trusted.
     )
     if not is_for_it:
         return None
     try:
         key = jwt.PyJWK(jwk, algorithm)
         is_long_enough = key.Algorithm.check_key_length(key.key) is None
-    except Exception:  # cryptography's errors have no common base class
+    except Exception:  # The errors of the cryptography package have no common base class.
         return None
     return key if is_long_enough else None

@@ -32,12 +32,12 @@ _ID_DIGITS = 8
 
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# The minimum is shorter than a key, to find truncated keys, and longer than usual names.
+# The minimum of 16 characters also finds truncated API keys, but no usual names.
 _PLAIN_KEY = re.compile(rf"{_PREFIX}[A-Za-z0-9_-]{{16,}}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{32,}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:]{8}(Z|[+-][0-9]{2}:[0-9]{2}))?")
 _LATEST = 253_402_300_799
-"""Last second of the year 9999, in seconds since 1970."""
+"""Last second of the year 9999, in seconds since 1970: the latest expiry of a key."""
 
 _FIELDS = ("id", "sha256", "tenant", "user", "scopes", "max_weight", "expires", "created")
 _REQUIRED = ("id", "sha256", "scopes", "max_weight")
@@ -49,37 +49,37 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """Stored record of an API key: its hash, and the identity that it gives."""
+    """Stored record of an API key: its hash, and the rights of its callers."""
 
     key_id: str
-    """Public name of the key: the first 8 hex digits of the digest."""
+    """Public id of an API key: the first 8 hex digits of its digest."""
     digest: str = field(repr=False)
-    """SHA-256 of the whole key, 64 hex digits."""
+    """SHA-256 of the whole API key, as 64 hex digits."""
     tenant: str | None
     user: str | None
     scopes: frozenset[Scope]
     max_weight: float
     expires_at: float | None
-    """Expiry in whole seconds since 1970; None: never."""
+    """Expiry of an API key in whole seconds since 1970; None: never."""
     created_at: float | None
-    """Creation time in whole seconds since 1970; None: not known."""
+    """Creation time of an API key in whole seconds since 1970; None: not known."""
 
     def is_expired(self, now: Seconds) -> bool:
-        """Return whether the key has expired at `now` (seconds since 1970)."""
+        """Return whether the API key has expired at `now` (seconds since 1970)."""
         return self.expires_at is not None and now >= self.expires_at
 
     @property
     def identity(self) -> Identity:
-        """Identity of a caller with this key."""
+        """Identity of a caller with this API key."""
         return Identity(self.tenant, self.scopes, f"key:{self.key_id}", self.user, self.max_weight)
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A newly created key."""
+    """Newly created API key, with its record."""
 
     secret: str = field(repr=False)
-    """The key itself, which is not stored."""
+    """The API key itself, which is not stored."""
     record: KeyRecord
 
 
@@ -99,17 +99,17 @@ class KeyTable:
         return len(self.records)
 
     def record_of(self, secret: str) -> KeyRecord | None:
-        """Return the record of a key, expired or not; None if the key is unknown."""
+        """Return the record of an API key, expired or not; None if the key is unknown."""
         digest = _sha256(secret)
         record = self._by_digest.get(digest)
-        # The time of the look-up depends on the digest, which callers cannot choose.
+        # A timing attack gains nothing here, because callers cannot choose the digest.
         if record is None or not hmac.compare_digest(record.digest, digest):
             return None
         return record
 
 
 def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Identity:
-    """Return the identity that a key gives.
+    """Return the identity of a caller with an API key.
 
     Args:
         tables: Tables of keys, searched until one contains the key.
@@ -132,7 +132,7 @@ def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Iden
 
 
 def public_id(secret: str) -> str:
-    """Return the public name of a key, known or unknown, for logs."""
+    """Return the public id of an API key, known or unknown, for logs."""
     return _sha256(secret)[:_ID_DIGITS]
 
 
@@ -142,7 +142,7 @@ def looks_like_key(text: str) -> bool:
 
 
 def is_key_id(text: str) -> bool:
-    """Return whether a text has the form of a key's id."""
+    """Return whether a text has the form of an API key's public id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -157,7 +157,7 @@ def create_key(
     taken: Container[str] = (),
     random_bytes: Callable[[int], bytes] = secrets.token_bytes,
 ) -> NewKey:
-    """Return a new key.
+    """Return a new random API key.
 
     Args:
         tenant: Tenant of the key; None only with the scope `proxy` or `operate`.
@@ -196,7 +196,7 @@ def create_key(
 
 
 def read_records(text: str) -> tuple[KeyRecord, ...]:
-    """Return the keys of a file written by `write_records`.
+    """Return the API keys of a file written by `write_records`.
 
     Raises:
         ConfigError: If the file has a mistake; the message names entry, field, value and what is
@@ -221,20 +221,20 @@ def read_records(text: str) -> tuple[KeyRecord, ...]:
 
 
 def write_records(records: Iterable[KeyRecord]) -> str:
-    """Return the text of a file with these keys."""
+    """Return the text of a key file with these records."""
     entries = [record_to_json(record) for record in records]
     return _HEADER + yaml.safe_dump({"keys": entries}, sort_keys=False, allow_unicode=True)
 
 
 def check_distinct(records: Sequence[KeyRecord]) -> None:
-    """Check that no two keys have the same id or digest.
+    """Check that no two API keys have the same id or digest.
 
     Raises:
         ConfigError: If two keys have the same id or digest.
     """
     by_id: dict[str, int] = {}
     for index, record in enumerate(records):
-        # A key's id is the start of its digest, so equal digests imply equal ids.
+        # Equal digests are found too: a key's id is the start of its digest.
         first = by_id.setdefault(record.key_id, index)
         if first != index:
             same = "sha256" if records[first].digest == record.digest else "id"
@@ -244,11 +244,8 @@ def check_distinct(records: Sequence[KeyRecord]) -> None:
             )
 
 
-# --- records as JSON, for Redis and for output
-
-
 def record_to_json(record: KeyRecord) -> JsonObject:
-    """Return a record as a JSON object, including its digest."""
+    """Return an API key's record as a JSON object, including its digest."""
     weight = record.max_weight
     fields = {
         "id": record.key_id,
@@ -264,7 +261,7 @@ def record_to_json(record: KeyRecord) -> JsonObject:
 
 
 def public_json(record: KeyRecord) -> JsonObject:
-    """Return a record as a JSON object without its digest."""
+    """Return an API key's record as a JSON object without its digest, for output."""
     fields = record_to_json(record)
     del fields["sha256"]
     return fields
@@ -273,7 +270,7 @@ def public_json(record: KeyRecord) -> JsonObject:
 def records_from_json(
     stored: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[KeyRecord], list[str]]:
-    """Return the keys stored in Redis, and one message for each record that was left out."""
+    """Return the API keys stored in Redis, with one message for each record that cannot be read."""
     records, damage = [], []
     for key_id, fields in stored.items():
         try:
@@ -291,7 +288,7 @@ def records_from_json(
 
 
 def read_time(text: str) -> float:
-    """Parse a time, as in `expires`; return seconds since 1970.
+    """Parse the expiry of an API key; return seconds since 1970.
 
     Raises:
         ValueError: If the time is malformed; the message says what is allowed.
@@ -312,7 +309,7 @@ def read_time(text: str) -> float:
 
 
 def write_time(at: float) -> str:
-    """Format seconds since 1970 as a time in UTC, without fraction.
+    """Format seconds since 1970 as a time in UTC, in whole seconds.
 
     Raises:
         ConfigError: If the time is not in the years 1970 to 9999.
@@ -442,14 +439,14 @@ def _read_field_time(name: str, value: object) -> float | None:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's C parser if available: ten times as fast."""
+"""PyYAML's parser in C if available, because it is ten times as fast."""
 _NULLS = ("", "~", "null", "Null", "NULL")
 _DEPTH = 4
-"""Maximum nesting of a file: the mapping, its list, an entry, its scopes."""
+"""Maximum nesting of a key file: the mapping, its list of keys, one key, its scopes."""
 
 
 def _read_yaml(text: str) -> object:
-    """Parse YAML mappings, lists and scalars; a scalar becomes a string, or None for null.
+    """Parse YAML in which every scalar is a string, or None for null.
 
     It uses the parser's events instead of PyYAML's composer, because ids such as 12345678 must stay
     strings, deep nesting crashes the composer, and a duplicate field must be an error.
@@ -464,7 +461,7 @@ def _read_yaml(text: str) -> object:
         if not isinstance(next(events), yaml.StreamEndEvent):
             raise ConfigError("has several YAML documents: one is allowed")
     except yaml.YAMLError as error:
-        # The message of PyYAML quotes the line, which may contain a key.
+        # PyYAML's message quotes the line, which may contain an API key.
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or ""
         place = f" in line {mark.line + 1}" if mark else ""
@@ -509,7 +506,7 @@ def _entry_name(index: int, fields: object) -> str:
 
 
 def _quote(value: object) -> str:
-    """Return a short text of a value for error messages, with keys and digests removed."""
+    """Return a short text of a value for error messages, without API keys and digests."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -520,11 +517,11 @@ def _quote(value: object) -> str:
 
 
 def _redact(text: str) -> str:
-    """Return a text with anything that may be a key or digest truncated."""
+    """Return a text in which anything that may be an API key or digest is truncated."""
     hidden = _PLAIN_KEY.sub(f"{_PREFIX}…", text)
     return _SECRET.sub(lambda found: f"{found[0][:_ID_DIGITS]}…", hidden)
 
 
 def _sha256(secret: str) -> str:
-    # `surrogatepass`, because headers may contain lone surrogates.
+    # Headers may contain lone surrogates, which `surrogatepass` encodes.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -22,24 +22,24 @@ from justitia_ray.errors import ConfigError, Forbidden, RequestError, Unauthenti
 from justitia_ray.units import Seconds
 
 LONGEST_TOKEN = 16_384
-"""Maximum length of a token in characters; gateways allow headers of 8 to 16 KiB."""
+"""Maximum length of a JSON Web Token in characters; gateways allow headers of 8 to 16 KiB."""
 REMEMBERED_S: Seconds = 60.0
-"""Time for which the result of a verification is cached (seconds)."""
+"""Seconds for which the result of verifying a token is cached."""
 MOST_REMEMBERED = 10_000
-"""Maximum number of cached tokens; the least recently used token is dropped."""
+"""Maximum number of tokens in the cache, which drops the least recently used token."""
 
 _LONGEST_CREDENTIAL = 100
 _LONGEST_USER = 255
-"""Maximum length of a user name; OpenID Connect sets it for subjects."""
+"""Maximum length of a user name, the same as OpenID Connect allows for subjects."""
 _LAST_INSTANT = 253_402_300_799
-"""Last second of the year 9999; a later time in a token is in milliseconds, or wrong."""
+"""Last second of the year 9999. A later time in a token is probably in milliseconds."""
 
 _Claims: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Trusted issuer of tokens: its name, keys, and claims for tenant, user and scopes.
+    """Trusted issuer of JSON Web Tokens: its name, keys, and the claims to read.
 
     Raises:
         ConfigError: If the address of the issuer's keys is not allowed, or an algorithm is not an
@@ -47,30 +47,31 @@ class Issuer:
     """
 
     issuer: str
-    """Required value of a token's `iss`."""
+    """Required value of the `iss` claim of a token."""
     audience: str
-    """Value that a token's `aud` has to contain."""
+    """Value that the `aud` claim of a token must contain."""
     jwks_url: str | None = None
-    """URL of the issuer's keys; None: it is taken from the discovery document."""
+    """URL of the issuer's public keys; None: it is taken from the discovery document."""
     jwks_ca_file: str | None = None
     """File of CA certificates trusted for `jwks_url`; None for the system's certificates."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
-    """Accepted signature algorithms."""
+    """Signature algorithms that are accepted in the issuer's tokens."""
     tenant_claim: str = "tenant"
-    """Claim with the tenant. Dots in a claim's name select nested fields, `org.team`, unless a
-    claim with exactly that name exists, e.g. `https://acme.com/tenant`."""
+    """Claim of a token that names the tenant. A dot selects a nested field, as in `org.team`,
+    unless a claim has exactly this name.
+    """
     tenant_below: str | None = None
-    """Path above the issuer's tenants; None: the issuer may name any tenant."""
+    """Tenant below which all tenants of the issuer lie; None: the issuer may name any tenant."""
     user_claim: str = "sub"
-    """Claim with the user."""
+    """Claim of a token that names the user."""
     scope_claim: str = "scope"
-    """Claim with the scopes, separated by spaces or as a list."""
+    """Claim of a token that lists the scopes, separated by spaces or as a list."""
     scope_prefix: str = "justitia."
-    """Prefix of the scopes of this service, which is removed from them."""
+    """Prefix of this service's scopes in a token, which is removed from them."""
     max_weight: float = 1.0
-    """Largest weight that a token's applications may request."""
+    """Largest weight that applications of the token's caller may request."""
     leeway_s: Seconds = 30.0
-    """Allowed clock skew in seconds."""
+    """Seconds by which the clocks of issuer and service may differ."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.algorithms if name not in KEY_TYPES]
@@ -87,11 +88,11 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """Cached result of a verified token."""
+    """Cached result of verifying a token."""
 
     identity: Identity
     ends_at: Seconds
-    """Expiry of the token plus leeway, in seconds since 1970."""
+    """Expiry of a token plus the allowed clock skew, in seconds since 1970."""
     forget_at: Seconds
 
 
@@ -135,7 +136,7 @@ class TokenVerifier:
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
 
     async def identify(self, token: str) -> Identity:
-        """Return the identity of a token's caller.
+        """Verify a token and return the identity of its caller.
 
         Raises:
             Unauthenticated: If the token is invalid.
@@ -163,7 +164,7 @@ class TokenVerifier:
         return identity
 
     async def _verify(self, token: str) -> tuple[Issuer, _Claims]:
-        """Return a token's issuer and its claims, without a check of their times."""
+        """Verify a token's signature; return its issuer and claims. Their times are not checked."""
         issuer, algorithm, key_id = self._read_unverified(token)
         keys = self._key_sets[issuer.issuer]
         claims = _verified_claims(token, await keys.find(key_id, algorithm), issuer)
@@ -175,7 +176,7 @@ class TokenVerifier:
         return issuer, claims
 
     def _read_unverified(self, token: str) -> tuple[Issuer, str, str | None]:
-        """Return a token's issuer, algorithm, and key id if it has one, without verification."""
+        """Read a token's issuer, algorithm and key id, if it has one, without verification."""
         try:
             read = jwt.decode_complete(token, options={"verify_signature": False})
         except jwt.DecodeError:
@@ -211,7 +212,7 @@ def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | No
             issuer=issuer.issuer,
             options={
                 "require": ["exp"],
-                # `_check_times` checks the times, with the injected clock
+                # Expiry is checked in `_check_times`, which uses the injected clock.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -237,7 +238,7 @@ def _wrong_audience(issuer: Issuer) -> str:
 
 
 def _check_times(claims: _Claims, now: Seconds, leeway_s: Seconds) -> Seconds:
-    """Return the expiry of a token plus leeway, in seconds since 1970.
+    """Check the times in a token; return its expiry plus clock skew, in seconds since 1970.
 
     Raises:
         Unauthenticated: If the token has expired, or is not valid yet.
@@ -290,7 +291,7 @@ def _tenant_of(issuer: Issuer, claims: _Claims) -> str:
 
 
 def _scopes_of(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
-    """Return a token's scopes except `proxy`, which only API keys can have."""
+    """Return the scopes in a token except `proxy`, which only API keys can have."""
     found = _find_claim(claims, issuer.scope_claim)
     named = found.split() if isinstance(found, str) else found
     if not isinstance(named, list):
@@ -300,7 +301,7 @@ def _scopes_of(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
 
 
 def _find_claim(claims: _Claims, path: str) -> Any:
-    """Return the claim with a name, or at a path with dots; None if it does not exist."""
+    """Return the claim with a name, or at a path with dots; None if the token has no such claim."""
     if path in claims:
         return claims[path]
     found: Any = claims

@@ -40,44 +40,46 @@ from justitia_ray.core.tenants import (
 from justitia_ray.units import ClientId, Epoch, Seconds
 
 _EXACT = (Unit.APPLICATIONS, Unit.INFERENCES)
-"""Units whose usage is at most the claim: the usage of a lost claim is then not booked twice."""
+"""Units in which usage never exceeds the reserved amount, so that a lost reservation is not booked
+twice.
+"""
 MOST_NODES = 1_000
-"""Maximum number of nodes whose quotas are sent in one answer."""
+"""Maximum number of tenants whose quotas are sent in one answer."""
 
 
 @dataclass(slots=True)
 class _Claim:
-    """Claim of an application or inference on the quotas of its tenant, as amounts by unit."""
+    """Reserved amounts, by unit, of an application or inference on its tenant's quotas."""
 
     tenant: ClientId
     holds: dict[Unit, float] = field(default_factory=dict)
     used: dict[Unit, float] = field(default_factory=dict)
     needs: dict[Unit, float] = field(default_factory=dict)
-    """Expected usage, for units in which the claim holds more."""
+    """Expected usage by unit, where it is smaller than the reserved amount."""
 
     def unused(self, unit: Unit) -> float:
-        """Return the part of the claim that is not used yet, in a unit."""
+        """Return the reserved amount of a unit that is not used yet."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
 
     def expected_unused(self, unit: Unit) -> float:
-        """Return the part of the claim that is not used yet but expected to be used, in a unit."""
+        """Return the usage of a unit that is still expected under this reservation."""
         holds = self.holds.get(unit, 0)
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
     def sizes(self, unit: Unit) -> tuple[float, float]:
-        """Return the claim's unused amount, in full and as expected, for `_Account.resize`."""
+        """Return the unused amount of a reservation: in full, and as far as use is expected."""
         return self.unused(unit), self.expected_unused(unit)
 
 
 @dataclass(slots=True)
 class _Account:
-    """Usage of one quota, and the amounts that claims hold of it."""
+    """Usage of one quota, with the amounts that open reservations (claims) hold of it."""
 
     quota: Quota
     window: UsedWindow
     claimed: float = 0
     expected: float = 0
-    """Part of `claimed` that the claims are expected to use."""
+    """Part of the reserved amount `claimed` that is expected to be used."""
     exceeded: int = 0
 
     def left_after_claims(self, now: Seconds) -> float:
@@ -87,7 +89,7 @@ class _Account:
         return self.quota.limit - self.window.used(now) - self.expected
 
     def resize(self, before: tuple[float, float], after: tuple[float, float]) -> None:
-        """Replace one claim's unused amount, in full and as expected; see `_Claim.sizes`."""
+        """Replace the unused amount that one claim reserves of this quota."""
         self.claimed += after[0] - before[0]
         self.expected += after[1] - before[1]
 
@@ -100,22 +102,24 @@ class _Refusal(NamedTuple):
     amount: float
     wait_s: Seconds | None
     waits: bool
-    """Whether the claim fits if all claims use only their expected amounts."""
+    """Whether the refused quota claim would fit if open claims used only their expected amounts."""
 
 
 _NOTHING = (0.0, 0.0)
-"""Sizes (`_Claim.sizes`) of a claim that does not exist."""
+"""Unused amounts, in full and as expected, of a quota claim that does not exist."""
 
 
 @dataclass(slots=True)
 class _Term:
-    """Latest term of a scheduler, with its open claims."""
+    """Latest term of a scheduler as leader, with its open claims on quotas."""
 
     epoch: Epoch = 0
     number: int = 0
     heard_at: Seconds = 0.0
     restored: tuple[Epoch, int] = (0, 0)
-    """Epoch of the scheduler, and number of its last exchange, as restored from the store."""
+    """Epoch of the scheduler and number of its last exchange with the accounts, as restored from
+    Redis.
+    """
     claims: dict[ClaimName, _Claim] = field(default_factory=dict)
 
 
@@ -123,7 +127,7 @@ _AccountKey = tuple[ClientId, str]
 
 
 class QuotaBook:
-    """Usage and claims on the quotas of a tree of tenants; the only writer of usage."""
+    """Usage of a tree of tenants' quotas, and the open claims on them; the only writer of usage."""
 
     def __init__(self, tree: TenantTree | None = None, epoch: Epoch = 0) -> None:
         self.epoch = epoch
@@ -137,7 +141,6 @@ class QuotaBook:
 
     @property
     def tree(self) -> TenantTree:
-        """The tree of tenants with their quotas."""
         return self._tree
 
     def configure(self, tree: TenantTree, now: Seconds) -> None:
@@ -162,7 +165,7 @@ class QuotaBook:
                 account.exceeded = before[key].exceeded
 
     def exchange(self, told: Exchange, now: Seconds) -> Answer:
-        """Book a scheduler's usage reports, and answer its requests for claims.
+        """Book a scheduler's reports of usage on quotas, and answer its requests for claims.
 
         A repeated exchange is not booked again; if it is the last one, its asks are answered by the
         present state, and otherwise the answer is marked as stale.
@@ -187,7 +190,7 @@ class QuotaBook:
         return Answer(self.epoch, verdicts, nodes, began_with=began_with)
 
     def expire(self, now: Seconds, silent_s: Seconds) -> None:
-        """Count the claims of schedulers that have been silent for `silent_s` as used."""
+        """Book quota claims of schedulers that have been silent for `silent_s` as fully used."""
         self._now = now = max(self._now, now)
         for scheduler, term in self._terms.items():
             if now - term.heard_at >= silent_s:
@@ -205,14 +208,14 @@ class QuotaBook:
                 self._changed[f"window:{key[0]}|{key[1]}"] = None
 
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return the state of the quotas that apply to a tenant, from the top of the tree down."""
+        """Return the state of the quotas that apply to a tenant, from the root of the tree down."""
         return tuple(
             _limit_state(path, account, max(self._now, now))
             for path, account in self._accounts_on_path(tenant)
         )
 
     def nodes(self, now: Seconds) -> dict[ClientId, tuple[NodeStanding, ...]]:
-        """Return the state of quotas with usage or claims, for at most MOST_NODES nodes."""
+        """Return the state of quotas with usage or claims, for at most MOST_NODES tenants."""
         now = max(self._now, now)
         found: dict[ClientId, list[NodeStanding]] = {}
         for (path, _), account in self._accounts.items():
@@ -236,12 +239,12 @@ class QuotaBook:
         return {path: tuple(standings) for path, standings in found.items()}
 
     def take_changed(self) -> list[str]:
-        """Return the names of the records to store that have changed since the last call."""
+        """Return the names of Redis records that have changed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
     def all_records(self) -> list[str]:
-        """Return the names of all records to store."""
+        """Return the names of all Redis records of usage and claims on quotas."""
         names = [f"window:{path}|{name}" for path, name in (*self._accounts, *self._kept)]
         for scheduler, term in self._terms.items():
             names.append(f"term:{scheduler}")
@@ -249,7 +252,7 @@ class QuotaBook:
         return list(dict.fromkeys(names))
 
     def record(self, name: str) -> Record | None:
-        """Return a record to store as JSON; None if the record is empty."""
+        """Return a Redis record as JSON by its name; None if it is empty."""
         kind, _, of = name.partition(":")
         if kind == "window":
             path, _, quota = of.rpartition("|")
@@ -272,7 +275,7 @@ class QuotaBook:
         return record | {"needs": {**claim.needs}} if claim.needs else record
 
     def restore(self, records: dict[str, Record], now: Seconds) -> None:
-        """Restore stored windows and claims into an empty book.
+        """Restore stored usage and claims on quotas into an empty book.
 
         Raises:
             ValueError: If a record lacks a field or has a wrong value.
@@ -299,7 +302,7 @@ class QuotaBook:
 
     def _answer_ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
-        # The name belongs to another tenant's claim
+        # Another tenant already has a quota claim with this name.
         if claim is not None and claim.tenant != ask.tenant:
             self._end_lost_claim(scheduler, term, ask.name)
             claim = None
@@ -378,7 +381,7 @@ class QuotaBook:
         self._changed[f"claim:{scheduler}|{use.name}"] = None
 
     def _end_lost_claim(self, scheduler: str, term: _Term, name: ClaimName) -> None:
-        """End a claim that its scheduler no longer reports, and count it as fully used."""
+        """Count a quota claim that its scheduler no longer reports as fully used."""
         claim = term.claims[name]
         self._apply_use(scheduler, term, Use(name, {**claim.holds}, is_over=True))
 
@@ -390,7 +393,7 @@ class QuotaBook:
         before: tuple[float, float],
         after: tuple[float, float],
     ) -> None:
-        """Book usage on a tenant's quotas, and replace the claim's unused amounts."""
+        """Book usage on a tenant's quotas, and reduce the unused amounts of its claim."""
         for path, account in self._accounts_on_path(tenant):
             if account.quota.unit is unit:
                 account.resize(before, after)
@@ -399,7 +402,6 @@ class QuotaBook:
                     self._changed[f"window:{path}|{account.quota.name}"] = None
 
     def _accounts_for(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
-        """Yield the accounts of the quotas in a unit, of a tenant and its ancestors."""
         return (
             account for _, account in self._accounts_on_path(tenant) if account.quota.unit is unit
         )
@@ -416,7 +418,7 @@ class QuotaBook:
                 yield path, account
 
     def _restored_window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
-        """Return a quota's window; stored usage of another kind of window counts as of now."""
+        """Return a quota's usage window; if its period has changed, old usage counts as new."""
         window = UsedWindow(quota)
         kind, parts = self._kept.pop(key, (window.kind, {}))
         if kind == window.kind:
@@ -439,7 +441,7 @@ def _limit_state(path: ClientId, account: _Account, now: Seconds) -> LimitStandi
 
 
 def _stored_window(kind: str, parts: dict[int, float]) -> UsedWindow:
-    """Return the window of a stored record, for reading only.
+    """Return the usage window of a stored record, for reading only.
 
     Raises:
         ValueError: If the kind is not valid.

@@ -19,114 +19,114 @@ ClaimName = str
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Request to create a claim on quotas, or to increase a claim."""
+    """Request to reserve amounts of quotas (a claim), or to increase an earlier claim."""
 
     name: ClaimName
     tenant: ClientId
     wants: Amounts
-    """Total amounts that the claim is to reserve, including amounts already used."""
+    """Total amounts that the quota claim is to reserve, including amounts already used."""
     is_granted: bool = False
-    """Whether an earlier term may have granted the claim, or its inference already runs: then no
-    quota refuses it."""
+    """Whether quotas must not refuse the claim, because it may have been granted already or its
+    inference runs.
+    """
     needs: Amounts = field(default_factory=dict)
-    """Expected part of each amount of `wants`: a quota with less left refuses the claim. Amounts
-    that are not listed are expected to be used in full.
+    """Amounts that the inference is expected to use. A quota with less left refuses the claim.
+    Amounts that are missing here are expected to be used in full.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Report on the usage under a claim."""
+    """Report on the usage under a claim, that is, a reservation of quotas."""
 
     name: ClaimName
     used: Amounts
-    """Total usage so far; may exceed the amount reserved by the claim, as service is metered late.
-    """
+    """Total usage so far. It may exceed the reserved amount, because service is metered late."""
     is_over: bool = False
-    """Whether the claim has ended: the unused amount is returned."""
+    """Whether the claim on quotas has ended, so that its unused amount is returned."""
     is_final: bool = False
-    """Whether the usage is final: the unused amount is returned, but the claim remains until it has
-    ended, because a successor may ask for it again."""
+    """Whether the usage of a quota claim is final. Its unused amount is returned, but a successor
+    scheduler may still ask for the claim.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A scheduler's message to the accounts: `uses` are booked first, then `asks` are answered."""
+    """Scheduler's message to the quota accounts: first `uses` are booked, then `asks` answered."""
 
     scheduler: str
     epoch: Epoch
-    """Epoch of the scheduler's term."""
+    """Epoch in which the scheduler leads; each new leader has a higher one."""
     number: int
-    """Number of the exchange in the term, from 1. An exchange without answer is sent again
-    unchanged.
+    """Number of the exchange between scheduler and accounts in its epoch, from 1. Without an answer
+    it is sent again unchanged.
     """
     uses: tuple[Use, ...] = ()
     asks: tuple[Ask, ...] = ()
     accounts: Epoch = 0
-    """Epoch of the accounts' term that the scheduler expects; accounts of another term book
-    nothing.
-    """
+    """Epoch of the accounts actor that the scheduler expects; another one books nothing."""
     wants_nodes: bool = False
-    """Whether the answer must include the state of the nodes' quotas."""
+    """Whether the answer must include the state of all tenants' quotas."""
     survivors: tuple[ClaimName, ...] | None = None
-    """Names of all live claims of this scheduler; its claims of earlier terms that are not named
-    count as lost. None: not known yet, because pending inferences may not all have been submitted
-    again.
+    """Names of all live quota claims of this scheduler, so that its earlier claims without a name
+    here count as lost. None: not known yet after a restart.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer to an `Ask`."""
+    """Answer of the quota accounts to an `Ask`, a request to reserve amounts."""
 
     name: ClaimName
     refused_by: LimitStanding | None = None
-    """Quota with too little left; None if the claim was granted."""
+    """Quota with too little left for a claim; None if the claim was granted."""
     retry_after_s: Seconds | None = None
-    """Seconds until the refusing quota is expected to have enough; None: not known."""
+    """Seconds until the quota that refused a claim is expected to have enough; None: not known."""
     is_deprioritised: bool = False
-    """Whether a quota that deprioritises, rather than rejects, is exhausted."""
+    """Whether a quota is exhausted that lowers the priority of calls rather than rejects them."""
     waits: bool = False
-    """Whether a refused claim may succeed later, because it would fit if all open claims used only
-    their expected amounts.
+    """Whether a refused quota claim may succeed later, when open claims turn out to use only their
+    expected amounts.
     """
     holds: Amounts = field(default_factory=dict)
-    """Total amounts that the claim reserves now."""
+    """Total amounts of quotas that the claim reserves now."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """Current state of one quota of a node."""
+    """Current state of one quota of a tenant."""
 
     unit: Unit
     per: str
     limit: float
     used: float
-    """Usage in the quota's window, without unused claims."""
+    """Usage in the quota's window, without amounts that are only reserved."""
     claimed: float
     remaining: float
     reset_s: Seconds
-    """Seconds until part of the usage leaves the window; 0 without usage."""
+    """Seconds until part of a quota's usage leaves its window; 0 without usage."""
     period_s: Seconds
     on_exhausted: str
     exceeded: int = 0
-    """Number of refusals and deprioritisations since the start, including those of shadow
-    quotas."""
+    """How often the quota refused or deprioritised a call since the start; quotas that only log
+    count too.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to an exchange."""
+    """Answer of the quota accounts to a scheduler's `Exchange`."""
 
     epoch: Epoch
-    """Epoch of the accounts' term; accounts of another term may have lost earlier grants."""
+    """Epoch of the accounts actor. An actor with another epoch may have lost earlier grants."""
     verdicts: tuple[Verdict, ...] = ()
     nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = field(default_factory=dict)
-    """Quota states of nodes with usage or claims, at most `MOST_NODES`; empty unless requested."""
+    """States of quotas with usage or claims, at most `MOST_NODES`; empty unless requested."""
     is_stale: bool = False
-    """Whether a later exchange of this scheduler has arrived, so that nothing was booked."""
+    """Whether a later exchange of this scheduler has already arrived, so that nothing was booked.
+    """
     is_stored: bool = True
-    """Whether all bookings are stored; False: the store is unreachable, and accounts of a later
-    term may miss them."""
+    """Whether all bookings are stored. If False, Redis is unreachable, and a restart may lose them.
+    """
     began_with: int = 0
-    """Number of the scheduler's last exchange that was in the store when these accounts started."""
+    """Number of the scheduler's last exchange that was stored when this accounts actor started."""

@@ -21,7 +21,7 @@ LENGTHS: Mapping[Period, int] = {
     Period.DAY: _DAY,
     Period.MONTH: 30 * _DAY,
 }
-"""Length of each period in seconds; calendar months have their real lengths."""
+"""Length of each quota period in seconds; calendar months have their real lengths."""
 
 
 class UsedWindow:
@@ -30,37 +30,36 @@ class UsedWindow:
     __slots__ = ("_kind", "_length", "_period", "parts")
 
     def __init__(self, quota: Quota, parts: Mapping[int, float] | None = None) -> None:
-        """Create a window, empty or with stored usage."""
+        """Create a time window of a quota, empty or with stored usage."""
         self._kind, self._period = quota.window, quota.per
         self._length = LENGTHS[quota.per]
         self.parts: dict[int, float] = dict(sorted((parts or {}).items()))
-        """Usage by part of the window, oldest part first."""
+        """Usage of a quota by part of its time window, oldest part first."""
 
     @property
     def kind(self) -> str:
-        """Period and kind of the window, as stored with its usage."""
+        """Period and kind of a quota's time window, as stored with its usage."""
         return f"{self._period}/{self._kind}"
 
     def add(self, amount: float, now: Seconds) -> None:
-        """Add usage at time `now`."""
         part = self._part_at(now)
         if self.parts:
-            part = max(part, next(reversed(self.parts)))  # the wall clock may have been set back
+            part = max(part, next(reversed(self.parts)))  # the clock may have been set back
         self.parts[part] = self.parts.get(part, 0) + amount
 
     def used(self, now: Seconds) -> float:
-        """Return the usage that counts now, and drop expired parts."""
+        """Return the usage that counts at a time, and drop expired parts of the window."""
         while self.parts and self._part_expires_at(next(iter(self.parts))) <= now:
             del self.parts[next(iter(self.parts))]
         return sum(self.parts.values())
 
     def reset_s(self, now: Seconds) -> Seconds:
-        """Return the time until the oldest part of the usage expires; 0 without usage."""
+        """Return the seconds until the oldest part of the usage expires; 0 without usage."""
         self.used(now)
         return self._part_expires_at(next(iter(self.parts))) - now if self.parts else 0.0
 
     def wait_s(self, amount: float, now: Seconds) -> Seconds | None:
-        """Return the time until `amount` of the usage has expired; None: never."""
+        """Return the seconds until `amount` of the usage has expired; None: never."""
         self.used(now)
         for part, used in self.parts.items():
             amount -= used
@@ -75,15 +74,15 @@ class UsedWindow:
         return day if self._period is Period.DAY else _month_of(day)
 
     def _part_expires_at(self, part: int) -> Seconds:
-        """Return the time at which usage in a part of the window expires."""
+        """Return the time at which usage in a part of the quota's window expires."""
         if self._kind is Window.ROLLING:
             return (part + 1) * self._length / PARTS + self._length
         return (part + 1 if self._period is Period.DAY else _first_day(part + 1)) * _DAY
 
 
 def _month_of(day: int) -> int:
-    """Return the month of a day: months since year 0 for days since 1970."""
-    # Years start in March, so that a leap day is the last day of one (Hinnant's civil_from_days).
+    """Convert a day (days since 1970) to its month (months since year 0)."""
+    # Years start in March, so that a leap day is the last day of one (Hinnant's algorithm).
     era, of_era = divmod(day + 719_468, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -91,7 +90,7 @@ def _month_of(day: int) -> int:
 
 
 def _first_day(month: int) -> int:
-    """Return the first day of a month, in the units of `_month_of`."""
+    """Convert a month (months since year 0) to its first day (days since 1970)."""
     year, of_year = divmod(month - 2, 12)
     era, of_era = divmod(year, 400)
     days = 365 * of_era + of_era // 4 - of_era // 100 + (153 * of_year + 2) // 5

@@ -28,43 +28,44 @@ T = TypeVar("T")
 Sleep = Callable[[Seconds], Awaitable[None]]
 
 _NOT_TAKEN = frozenset({429, 503})
-"""HTTP statuses of requests that the service has not started: queue full, or no replicas."""
+"""HTTP statuses of requests that the service has not started, because its queue is full or it has
+no replicas.
+"""
 _FIRST_BACKOFF_S = 0.5
-"""Time before the first retry, doubled with each retry (seconds); enough for a restarting proxy."""
+"""Seconds before the first retry, doubled with each retry; a proxy restarts in this time."""
 _EXCERPT_CHARS = 200
 """Maximum number of characters that are quoted from an error page in an unknown format."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def path_for_model(path: str, model: str | None) -> str:
-    """Return a path, with the model in its query string if a model is given."""
+    """Add the model, if given, to a path as a query parameter."""
     return path if model is None else f"{path}?model={quote(model, safe='')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The answer to an inference."""
+    """The service's answer to an inference."""
 
     text: str
-    """Text of the first choice; empty if the model called a tool instead."""
+    """Text of the answer's first choice; empty if the model called a tool instead."""
     choices: tuple[str, ...]
-    """Texts of all choices, in the order of their indices."""
+    """Texts of all choices of an answer, in the order of their indices."""
     prompt_tokens: Tokens
     output_tokens: Tokens
-    """Generated tokens, over all choices."""
+    """Number of generated tokens, over all choices."""
     finish_reason: str | None
-    """Reason why the first choice ended: `stop`, `length`, `tool_calls`,"""
+    """Why the first choice ended, as OpenAI's `finish_reason`: `stop`, `length`, `tool_calls`."""
     raw: Mapping[str, Any]
-    """The engine's whole answer, parsed."""
+    """The engine's whole JSON answer, parsed."""
 
 
 def is_success(status: int) -> bool:
-    """Return whether an HTTP status means success."""
     return 200 <= status < 300
 
 
 def json_object(response: Response) -> dict[str, Any]:
-    """Return the JSON object of a successful answer.
+    """Return the JSON object in the body of a successful answer.
 
     Raises:
         ResponseError: If the status is an error, or the body is not a JSON object.
@@ -108,7 +109,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
 
 
 def response_error(status: int, headers: Mapping[str, str], body: bytes) -> ResponseError:
-    """Return the exception for an error answer; a body not in OpenAI's form is quoted in part."""
+    """Return the exception for an HTTP error answer; an unknown form of body is quoted in part."""
     try:
         error = json.loads(body)["error"]
         message, code = str(error["message"]), error.get("code")
@@ -129,7 +130,7 @@ def response_error(status: int, headers: Mapping[str, str], body: bytes) -> Resp
 
 
 def stream_error(payload: object) -> ResponseError:
-    """Return the exception for an error event in a stream whose status was 200.
+    """Return the exception for an error event within a stream, whose HTTP status was 200.
 
     In `code`, vLLM gives the status that the error would have had; without `code`, 500 is assumed.
     """
@@ -145,7 +146,7 @@ def stream_error(payload: object) -> ResponseError:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> Seconds | None:
-    """Return the requested wait in seconds, from `retry-after-ms` or else from `Retry-After`."""
+    """Return the seconds to wait before a retry, from `retry-after-ms` or `Retry-After`."""
     wait_ms = _parse_seconds(headers.get(RETRY_AFTER_MS_HEADER))
     return (
         wait_ms / 1_000 if wait_ms is not None else _parse_seconds(headers.get(RETRY_AFTER_HEADER))
@@ -153,7 +154,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> Seconds | None:
 
 
 def _parse_seconds(value: str | None) -> Seconds | None:
-    """Parse a number of seconds; None if it is missing, a date, or negative."""
+    """Parse a number of seconds in a header; None if it is missing, a date, or negative."""
     try:
         seconds = float(value or "")
     except ValueError:
@@ -163,16 +164,14 @@ def _parse_seconds(value: str | None) -> Seconds | None:
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """A server-sent event."""
-
     event: str
-    """The event's name; `message` by default."""
+    """Name of a server-sent event; `message` by default."""
     data: str
-    """The event's data lines, joined by newlines."""
+    """Data lines of a server-sent event, joined by newlines."""
 
 
 class SseDecoder:
-    """Incremental parser of the WHATWG event stream format.
+    """Incremental parser of server-sent events (WHATWG event stream format).
 
     Chunks may be split anywhere, even inside a line end or a UTF-8 character. Comments, `id` and
     `retry` are ignored; an event is returned only after its closing blank line.
@@ -185,7 +184,7 @@ class SseDecoder:
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Parse the next bytes and return the events that they complete, in order."""
+        """Parse the next bytes of a stream and return the events that are now complete."""
         if not chunk:
             return []
         if self._after_carriage_return:
@@ -209,7 +208,7 @@ class SseDecoder:
 
 
 async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
-    """Yield the JSON object of each event until `[DONE]`.
+    """Yield the JSON object of each server-sent event until `[DONE]`.
 
     Data after `[DONE]` are read and dropped, so that the service does not assume that the caller
     has disconnected.
@@ -241,7 +240,7 @@ def _parse_payload(event: ServerSentEvent) -> dict[str, Any]:
 
 
 class JsonCalls:
-    """JSON calls over a transport, with retries.
+    """Sends JSON requests over a transport, with retries.
 
     A call is retried only if the service cannot have started it: the connection failed, or it
     answered 429 or 503 without `x-should-retry: false`. Requested waits are obeyed up to two
@@ -273,7 +272,7 @@ class JsonCalls:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Send a JSON body and return the JSON object of the answer.
+        """Send a JSON request and return the JSON object of the answer.
 
         Raises:
             ResponseError: If the service answered with an error.
@@ -290,7 +289,7 @@ class JsonCalls:
     async def events(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Post a JSON body and yield the JSON objects of the event stream.
+        """Post a JSON request and yield the JSON objects of the streamed answer.
 
         Closing the generator early cancels the call in the service.
 
@@ -316,7 +315,7 @@ class JsonCalls:
                 yield event
 
     async def _call_with_retries(self, attempt: Callable[[int], Awaitable[T]]) -> T:
-        """Run attempts until one succeeds, or until its error must not be retried."""
+        """Repeat a request until it succeeds, or until its error must not be retried."""
         for repeats in range(self._max_retries):
             wait_s = _FIRST_BACKOFF_S * 2**repeats
             try:
@@ -334,7 +333,7 @@ class JsonCalls:
 
 
 def _with_retry_count(headers: Mapping[str, str], repeats: int) -> dict[str, str]:
-    """Add the number of earlier attempts to the headers: the service prefers retries."""
+    """Add the number of earlier attempts to the headers, because the service prefers retries."""
     return {**headers, RETRY_COUNT_HEADER: str(repeats)}
 
 

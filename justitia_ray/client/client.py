@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 async def fan_out(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls concurrently and return their results in order.
+    """Run coroutines concurrently and return their results in order.
 
     The first failure cancels the other calls, which frees their resources in the service, and is
     raised unchanged. (`asyncio.TaskGroup` would wrap it, and `asyncio.gather` would not cancel the
@@ -54,16 +54,18 @@ async def fan_out(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 Messages = str | Sequence[Mapping[str, Any]]
-"""User message, or a conversation in OpenAI's form."""
+"""A user message as text, or a conversation in OpenAI's form."""
 
 _LEAVE_WITHIN_S: Seconds = 10.0
-"""Maximum seconds that closing may block an agent; the service ends idle applications anyway."""
+"""Maximum seconds that closing an application may block its agent; the service ends idle
+applications anyway.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """Group of inferences with one common result; returned by `JustitiaClient.application`.
+    """Group of inferences with one common result; created by `JustitiaClient.application`.
 
     An async context manager, entered once. Entering opens the application in the service. Leaving
     closes the application; an exception or a cancellation cancels it with all its unfinished
@@ -117,7 +119,7 @@ class Application:
         self._granted: dict[str, Any] | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the application.
+        """Open the application at the service.
 
         Raises:
             ResponseError: If the service refused it, or the answer lacks a field.
@@ -136,7 +138,7 @@ class Application:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the application, or cancel it if its agent failed."""
+        """Close the application at the service, or cancel it if its agent failed."""
         verb, method, path = ("cancel", "DELETE", self._application_path)
         if kind is None:
             verb, method, path = ("close", "POST", f"{self._application_path}/close")
@@ -152,17 +154,17 @@ class Application:
 
     @property
     def was_opened(self) -> bool:
-        """Whether the service has opened the application; before that, id and tag are unknown."""
+        """Whether the service has opened the application, so that its id and tag are known."""
         return self._granted is not None
 
     @property
     def application_id(self) -> ApplicationId:
-        """The application's id, chosen by the caller or by the service."""
+        """Id of the application, chosen by the caller or by the service."""
         return str(self._open_answer["application_id"])
 
     @property
     def predicted_kv_token_time(self) -> KvTokenTime | None:
-        """The application's predicted cost, in token·iterations.
+        """Predicted cost of the whole application, in token·iterations.
 
         None if several models are served and the application was opened without naming one: then
         each model predicts its own cost on the first call.
@@ -172,12 +174,12 @@ class Application:
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """Virtual finish time F at arrival; None if the policy has no virtual time."""
+        """Virtual finish time F of the application; None if the policy has no virtual time."""
         tag = self._open_answer["virtual_finish_time"]
         return None if tag is None else float(tag)
 
     async def status(self) -> dict[str, Any]:
-        """Return the application's current state in the service.
+        """Return the current state of the application at the service.
 
         Raises:
             ResponseError: If the service no longer knows the application.
@@ -194,7 +196,7 @@ class Application:
         deadline_s: Seconds | None = None,
         **fields: Any,
     ) -> Completion:
-        """Run one inference on a conversation.
+        """Run one inference on a conversation and return the model's answer.
 
         Args:
             messages: A user's message, or a conversation in OpenAI's form.
@@ -219,7 +221,7 @@ class Application:
         deadline_s: Seconds | None = None,
         **fields: Any,
     ) -> Completion:
-        """Run one inference on a plain prompt; same arguments and errors as `chat`."""
+        """Run one inference on a plain prompt, with the arguments and errors of `chat`."""
         body = await self._request_body({"prompt": prompt}, max_tokens, fields)
         return await self._run_inference("/v1/completions", body, deadline_s)
 
@@ -289,7 +291,7 @@ class Application:
         return f"/v1/applications/{quote(self.application_id, safe='')}"
 
     def _inference_headers(self, deadline_s: Seconds | None) -> dict[str, str]:
-        # The class and tenant let a service that has lost the application reopen it.
+        # With class and tenant in each call, a service that lost the application can reopen it.
         return {
             APPLICATION_HEADER: self.application_id,
             CLASS_HEADER: self.application_class,
@@ -320,7 +322,7 @@ def _check_header_value(field: str, value: str | None) -> None:
 
 
 class JustitiaClient:
-    """Client that opens applications on the service.
+    """Client of the service: opens applications and runs their inferences.
 
     ```
     async with (
@@ -388,7 +390,7 @@ class JustitiaClient:
         tenant: str | None = None,
         max_retries: int = 2,
     ) -> Self:
-        """Return a client that calls the service over a Serve handle of its Ingress deployment.
+        """Return a client that calls the service's Ingress deployment through a Ray Serve handle.
 
         Raises:
             ConfigError: If `max_retries` is negative.
@@ -407,7 +409,7 @@ class JustitiaClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Calling it twice is safe."""
+        """Close all connections of the client. Calling it twice is safe."""
         await self._transport.aclose()
 
     def application(
@@ -421,7 +423,7 @@ class JustitiaClient:
         model: str | None = None,
         deadline_s: Seconds | None = None,
     ) -> Application:
-        """Return an application, to be opened with `async with`.
+        """Return a new application, which `async with` opens and closes.
 
         Args:
             application_class: Class, e.g. `MRS`; the cost is predicted from class and input, so
@@ -455,7 +457,7 @@ class JustitiaClient:
         )
 
     async def models(self) -> tuple[str, ...]:
-        """Return the names of the served models.
+        """Return the names of the models that the service serves.
 
         Raises:
             ResponseError: If the service answered with an error, or with something other than a
@@ -471,7 +473,7 @@ class JustitiaClient:
     async def find_application(
         self, application_id: ApplicationId, tenant: str | None = None
     ) -> dict[str, Any]:
-        """Return the state of an application in the service, including its `outlook`.
+        """Return the state of an application at the service, including its predicted start and end.
 
         The outlook contains the reason for waiting, the position, and the expected start and end.
 
@@ -488,7 +490,7 @@ class JustitiaClient:
         return await self._calls.call("GET", path, headers=headers)
 
     async def list_applications(self, most: int = 20, model: str | None = None) -> dict[str, Any]:
-        """Return the caller's first live applications by model, and counts of the others.
+        """Return the caller's first live applications by model, and counts of further ones.
 
         Args:
             most: Maximum number of applications described per model.
@@ -502,7 +504,7 @@ class JustitiaClient:
         return await self._calls.call("GET", f"/v1/applications?{urlencode(query)}")
 
     async def default_model(self) -> str:
-        """Return the client's model, or the only served model (requested once).
+        """Return the client's model; without one, the only model of the service, requested once.
 
         Raises:
             UnknownModel: If the service has no model, or several models.

@@ -18,12 +18,12 @@ from justitia_ray.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswers:
-    """Answers of the service about one model."""
+    """Answers of the service's inspection endpoints about one model."""
 
     service: dict[str, Any]
-    """Answer of the requested path."""
+    """Answer of the service to the requested path."""
     predictor: Mapping[str, Any]
-    """Answer of `/v1/predictor`; on failure its `error` has the reason."""
+    """Answer of `/v1/predictor`; if the request failed, its `error` has the reason."""
 
 
 async def ask_each_model(

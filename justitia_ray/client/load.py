@@ -16,29 +16,28 @@ Played = TypeVar("Played")
 
 
 class LoadClock:
-    """Clock of a load: seconds since its start, by the event loop's clock."""
+    """Clock of a load test: seconds since its start, by the event loop's clock."""
 
     def __init__(self) -> None:
         self._time = asyncio.get_running_loop().time
         self._began_at = self._time()
 
     def now_s(self) -> Seconds:
-        """Return the seconds since the start of the load."""
         return self._time() - self._began_at
 
     async def wait_until(self, instant_s: Seconds) -> None:
-        """Sleep until a time of the load, in seconds; return at once if it has passed."""
+        """Sleep until a time in seconds since the start of the load test."""
         await asyncio.sleep(max(0.0, instant_s - self.now_s()))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Progress of a load, counted in applications."""
+    """Progress of a load test, counted in applications."""
 
     total: int
     arrived: int = 0
     ended: int = 0
-    """Number of ended applications, including failed ones."""
+    """Number of applications that have ended, including failed ones."""
     failed: int = 0
 
 
@@ -50,7 +49,7 @@ async def play_load(
     has_failed: Callable[[Played], bool] = lambda _: False,
     on_progress: Callable[[LoadProgress], None] = lambda _: None,
 ) -> list[Played]:
-    """Run each application at its arrival time; return the results in order of the plan.
+    """Run each application of a load test at its arrival time; return results in the plan's order.
 
     Args:
         applications: Applications of the load.

@@ -32,8 +32,7 @@ class _LoopThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        # On exit, the runner cancels the remaining tasks: streams, and calls whose callers are
-        # gone.
+        # On exit, the runner cancels open streams and calls whose callers are gone.
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.get_loop().run_forever()
 
@@ -46,7 +45,7 @@ class _SyncWrapper(Generic[Inner]):
         self._thread = thread
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the client's loop and return its result.
+        """Run a coroutine on the client's event loop and return its result.
 
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
 
@@ -67,7 +66,7 @@ class _SyncWrapper(Generic[Inner]):
 def _blocking(
     method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_SyncWrapper[Inner], P], T]:
-    """Return a blocking method that runs a coroutine method of the wrapped object."""
+    """Return a blocking version of a coroutine method of the wrapped object."""
 
     @wraps(method)
     def call(self: _SyncWrapper[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,7 +78,7 @@ def _blocking(
 def _blocking_generator(
     method: Callable[Concatenate[Inner, P], AsyncGenerator[T]],
 ) -> Callable[Concatenate[_SyncWrapper[Inner], P], Generator[T]]:
-    """Return a generator method that iterates an asynchronous generator of the wrapped object.
+    """Return a blocking version of an asynchronous generator method of the wrapped object.
 
     Closing the generator, or leaving its loop, closes the asynchronous one.
     """
@@ -97,7 +96,7 @@ def _blocking_generator(
             while (found := self.run(next_item())) is not None:
                 yield found[0]
         finally:
-            # A closed client or an interrupted step may have ended the stream already.
+            # The stream may have ended already, if the client was closed or a step was interrupted.
             with suppress(RuntimeError):
                 self.run(stream.aclose())
 
@@ -107,9 +106,9 @@ def _blocking_generator(
 def _sync_constructor(
     make: Callable[P, JustitiaClient],
 ) -> Callable[Concatenate[type[SyncClient], P], SyncClient]:
-    """Wrap one of `JustitiaClient`'s constructors to return a `SyncClient`."""
+    """Wrap a constructor of `JustitiaClient` so that it returns a `SyncClient`."""
 
-    @wraps(getattr(make, "__func__", make))  # `make` is unbound, as `call` passes its own class
+    @wraps(getattr(make, "__func__", make))  # an unbound function: `call` passes its class
     def call(cls: type[SyncClient], /, *args: P.args, **kwargs: P.kwargs) -> SyncClient:
         return cls(lambda: make(*args, **kwargs))
 
@@ -119,7 +118,7 @@ def _sync_constructor(
 def _sync_application(
     method: Callable[Concatenate[JustitiaClient, P], Application],
 ) -> Callable[Concatenate[SyncClient, P], SyncApplication]:
-    """Wrap a method that returns an `Application` to return a `SyncApplication`."""
+    """Wrap a method that returns an `Application` so that it returns a `SyncApplication`."""
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncApplication:
@@ -129,7 +128,7 @@ def _sync_application(
 
 
 class SyncApplication(_SyncWrapper[Application]):
-    """`Application` for synchronous code; returned by `SyncClient.application`."""
+    """Application for synchronous code, created by `SyncClient.application`; see `Application`."""
 
     status = _blocking(Application.status)
     chat = _blocking(Application.chat)
@@ -137,7 +136,7 @@ class SyncApplication(_SyncWrapper[Application]):
     chat_stream = _blocking_generator(Application.chat_stream)
 
     def __enter__(self) -> Self:
-        """Open the application; see `Application`."""
+        """Open the application at the service; see `Application`."""
         self.run(self._inner.__aenter__())
         return self
 
@@ -157,16 +156,16 @@ class SyncApplication(_SyncWrapper[Application]):
 
     @property
     def predicted_kv_token_time(self) -> KvTokenTime | None:
-        """The application's predicted cost; see `Application.predicted_kv_token_time`."""
+        """Predicted cost of the whole application, in token·iterations."""
         return self._inner.predicted_kv_token_time
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """Virtual finish time F at arrival; None if the policy has no virtual time."""
+        """Virtual finish time F of the application; None if the policy has no virtual time."""
         return self._inner.virtual_finish_time
 
     def chat_many(self, conversations: Iterable[Messages], **fields: Any) -> list[Completion]:
-        """Run one inference on each conversation concurrently; return the answers in order.
+        """Run one inference on each conversation, concurrently; return the answers in order.
 
         The first failure cancels the other inferences and is raised. Arguments and errors are those
         of `Application.chat`.
@@ -176,7 +175,7 @@ class SyncApplication(_SyncWrapper[Application]):
 
 
 class SyncClient(_SyncWrapper[JustitiaClient]):
-    """`JustitiaClient` for synchronous code; may be shared by threads.
+    """Client for synchronous code, which threads may share; see `JustitiaClient`.
 
     ```
     with SyncClient.connect("http://localhost:8000") as client:
@@ -214,7 +213,7 @@ class SyncClient(_SyncWrapper[JustitiaClient]):
         self.close()
 
     def close(self) -> None:
-        """Close all connections and end the thread. Calling it twice is safe."""
+        """Close all connections of the client and end its thread. Calling it twice is safe."""
         if self._thread.is_alive():
             self.run(self._inner.aclose())
             self._thread.loop.call_soon_threadsafe(self._thread.loop.stop)

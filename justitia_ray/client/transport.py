@@ -20,37 +20,37 @@ from justitia_ray.units import Seconds
 
 
 class ServiceUnreachable(ConnectionError):
-    """The connection could not be opened, so no request was sent: the call can be repeated."""
+    """The connection could not be opened. No request was sent, so it is safe to repeat the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Complete answer to a request."""
+    """Complete answer to an HTTP request."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers with names in lower case."""
+    """HTTP headers with names in lower case."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedResponse:
-    """Head of an answer, with its body as a stream; valid only inside the `stream` block."""
+    """Head of an HTTP answer, with its body as a stream; valid only inside the `stream` block."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers with names in lower case."""
+    """HTTP headers with names in lower case."""
     chunks: AsyncIterator[bytes]
-    """Chunks of the body; the boundaries of chunks have no meaning."""
+    """Chunks of the body, cut at arbitrary places."""
 
 
 class Transport(Protocol):
-    """Interface of a connection to the service."""
+    """Interface of a client's connection to the service, over HTTP or a Serve handle."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Send a request and return the whole answer, of any status.
+        """Send a request and return the whole answer, of any HTTP status.
 
         Cancelling the call cancels it in the service too.
 
@@ -62,7 +62,7 @@ class Transport(Protocol):
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send a request; return a context manager that yields its answer, of any status.
+        """Send a request; return a context manager that yields its answer, of any HTTP status.
 
         Leaving the block before the end of the chunks cancels the call in the service.
 
@@ -72,21 +72,21 @@ class Transport(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Close all connections. Calling it twice is safe."""
+        """Close all connections to the service. Calling it twice is safe."""
 
 
 API_KEY_VARIABLE = "JUSTITIA_API_KEY"
-"""Environment variable that holds the default credential of clients and commands."""
+"""Environment variable with the API key or token that clients and commands use by default."""
 
 
 _THIS_MACHINE: dict[str, httpx.AsyncBaseTransport | None] = dict.fromkeys(
     ("all://localhost", "all://127.0.0.1", "all://[::1]")
 )
-"""Local addresses, which are called without a proxy even if the environment names one."""
+"""Local host names, which are called directly even if the environment names a proxy."""
 
 
 class HttpTransport:
-    """Transport over HTTP with one connection pool.
+    """Transport of a client over HTTP, with one connection pool.
 
     Args:
         base_url: URL of the application, e.g. `http://localhost:8000`; a trailing `/v1`, as the
@@ -123,8 +123,8 @@ class HttpTransport:
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers=_with_credential(headers or {}, api_key),
             timeout=httpx.Timeout(None, connect=connect_timeout_s, read=read_timeout_s),
-            # Calls wait in the service's queue, so connections are not limited here. Idle
-            # connections are closed before uvicorn closes them after 5 s.
+            # Calls wait in the service's queue, so the number of connections is not limited.
+            # Idle connections are closed before uvicorn closes them after 5 s.
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=1024, keepalive_expiry=2.0
             ),
@@ -150,7 +150,6 @@ class HttpTransport:
                 yield StreamedResponse(answer.status_code, answer.headers, _body_chunks(answer))
 
     async def aclose(self) -> None:
-        """Close the connection pool."""
         await self._client.aclose()
 
 
@@ -211,7 +210,7 @@ T = TypeVar("T")
 
 
 class HandleTransport:
-    """Transport over a Serve handle of the Ingress deployment.
+    """Transport of a client over a Ray Serve handle of the Ingress deployment.
 
     Args:
         handle: A `DeploymentHandle`, or an object with its methods.
@@ -223,7 +222,7 @@ class HandleTransport:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Call the ingress and return the whole answer; see `Transport.request`."""
+        """Call the Ingress deployment and return the whole answer; see `Transport.request`."""
         call = _IngressCall(lambda: self._handle.call.remote(method, path, dict(headers), body))
         try:
             status, answer_headers, answer = await call.run_step(call.wait_for_result())
@@ -235,7 +234,7 @@ class HandleTransport:
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncGenerator[StreamedResponse]:
-        """Call the ingress and yield its answer; see `Transport.stream`."""
+        """Call the Ingress deployment and yield its answer; see `Transport.stream`."""
         call = _IngressCall(
             lambda: self._handle.options(stream=True).stream.remote(
                 method, path, dict(headers), body
@@ -255,7 +254,7 @@ class HandleTransport:
 
 
 class _IngressCall:
-    """Call of the Serve handle in a separate context."""
+    """Call of a Serve handle, run in its own contextvars context."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._context = contextvars.Context()
@@ -271,7 +270,7 @@ class _IngressCall:
             self._ended = True
 
     async def next_item(self) -> Any:
-        """Return the next item of a stream; None at the stream's end."""
+        """Return the next item of the streamed answer; None at its end."""
         if self._response is None:
             self._response = self._start()
         try:
@@ -288,14 +287,13 @@ class _IngressCall:
             yield chunk
 
     async def run_step(self, step: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine in the call's own context.
+        """Await a coroutine in the contextvars context of the Serve call.
 
         Raises:
             ConnectionError: If the call failed; Serve's own error is its cause.
         """
         task = asyncio.get_running_loop().create_task(step, context=self._context)
-        # `wait`, unlike `await task`, distinguishes a cancellation of this caller from a
-        # cancellation by Serve.
+        # `await task` could not tell a cancellation of this caller from one by Serve.
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -303,7 +301,7 @@ class _IngressCall:
             task.cancel()
             raise
         if task.cancelled():
-            # Not a CancelledError, because this caller was not cancelled.
+            # Not a CancelledError, because only the called task was cancelled.
             raise ConnectionError("Serve cancelled the call to the ingress")
         try:
             return task.result()
@@ -319,7 +317,7 @@ class _IngressCall:
 
 
 def _ignore_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of an abandoned task, which asyncio would otherwise report."""
+    """Retrieve the error of an abandoned task, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()
 

@@ -8,7 +8,7 @@ Isolation = Literal["tenant", "top", "shared"]
 
 
 def cache_scope(isolation: Isolation, tenant: str) -> str:
-    """Return the group of tenants that share the prefix cache with a tenant; empty: all tenants.
+    """Return the group of tenants that share a tenant's prefix cache; empty: all tenants.
 
     Args:
         isolation: `engine.cache_isolation`: share within a tenant, within a tree, or with all.
@@ -20,7 +20,7 @@ def cache_scope(isolation: Isolation, tenant: str) -> str:
 
 
 def reads_cache(body: InferenceBody) -> bool:
-    """Return whether a request's prompts may be read from the prefix cache.
+    """Return whether the engine may read a request's prompts from its prefix cache.
 
     vLLM does not read the cache if prompt tokens need log probabilities, and for some inputs
     without generation (`SamplingParams.skip_reading_prefix_cache`, vllm/sampling_params.py:622).
@@ -28,5 +28,5 @@ def reads_cache(body: InferenceBody) -> bool:
     fields = body.fields
     if body.pools or fields.get("prompt_logprobs") is not None:
         return False
-    # An echoed chat always needs log probabilities of its prompt.
+    # A chat with `echo` always needs log probabilities of its prompt.
     return not fields.get("echo") or ("messages" not in fields and fields.get("logprobs") is None)

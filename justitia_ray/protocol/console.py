@@ -25,15 +25,15 @@ from justitia_ray.units import (
 )
 
 VERSION = 1
-"""Version of these messages, increased when a field changes its meaning."""
+"""Version of the console's messages, increased when a field changes its meaning."""
 INTERVAL_S: Seconds = 1.0
-"""Seconds between two frames of a model."""
+"""Seconds between two updates (frames) of a model in the console."""
 QUEUE_ROWS = 50
-"""Maximum number of rows of the queue in a frame."""
+"""Maximum number of waiting applications that an update of the console lists."""
 PLANNED = 128
-"""Maximum number of planned rectangles in a frame."""
+"""Maximum number of planned starts in an update of the console."""
 PAST_S: Seconds = 300.0
-"""Maximum age of the bars in a whole frame."""
+"""Maximum age in seconds of the bars in a complete update of the console."""
 
 CONTENT_TYPE = "application/x-ndjson"
 
@@ -42,36 +42,38 @@ CONTENT_TYPE = "application/x-ndjson"
 
 
 class BarKind(StrEnum):
-    """Kind of a rectangle in a replica's lane."""
+    """Whether a bar of the console shows KV memory of running inferences or of cached contexts."""
 
     RUN = "run"
-    """KV held by the application's leases."""
+    """KV memory held by the application's running inferences."""
     HELD = "held"
-    """KV of a live application without leases, which the engine's prefix cache may still hold."""
+    """KV memory of an application without running inferences, which the prefix cache may still
+    hold.
+    """
 
 
 class Bar(NamedTuple):
-    """Rectangle in a lane: KV of an application on a replica over time. A JSON array.
+    """Bar in the console: an application's KV memory on a replica over time. A JSON array.
 
     A bar replaces an earlier bar with the same id. If the application's KV changes much, its bar
     ends and another bar starts.
     """
 
     id: int
-    """Number of the bar, unique within the epoch."""
+    """Number of the bar, unique during a scheduler's term."""
     replica_id: ReplicaId
     application: ApplicationId
-    """Key of the application in `Frame.labels`."""
+    """Key of the bar's application in `Frame.labels`."""
     kind: BarKind
     start: Seconds
     end: Seconds | None
-    """End; None if the bar has not ended."""
+    """Time at which the bar ends; None if it has not ended."""
     kv_tokens: Tokens
-    """Height of the bar: KV tokens at the last snapshot, or their mean over an ended bar."""
+    """Height of the bar: its latest KV tokens, or their mean if the bar has ended."""
 
 
 class PlannedBar(NamedTuple):
-    """Rectangle in the future: next start of a waiting application, if predictions come true."""
+    """Bar in the future of the console: the predicted next start of a waiting application."""
 
     replica_id: ReplicaId
     application: ApplicationId
@@ -81,35 +83,36 @@ class PlannedBar(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Names of an application in a bar or row. A JSON array."""
+    """Names of an application that the console shows. A JSON array."""
 
     tenant: ClientId
     application_id: ApplicationId
-    """Id that the caller gave, without the tenant."""
+    """Application id that the caller gave, without the tenant."""
     application_class: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLane:
-    """State of a replica. A tenant's frame has only `replica_id`, `kv_tokens` and `state`."""
+    """State of a replica in the console. Tenants see only `replica_id`, `kv_tokens`, `state`."""
 
     replica_id: ReplicaId
     kv_tokens: Tokens
-    """KV memory of the replica: the height of the lane."""
+    """KV memory of the replica in tokens, the height of its lane."""
     state: str
-    """`serving`, `draining`, `silent` or `stalled`."""
+    """State of the replica: `serving`, `draining`, `silent` or `stalled`."""
     used_kv_tokens: Tokens | None = None
-    """KV in use by the engine's gauge at its last report; None before the first report."""
+    """KV tokens in use by the engine's own gauge at its last report; None before the first report.
+    """
     leased_kv_tokens: Tokens | None = None
-    """KV tokens held by running leases, as last reported."""
+    """KV tokens held by running leases in the replica's last report."""
     held_kv_tokens: Tokens | None = None
-    """KV tokens of idle contexts of live applications."""
+    """KV tokens of cached contexts of applications that have no running inference."""
     leases: int | None = None
     running: int | None = None
     sequences: int | None = None
     max_num_seqs: int | None = None
     silent_s: Seconds | None = None
-    """Seconds since the replica's last call."""
+    """Seconds since the replica's last call to the scheduler."""
 
 
 # --- strip
@@ -117,24 +120,27 @@ class ReplicaLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """Summary of a model's queue. Amounts are None in a tenant's frame."""
+    """Summary of a model's queue in the console. Tenants see no amounts (None)."""
 
     state: str
-    """`ready`, `recovering`, `degraded`, `stalled` or `empty` (no replica is up)."""
+    """State of the model: `ready`, `recovering`, `degraded`, `stalled` or `empty` (no replica is
+    up).
+    """
     why: str | None = None
-    """Reason for the state in words; None if ready."""
+    """Reason for the model's state in words; None if the model is ready."""
     policy: str
     virtual_time: VirtualTime | None = None
     drain_s: Seconds | None = None
     """Seconds in which the replicas would serve all waiting inferences at the recent rate; None:
-    unknown."""
+    unknown.
+    """
     kv_tokens: Tokens | None = None
     used_kv_tokens: Tokens | None = None
-    """KV in use by the engines' gauges, over all replicas."""
+    """KV tokens in use over all replicas, by the engines' own gauges."""
     leased_kv_tokens: Tokens | None = None
     held_kv_tokens: Tokens | None = None
     free_kv_tokens: Tokens | None = None
-    """KV that is neither in use nor occupied by idle contexts."""
+    """KV tokens that are neither in use nor occupied by cached contexts."""
     replicas_up: int | None = None
     replicas_wanted: int | None = None
     """Wanted number of replicas; None without autoscaling, or before its first decision."""
@@ -156,10 +162,12 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """Waiting application, as a row of the queue."""
+    """Waiting application in the console's queue."""
 
     position: int | None
-    """Number of applications ahead; None if the application is held back from the queue."""
+    """Number of applications ahead in the queue; None if the application is held back, for example
+    by a quota.
+    """
     application: ApplicationId
     tenant: ClientId
     application_id: ApplicationId
@@ -167,10 +175,11 @@ class QueueRow:
     tier: str
     weight: float
     reason: str
-    """Reason as in `outlook` of `GET /v1/applications`, with the node of a limit if any:
-    `quota:acme/search`."""
+    """Reason for waiting, as in `outlook` of `GET /v1/applications`. A limit follows with its
+    tenant: `quota:acme/search`.
+    """
     why: str
-    """Reason in words."""
+    """Reason for waiting in words."""
     what_would_help: str
     waiting: int
     running: int
@@ -185,8 +194,9 @@ class QueueRow:
     expected_start_s: Quantiles | None = None
     expected_finish_s: Quantiles | None = None
     guaranteed_by_s: Seconds | None = None
-    """Seconds until all its waiting inferences have started, at the present speed; None without a
-    guarantee."""
+    """Seconds until all waiting inferences of the application have started, at the present speed;
+    None without a guarantee.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,14 +205,14 @@ class Queue:
 
     rows: tuple[QueueRow, ...]
     waiting: int
-    """Number of waiting applications, including those that `rows` omits."""
+    """Number of waiting applications, including those that are not in `rows`."""
     by_reason: Mapping[str, int]
-    """Number of live applications by reason, without the node of a limit."""
+    """Number of live applications by reason for waiting, without the tenant of a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Waiting times of applications; an application's is that of its oldest waiting inference."""
+    """Waiting times of applications, each that of the application's oldest waiting inference."""
 
     p50_s: Seconds
     p95_s: Seconds
@@ -214,7 +224,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLeft:
-    """Remaining amount of a node's quota, over all models."""
+    """Remaining amount of a tenant's quota, over all models."""
 
     unit: str
     per: str
@@ -228,18 +238,18 @@ class QuotaLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRow(NodeShare):
-    """Row of a node in the tree of tenants; parents precede children."""
+    """Shares of a tenant of the tree; parents precede their children."""
 
     quotas: tuple[QuotaLeft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SharePast:
-    """Shares of the KV memory that nodes used at an earlier time."""
+    """Shares of the KV memory that tenants used at an earlier time."""
 
     at: Seconds
     used: Mapping[ClientId, float]
-    """Share by node, as `ShareRow.used`; nodes with 0 are missing."""
+    """Used share of the KV memory by tenant; tenants with 0 are missing."""
 
 
 # --- lines of the stream
@@ -247,7 +257,7 @@ class SharePast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """First line of a stream of frames."""
+    """First line of the console's stream."""
 
     kind: Literal["hello"] = "hello"
     version: int = VERSION
@@ -257,49 +267,51 @@ class Hello:
     is_operator: bool
     """Whether the viewer may cancel applications, ask what-if questions, and see predictors."""
     models: tuple[str, ...]
-    """Models with frames in this stream."""
+    """Names of the models that the console's stream shows."""
     policies: tuple[str, ...] = ()
-    """Names of policies for what-if questions."""
+    """Names of scheduling policies that what-if questions may use."""
     interval_s: Seconds = INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """State of a model, sent once a second."""
+    """State of a model in the console, sent once a second."""
 
     kind: Literal["frame"] = "frame"
     model: str
     epoch: Epoch
-    """Term of the scheduler; ids of bars start again in a new term."""
+    """Epoch of the scheduler; the ids of bars start again in each epoch."""
     number: int
-    """Number of the snapshot since the scheduler's start; numbers may be skipped."""
+    """Number of the state since the scheduler's start; numbers may be skipped."""
     at: Seconds
-    """Time of the frame, on the scheduler's clock."""
+    """Time of this state, on the scheduler's clock."""
     recorded_from: Seconds
-    """Time from which bars are complete; recording starts with the first viewer."""
+    """Time from which all bars are known, because recording starts with the first viewer."""
     is_whole: bool
-    """Whether `bars` are all recorded bars, which replace the reader's bars; otherwise they are the
-    bars that have changed since the model's last frame.
+    """Whether `bars` contains all recorded bars and replaces the reader's bars. Otherwise it
+    contains only bars that have changed.
     """
     strip: Strip
     replicas: tuple[ReplicaLane, ...] = ()
     bars: tuple[Bar, ...] = ()
     planned: tuple[PlannedBar, ...] = ()
-    """Planned bars; each frame replaces all earlier ones."""
+    """Predicted starts of waiting applications, which replace all earlier predictions."""
     labels: Mapping[ApplicationId, Label] = field(default_factory=dict)
-    """Labels of applications in planned and new bars; a reader keeps earlier labels."""
+    """Names of applications in `planned` and new bars; a reader keeps names that it already has."""
     queue: Queue
     ages: Ages | None = None
-    """Waiting times; None if no inference waits."""
+    """Waiting times of the model's applications; None if no inference waits."""
     own: Counts
     """Counts of the viewer's applications; for an operator, of all applications."""
     others: Counts
-    """Counts of all other applications."""
+    """Counts of the applications that the viewer may not see."""
     shares: tuple[ShareRow, ...] = ()
     shares_past: tuple[SharePast, ...] = ()
-    """Shares of the last 15 minutes, one every five seconds, in a whole frame; otherwise empty."""
+    """Shares of KV memory in the last 15 minutes, every five seconds; empty unless the update is
+    complete.
+    """
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of omitted entries by field."""
+    """Number of entries that were left out, by field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,12 +323,12 @@ class Predictor:
     overview: Mapping[str, Any] | None = None
     """Answer of `GET /v1/predictor` for the model."""
     error: str | None = None
-    """Reason for a missing overview."""
+    """Reason why `overview` is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Sent once a second while a model's scheduler does not answer."""
+    """Message of the console that a model's scheduler does not answer, sent once a second."""
 
     kind: Literal["trouble"] = "trouble"
     model: str
@@ -327,14 +339,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bye:
-    """Last line of a stream that the service ends; without it, the connection was lost."""
+    """Last line of a console's stream if the service ends it, not if the connection is lost."""
 
     kind: Literal["bye"] = "bye"
     reason: str
     code: str
-    """`limit` if the stream has reached its maximum duration, otherwise an error code."""
+    """Why the service ends the stream: `limit` if its maximum duration is reached, otherwise an
+    error code.
+    """
     retry_after_s: Seconds | None
-    """Seconds after which to connect again; None: this credential is not accepted."""
+    """Seconds after which to connect again; None: the credential is not accepted."""
 
 
 Line: TypeAlias = Hello | Frame | Predictor | Trouble | Bye
@@ -345,11 +359,11 @@ KINDS: Mapping[str, type[Line]] = {
     "trouble": Trouble,
     "bye": Bye,
 }
-"""Class of a line by its `kind`."""
+"""Class of a line in the console's stream, by its `kind`."""
 
 
 def read_line(line: Mapping[str, Any]) -> Line | None:
-    """Parse a line of the stream; None for a kind that this version does not know.
+    """Parse a line of the console's stream; None for a kind that this version does not know.
 
     Raises:
         ResponseError: If the line does not match its kind; the message names the first wrong field.

@@ -23,33 +23,33 @@ from justitia_ray.units import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSpan:
-    """Inference of an application in time: queue, prefill, decode."""
+    """Phases of one inference: queue, prefill, decode."""
 
     inference_id: InferenceId
     stage: int
     replica_id: ReplicaId | None
-    """Replica of the last lease; None before the first lease."""
+    """Replica that last ran the inference; None if none has."""
     submitted_at: Seconds
     started_at: Seconds | None = None
-    """Time of the last lease, where the queue ends and the prefill begins."""
+    """Time of the latest lease of the inference, where its queue ends and its prefill begins."""
     first_token_at: Seconds | None = None
-    """Time at which the first token was reported, where decode begins."""
+    """Time at which the inference's first token was reported, where its decode begins."""
     ended_at: Seconds | None = None
     outcome: str | None = None
-    """`finished`, `failed`, `cancelled` or `expired`; None if it has not ended."""
+    """How the inference ended: `finished`, `failed`, `cancelled` or `expired`; None if it has not
+    ended.
+    """
     attempts: int = 0
     """Number of leases that the inference has had so far."""
     prompt_tokens: Tokens
     cached_prompt_tokens: Tokens | None = None
-    """Prompt tokens from the engine's prefix cache; None if not known yet."""
+    """Prompt tokens found in the engine's prefix cache; None if not known yet."""
     output_tokens: Tokens = 0
     predicted_output_tokens: Tokens = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """Interval between two times."""
-
     start: Seconds
     end: Seconds
 
@@ -59,36 +59,34 @@ class Trace:
     """Link to an application's trace in the operator's tracing system."""
 
     trace_id: str
-    """Trace id, 32 hexadecimal digits."""
+    """Trace id as 32 hexadecimal digits."""
     url: str | None
-    """Link to the trace; None without `tracing.trace_url`."""
+    """URL of the trace; None without `tracing.trace_url`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Timeline of an application at one model."""
-
     at: Seconds
     recorded_from: Seconds
-    """Time since which calls are recorded; calls that ended earlier count only in the totals."""
+    """Time from which inferences are recorded; earlier ones count only in the totals."""
     application: ApplicationId
     tenant: ClientId
     application_id: ApplicationId
     application_class: str
     recognized_by: str = ""
     state: str
-    """`open`, `closing`, or `ended` for some minutes after its end."""
+    """State of the application: `open`, `closing`, or `ended` for some minutes after its end."""
     tier: str
     weight: float
     arrived_at: Seconds
     ended_at: Seconds | None = None
     outcome: str | None = None
     predicted_kv_token_time: KvTokenTime
-    """Predicted cost at the application's arrival, or the prediction raised since."""
+    """Predicted cost of the application at arrival, or a later prediction that was higher."""
     kv_token_time: KvTokenTime
-    """Service so far; the true cost of an ended application."""
+    """Service that the application has received so far; its true cost once it has ended."""
     prompt_tokens: Tokens
-    """Prompt tokens of ended inferences."""
+    """Prompt tokens of the application's ended inferences."""
     cached_prompt_tokens: Tokens
     output_tokens: Tokens
     inferences: int
@@ -96,15 +94,15 @@ class Timeline:
     waiting: int = 0
     running: int = 0
     row: QueueRow | None = None
-    """Row in the queue; None if the application does not wait."""
+    """The application's row in the queue; None if the application does not wait."""
     calls: tuple[CallSpan, ...] = ()
-    """Recorded calls in the order of submission."""
+    """Recorded inferences of the application in the order of submission."""
     tools: tuple[TimeSpan, ...] = ()
-    """Intervals without a call, while the caller or a tool was working."""
+    """Intervals without an inference, while the agent or a tool was working."""
     left_out: int = 0
-    """Number of earlier recorded calls that were dropped."""
+    """Number of earlier inferences that are no longer recorded."""
     trace: Trace | None = None
-    """Trace; None if tracing is off or the application is not sampled."""
+    """Link to the trace; None if tracing is off or the application is not sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,19 +123,21 @@ class Times:
 
     applications: int
     mean_s: Seconds | None
-    """Mean completion time in seconds; None without applications."""
+    """Mean completion time of applications in seconds; None without applications."""
     p90_s: Seconds | None
     worst_s: Seconds | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Simulated completion times with the present and the changed settings."""
+    """Simulated completion times with the present and with the changed settings."""
 
     before: Times
     after: Times
     mean: float | None
-    """Relative change of the mean: -0.25 is a quarter shorter; None without applications."""
+    """Relative change of the mean completion time: -0.25 is a quarter shorter. None without
+    applications.
+    """
     p90: float | None
     worst: float | None
     no_later: float | None
@@ -146,11 +146,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Settings of a simulation."""
+    """Settings of a what-if simulation."""
 
     policy: str
     weights: Mapping[ClientId, float] = field(default_factory=dict)
-    """Changed weights of tenants."""
+    """Weights of tenants that the simulation changes."""
     replicas: int
 
 
@@ -161,7 +161,7 @@ class WhatIfAnswer:
     model: str
     is_estimate: Literal[True] = True
     start: Seconds
-    """Start of the replayed history."""
+    """Time at which the replayed history starts."""
     end: Seconds
     applications: int
     inferences: int
@@ -170,10 +170,11 @@ class WhatIfAnswer:
     all: Change
     tenants: Mapping[ClientId, Change]
     measured: Times
-    """Measured completion times of replayed applications that have ended, for comparison with
-    `simulated`."""
+    """Measured completion times of the replayed applications that have ended, to compare with
+    `simulated`.
+    """
     simulated: Times
-    """Simulated completion times of the same applications with the present settings."""
+    """Simulated completion times of the replayed applications with the present settings."""
     notes: tuple[str, ...] = ()
-    """Limits of the estimate, in words."""
+    """Limits of the what-if estimate, in words."""
     took_s: Seconds

@@ -40,28 +40,30 @@ APPLICATION_HEADER = "x-justitia-application"
 CLASS_HEADER = "x-justitia-class"
 TENANT_HEADER = "x-justitia-tenant"
 DEADLINE_HEADER = "x-justitia-deadline-s"
-"""Longest time in seconds that an inference may wait for its first lease."""
+"""Header with the longest time in seconds that an inference may wait before it starts."""
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
-"""Number of earlier attempts of a call; OpenAI's and Anthropic's clients send it with every
-call."""
+"""Header with the number of earlier attempts; OpenAI's and Anthropic's clients send it with every
+call.
+"""
 KEEPALIVE_HEADER = "x-justitia-keepalive"
-"""Form of keepalives in the call's stream, one of `stream_forms.Keepalive`."""
+"""Header with the form of keepalives in a stream, a value of `stream_forms.Keepalive`."""
 FINAL_HEADER = "x-justitia-final"
-"""`true` on the last inference of an application."""
+"""Header that is `true` on the last inference of an application."""
 
 TIER_HEADER = "x-justitia-tier"
-"""Service tier with which the call was served."""
+"""Header with the service tier of the call."""
 REPLICA_HEADER = "x-justitia-replica"
 WAITED_HEADER = "x-justitia-waited-s"
 POSITION_HEADER = "x-justitia-position"
 RAN_HEADER = "x-justitia-ran-s"
 LEASED_HEADER = "x-justitia-leased-s"
-"""Header with the seconds for which a call held its lease; a replica sets it on whole answers, not
-on streams."""
+"""Header with the seconds for which a call held its lease on a replica; set on whole answers, not
+on streams.
+"""
 
 
 _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
-    # Parser of the body, by path; its last argument is the maximum output in tokens.
+    # Parser of the request body by path; its last argument is the maximum number of output tokens.
     CHAT: parse_chat,
     COMPLETIONS: parse_completion,
     RESPONSES: parse_response,
@@ -69,9 +71,9 @@ _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
 } | dict.fromkeys((EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS), parse_pooling)
 
 INFERENCE_PATHS = tuple(_PARSERS)
-"""Paths of calls that wait in the queue."""
+"""Paths of calls that wait in the queue for a replica."""
 UNSCHEDULED_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
-"""Paths that any replica answers at once, without KV memory."""
+"""Paths that any replica answers at once, because they need no KV memory."""
 
 
 def parse_body(
@@ -105,7 +107,7 @@ def parse_body(
 
 
 def read_tier(fields: dict[str, Any]) -> str:
-    """Return the service tier in a body; unknown tiers count as the default tier.
+    """Return the service tier in a request's body; unknown tiers count as the default tier.
 
     Tiers of other services, e.g. `auto`, `fast` and `scale`, mean the default tier; the answer's
     header `x-justitia-tier` contains the tier that was used.
@@ -115,7 +117,7 @@ def read_tier(fields: dict[str, Any]) -> str:
 
 
 def prompt_text(body: InferenceBody) -> str:
-    """Return the text of a request's prompts, as the input of the application that it opens."""
+    """Return the text of a request's prompts, as the predictor's input for a new application."""
     texts = [
         prompt if isinstance(prompt, str) else prompt.text
         for prompt in body.prompts
@@ -125,7 +127,7 @@ def prompt_text(body: InferenceBody) -> str:
 
 
 def name_model(fields: dict[str, Any], body: bytes, models: Sequence[str]) -> bytes:
-    """Return a body that names its model: unchanged, or with the model's name added.
+    """Return a request body that names its model, unchanged if it already did.
 
     Args:
         fields: The body's fields; the name is added to the fields too.

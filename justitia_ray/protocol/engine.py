@@ -14,23 +14,23 @@ from justitia_ray.units import ApplicationId, LeaseId, Seconds, Tokens
 
 @dataclass(frozen=True, slots=True)
 class EngineCapacity:
-    """Capacity of an engine, available once it has started."""
+    """Capacity of an inference engine, available once it has started."""
 
     kv_tokens: Tokens
-    """KV memory M in tokens: number of blocks times block size."""
+    """KV memory M of the engine in tokens: number of blocks times block size."""
     block_size: Tokens
     """KV block size in tokens."""
     max_num_seqs: int
-    """Maximum number of sequences that run at once."""
+    """Maximum number of sequences that the engine runs at once."""
     max_model_len: Tokens
     """Maximum length of prompt plus output of one sequence."""
     caches_prefixes: bool = False
-    """Whether prompts with a common prefix share the KV of its whole blocks, also within one
-    iteration."""
+    """Whether prompts with a common prefix share its whole KV blocks, also within one engine step.
+    """
     holds_contexts: bool = False
-    """Whether contexts are evicted last while they are held (`Hold`)."""
+    """Whether the engine can hold contexts, so that it evicts them last."""
     host_kv_tokens: Tokens = 0
-    """KV tokens that fit into the KV cache in host memory; 0 without one."""
+    """KV tokens that fit into the engine's KV cache in host memory; 0 without one."""
 
 
 class Output(NamedTuple):
@@ -42,94 +42,96 @@ class Output(NamedTuple):
 
     tokens: tuple[int, ...]
     finish_reason: str | None = None
-    """Reason why the sequence ends here, e.g. `stop`, `length`; None if it continues."""
+    """Why the sequence ends here, for example `stop` or `length`; None if it continues."""
     stop_reason: int | str | None = None
-    """The stop string or stop token that ended the sequence; None if neither did."""
+    """Stop string or stop token that ended the sequence; None if neither did."""
 
 
 class Hold(NamedTuple):
-    """How long an engine keeps the context of a call in its prefix cache after the call."""
+    """How long an engine keeps an inference's context in its prefix cache after the inference."""
 
     application_id: ApplicationId
     for_s: Seconds
-    """Time after the end of the call for which the context is kept; 0: not at all."""
+    """Seconds for which a context is kept after its inference; 0: not at all."""
     ended: tuple[ApplicationId, ...] = ()
-    """Applications that have ended since the last call: their contexts need not be kept any more.
-    """
+    """Ids of applications that have ended recently, whose contexts the engine need not keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """Leased HTTP call to an engine."""
+    """HTTP call that a replica forwards to its engine under a lease."""
 
     lease_id: LeaseId
     priority: int
-    """Scheduling priority: lower runs first and is preempted last. `priority` in the body is
-    ignored."""
+    """Scheduling priority of the call on the engine; lower runs first. It replaces `priority` in
+    the body.
+    """
     path: str
-    """Path of the OpenAI surface, e.g. `/v1/chat/completions`."""
+    """Path of the call in OpenAI's API, for example `/v1/chat/completions`."""
     headers: Mapping[str, str]
     """Headers of the caller's request, with names in lower case."""
     body: bytes
     earlier: tuple[Output, ...] = ()
-    """Outputs of an earlier attempt on another engine, from which the engine continues."""
+    """Outputs of an earlier attempt on another engine, from which this engine continues."""
     tenant: str = ""
-    """Tenant of the call, which determines the prefix-cache entries that it shares."""
+    """Tenant of the call, which determines the prefix-cache entries that it may read."""
     hold: Hold | None = None
-    """Hold of the call's context, if the engine is configured for holds (`engine.hold_contexts`).
+    """How long to keep the call's context, if the engine can hold contexts
+    (`engine.hold_contexts`).
     """
 
 
 Answer = tuple[int, dict[str, str], bytes]
-"""Whole answer to a call: status, headers and body."""
+"""Whole HTTP answer to a call: status, headers and body."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """Status and headers: first item of every answer."""
+    """HTTP status and headers, the first item of every answer of an engine."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers with names in lower case, without hop-by-hop headers and content-length."""
+    """HTTP headers with names in lower case, without hop-by-hop headers and content-length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Tokens used so far by the sequences under one lease."""
+    """Tokens used so far by the sequences of one inference."""
 
     prompt_tokens: Tokens
-    """Prompt tokens as the engine counts them, over all sequences of the lease; 0 until known."""
+    """Prompt tokens as the engine counts them, over all sequences of the inference; 0 until known.
+    """
     output_tokens: Tokens
-    """Generated tokens, over all sequences of the lease."""
+    """Generated tokens, over all sequences of the inference."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens found in the prefix cache, over all sequences of the lease; None until each
-    sequence has generated a token. The final value covers the sequences with a token; None if no
-    sequence had a token.
+    """Prompt tokens found in the prefix cache, over all sequences of the inference. None until each
+    sequence has generated a token; the final value omits sequences without one.
     """
     recomputed_tokens: Tokens = 0
-    """Tokens that the engine has computed again after it had preempted sequences of the lease."""
+    """Tokens that the engine has computed again after preempting sequences of the inference."""
 
 
 class Steps(NamedTuple):
     """Number of steps of an engine's loop; a step computes prompts or generates tokens."""
 
     made: int
-    """Steps since the engine's start, including steps that scheduled no sequence."""
+    """Steps since the engine's start, including steps without a sequence."""
     has_work: bool
-    """Whether the engine has sequences, and should therefore make steps."""
+    """Whether the engine has sequences to run, so that it should make steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptKv:
-    """KV that an engine keeps for applications between two inferences, in tokens."""
+    """KV memory that an engine keeps for applications between two inferences, in tokens."""
 
     held_contexts: int | None = None
-    """Number of contexts whose holds (`Hold`) have not ended; None: not reported."""
+    """Number of contexts that the engine still holds in its prefix cache; None: not reported."""
     held_kv_tokens: Tokens | None = None
-    """Cached tokens of these contexts, common tokens once; None: not reported. Blocks that no
-    running sequence uses count as free memory, too."""
+    """Tokens of the held contexts, common prefixes counted once; None: not reported. The engine
+    also counts their unused blocks as free memory.
+    """
     host_kv_tokens: Tokens | None = None
-    """Tokens in the host memory; None: there is no host memory."""
+    """Tokens in the KV cache in host memory; None: there is no host memory."""
 
 
 class Engine(Protocol):
@@ -159,7 +161,7 @@ class Engine(Protocol):
         """
 
     def paths(self) -> frozenset[str]:
-        """Return the paths that this engine with its model serves; valid once it runs."""
+        """Return the API paths that this engine serves with its model; valid once it runs."""
 
     async def answer_unscheduled(
         self, path: str, headers: Mapping[str, str], body: bytes
@@ -174,7 +176,7 @@ class Engine(Protocol):
         """
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a call has used so far; zeros for an unknown lease.
+        """Return the tokens that the call under a lease has used; zeros for an unknown lease.
 
         A prompt without generation (embeddings, scores) counts one output token once it is
         computed. Unary calls progress too: the count comes from the engine's request states, not
@@ -182,7 +184,7 @@ class Engine(Protocol):
         """
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease whose call has ended and return its final progress.
+        """Forget a lease whose call has ended, and return its final token counts.
 
         For a sequence that was stopped before its first token, the computed prompt tokens are
         estimated: the time since it was first scheduled times the prefill rate, at most the length
@@ -190,7 +192,7 @@ class Engine(Protocol):
         """
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs of a stream's chunks that were not taken yet.
+        """Return the engine outputs in a stream's chunks that were not returned before.
 
         A caller that takes outputs after every chunk has at least the outputs of all chunks so far.
         `earlier` outputs are not included; the result is empty for a stream that cannot be
@@ -209,7 +211,7 @@ class Engine(Protocol):
         """Return the free KV memory in tokens, by the engine's own gauge."""
 
     def kept_kv(self) -> KeptKv:
-        """Return the held contexts and the use of the host memory.
+        """Return the KV memory that the engine keeps between inferences, also in host memory.
 
         A hold counts until it ends, also while the engine makes no steps. All values are None for
         an engine without holds and host memory.
@@ -219,7 +221,7 @@ class Engine(Protocol):
         """Return the number of preemptions since the engine's start."""
 
     def steps(self) -> Steps:
-        """Return the engine's steps as of its last report to this process."""
+        """Return the number of engine steps as of its last report to this process."""
 
     def suspended(self) -> str:
         """Return the name of an engine process suspended by a signal; empty if none is."""
@@ -238,7 +240,7 @@ class Engine(Protocol):
         """
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine's own work may have killed it, after `check` has raised."""
+        """Return whether its own calls may have killed the engine, after `check` has raised."""
 
     async def stop(self) -> None:
         """Stop the engine and every process it started. Calling it twice is safe."""

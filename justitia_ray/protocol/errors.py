@@ -57,9 +57,9 @@ from justitia_ray.protocol.refusals import (
 from justitia_ray.units import ApplicationId, Seconds
 
 STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
-    # Status, and type and code in OpenAI's form, by error class.
+    # HTTP status, error type and error code in OpenAI's form, by error class.
     Unauthenticated: (401, "invalid_request_error", "invalid_api_key"),
-    Forbidden: (403, "PermissionDeniedError", None),  # the error itself has the code
+    Forbidden: (403, "PermissionDeniedError", None),  # the error has its own code
     UnknownModel: (404, "NotFoundError", "model_not_found"),
     UnknownApplication: (404, "NotFoundError", "application_not_found"),
     ApplicationIsClosed: (409, "ConflictError", "application_closed"),
@@ -90,18 +90,19 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
 }
 
 ACCEPTED_ENCODINGS = "gzip, deflate, zstd, br"
-"""Content codings that are decoded in request bodies, in the form of `Accept-Encoding`."""
+"""Content codings of request bodies that the service can decode, in the form of `Accept-Encoding`.
+"""
 RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
-"""Error code of an exhausted quota with a period of at most an hour; for longer periods `STATUS`
-has the code.
+"""Error code of an exhausted quota with a period of at most an hour; `STATUS` has the code for
+longer periods.
 """
 _RETRY_AFTER_S = 5.0
-"""Default `Retry-After` of temporary refusals (seconds)."""
+"""Default `Retry-After` of temporary refusals, in seconds."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
-"""Refusals without a default retry time: they have their own, or none is known."""
+"""Errors without a default retry time, because they carry their own or none is known."""
 _TOO_SMALL = ": the call needs more than a quota of its tenant has in a whole period"
 _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines], str]] = {
-    # Error class, and text after the application's id, by refusal.
+    # Error class, and the text that follows the application's id, by the scheduler's refusal.
     Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
     Refusal.APPLICATION_CLOSED: (ApplicationIsClosed, " is closed and takes no more inferences"),
     Refusal.APPLICATION_CANCELLED: (ApplicationCancelled, " was cancelled"),
@@ -184,7 +185,7 @@ def refusal_error(
 
 
 def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
-    """Return status, type and code of an error; 500 for an internal error."""
+    """Return HTTP status, error type and error code of an error; 500 for an internal error."""
     if isinstance(error, StreamRefused):
         return error.status, str(error.error.get("type")), None
     for kind in type(error).__mro__:
@@ -199,7 +200,7 @@ def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
 
 
 def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
-    """Return (code, reason) of each error that drops a call; the code is "" without one."""
+    """Return (code, reason) for each error that drops a call; the code may be ""."""
     pairs = {(RATE_LIMIT_EXCEEDED, DropReason.QUOTA): None}
     for kind, reason in DROPPED.items():
         code = next(STATUS[base][2] for base in kind.__mro__ if base in STATUS)
@@ -208,7 +209,7 @@ def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
 
 
 def error_body(error: JustitiaError) -> dict[str, Any]:
-    """Return the error's body in the form of OpenAI's API."""
+    """Return the body of an error answer in the form of OpenAI's API."""
     if isinstance(error, StreamRefused):
         return {"error": error.error}
     _, kind, code = status_of(error)
@@ -219,12 +220,12 @@ def error_body(error: JustitiaError) -> dict[str, Any]:
 def openai_error(
     message: str, kind: str, param: str | None = None, code: str | int | None = None
 ) -> dict[str, Any]:
-    """Return the body of an error in the form of OpenAI's API."""
+    """Return the body of an error answer in the form of OpenAI's API, from its parts."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, str]:
-    """Return the headers of an error; `draw` is as in `refusals.retry_headers`."""
+    """Return the HTTP headers of an error answer; `draw` is as in `refusals.retry_headers`."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, UnsupportedEncoding):
@@ -251,7 +252,7 @@ _ANTHROPIC_TYPES = {
 
 
 def error_in_form(path: str, error: JustitiaError) -> dict[str, Any]:
-    """Return the body of a service error in the form of the path's API."""
+    """Return the body of a service error in the form of OpenAI's or Anthropic's API, by path."""
     body = error_body(error)
     if not has_anthropic_form(path):
         return body
@@ -273,7 +274,7 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
 
 
 def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
-    """Return an engine's error on a path in OpenAI's form, whichever form the engine used."""
+    """Return an engine's error in OpenAI's form, whichever form the engine used."""
     said = _parse_engine_error(path, status, body)
     if said is not None:
         return dict(said["error"])
@@ -284,7 +285,7 @@ def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
 
 
 def _parse_engine_error(path: str, status: int, body: bytes) -> dict[str, Any] | None:
-    """Parse an engine's answer with an error object; None if it has no error object."""
+    """Parse an engine's error answer; None if it contains no error object."""
     try:
         said = json.loads(body)
     except ValueError:
@@ -304,6 +305,6 @@ def has_anthropic_form(path: str) -> bool:
 
 
 def anthropic_error(status: int, message: Any) -> dict[str, Any]:
-    """Return the body of an error in the form of Anthropic's API."""
+    """Return the body of an error answer in the form of Anthropic's API."""
     kind = _ANTHROPIC_TYPES.get(status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}

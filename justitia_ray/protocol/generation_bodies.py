@@ -27,12 +27,12 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
 _MAX_CHOICES = 128
-"""Maximum n of OpenAI's API."""
+"""Maximum number of choices `n` in OpenAI's API."""
 _REFUSED = {"use_beam_search": "beam search runs outside the engine's batch"}
 
 
 def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Parse the fields of a chat; without a limit, the output may fill the context.
+    """Parse the fields of a chat request. If they set no limit, the output may fill the context.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -43,7 +43,7 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
     for message in messages:
         text_of(message.get("content"), "messages")
     max_tokens = integer(fields, "max_completion_tokens", 1, longest)
-    if max_tokens is None:  # the engine prefers max_completion_tokens to max_tokens
+    if max_tokens is None:  # vLLM prefers max_completion_tokens to max_tokens
         max_tokens = integer(fields, "max_tokens", 1, longest)
     tools = fields.get("tools")
     prompts: list[Prompt] = [
@@ -53,7 +53,7 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
 
 
 def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Parse the fields of a completion; by default 16 output tokens per prompt.
+    """Parse the fields of a completion request; by default a prompt has 16 output tokens.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -62,7 +62,7 @@ def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> Infe
     _refuse_fields(fields, _REFUSED)
     prompt = fields.get("prompt")
     if not prompt and fields.get("prompt_embeds"):
-        # Prompt embeddings have no text, so only the engine can count them
+        # Prompt embeddings have no text, so only the engine can count their tokens.
         prompts: list[Prompt] = [""]
     elif not prompt or not isinstance(prompt, str | list):
         raise RequestError(
@@ -70,29 +70,29 @@ def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> Infe
         )
     else:
         prompts = texts_or_ids(prompt, "prompt")
-    # Lm-eval requests the prompt's log probabilities with an echo and no output
+    # With `echo` and no output, lm-eval requests the prompt's log probabilities.
     echoes = boolean(fields, "echo")
     max_tokens = integer(fields, "max_tokens", 0 if echoes else 1, longest)
     if max_tokens is None:
         max_tokens = USUAL_OUTPUT
-    # The engine generates a token even for max_tokens 0 (completion/protocol.py:396).
+    # vLLM generates a token even for max_tokens 0 (completion/protocol.py:396).
     body = _new_body(path, fields, prompts, max(1, max_tokens), longest)
     return replace(body, estimated="prompt_embeds" in fields)
 
 
 def texts_or_ids(value: Any, field: str) -> list[Prompt]:
-    """Return the prompts in a text, in token ids, or in a list of either.
+    """Return prompts given as a text, as token ids, or as a list of either.
 
     Raises:
         RequestError: If the value is anything else.
     """
     if isinstance(value, str):
         return [value]
-    # Like pydantic, vLLM accepts 2.0 as an id, but not 2.5.
+    # Like pydantic, vLLM accepts 2.0 as a token id, but not 2.5.
     if all(isinstance(part, int | float) and part % 1 == 0 for part in value):
         return [value]
     for part in value:
-        # In a list that can only contain ids, the engine also accepts strings of digits.
+        # In a list of token ids, vLLM also accepts strings of digits.
         is_ids = isinstance(part, list) and part and not isinstance(part[0], list | dict)
         if not (isinstance(part, str) or is_ids):
             raise RequestError(f"{field} must hold strings, or lists of token ids, only", field)
@@ -100,7 +100,6 @@ def texts_or_ids(value: Any, field: str) -> list[Prompt]:
 
 
 def _refuse_fields(fields: dict[str, Any], reasons: dict[str, str]) -> None:
-    """Raise UnsupportedOperation if the body has one of the given fields."""
     for name, why in reasons.items():
         if fields.get(name):
             raise UnsupportedOperation(f"{name} is not supported: {why}", name)
@@ -182,7 +181,7 @@ def _output_text(part: Any) -> str | None:
 
 
 def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Parse the fields of a Responses request.
+    """Parse the fields of a request of OpenAI's Responses API.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -208,7 +207,7 @@ def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> Infere
 
 
 def _message_of_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an input item as a chat message, with tool calls and their results as text."""
+    """Convert an input item of the Responses API to a chat message; tool calls become text."""
     kind = item.get("type", "message")
     if kind == "function_call":
         return _chat_message("assistant", f"{item.get('name')}{item.get('arguments')}")
@@ -226,7 +225,7 @@ def _chat_message(role: str, content: str) -> dict[str, Any]:
 
 
 def _tools_of_response(tools: Any) -> list[Any] | None:
-    """Return a request's tools in the form of chats, without tools that have no name."""
+    """Convert tools of the Responses API to the form of chats, without tools that have no name."""
     if not isinstance(tools, list):
         return None
     functions = [tool for tool in tools if isinstance(tool, dict) and "name" in tool]
@@ -238,7 +237,7 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 
 
 def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Parse the fields of an Anthropic Messages request.
+    """Parse the fields of a request of Anthropic's Messages API.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
@@ -279,7 +278,7 @@ def _content_text(content: Any, field: str) -> str:
 
 
 def _block_text(block: dict[str, Any], field: str) -> str:
-    """Return the text of a content block; images have none, and are counted by the engine."""
+    """Return the text of a content block; images have none, and the engine counts their tokens."""
     kind = block.get("type")
     if kind == "tool_use":
         return f"{block.get('name')}{json.dumps(block.get('input'))}"
@@ -289,7 +288,7 @@ def _block_text(block: dict[str, Any], field: str) -> str:
 
 
 def _tools_of_message(tools: Any) -> list[Any] | None:
-    """Return Anthropic's tools in the form of OpenAI's chats."""
+    """Convert tools of Anthropic's API to the form of OpenAI's chats."""
     if not isinstance(tools, list):
         return None
     return [

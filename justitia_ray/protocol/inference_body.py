@@ -14,14 +14,14 @@ from justitia_ray.errors import ContextLengthExceeded, RequestError, shown_short
 from justitia_ray.units import Tokens
 
 _MAX_DEPTH = 128
-"""Maximum nesting depth of a body: JSON parsers and writers fail at about a thousand levels, each
-at another depth; tool schemas have about ten.
+"""Maximum nesting depth of a JSON body. Tool schemas have about ten levels; JSON parsers and
+writers fail at about a thousand.
 """
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER = TypeAdapter(int)
 _BOOLEAN = TypeAdapter(bool)
-"""Texts that vLLM accepts as booleans: pydantic's lax rules read `"true"` as true and `"5"` as
-5."""
+"""Texts that vLLM accepts as booleans, as pydantic does: `"true"` is true, but `"5"` is an error.
+"""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def read_object(body: bytes) -> dict[str, Any]:
             raise _depth_error() from None
         if isinstance(fields, dict):
             _check_depth(fields)
-        # JSON can escape a lone surrogate, which has no UTF-8 encoding
+        # JSON can escape a lone surrogate, which has no UTF-8 encoding.
         if _SURROGATE.search(text):
             json.dumps(fields, ensure_ascii=False).encode()
     except ValueError as error:  # includes UnicodeError
@@ -49,7 +49,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | None:
-    """Return an integer field by the engine's rules; None if it is missing or null.
+    """Return an integer field of a request by vLLM's rules; None if it is missing or null.
 
     Raises:
         RequestError: If the field is not an integer, or out of range.
@@ -68,7 +68,7 @@ def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | N
 
 
 def boolean(fields: dict[str, Any], name: str) -> bool:
-    """Return a boolean field by the engine's rules; False if it is missing or null.
+    """Return a boolean field of a request by vLLM's rules; False if it is missing or null.
 
     Raises:
         RequestError: If the field is not a boolean.
@@ -84,7 +84,7 @@ def boolean(fields: dict[str, Any], name: str) -> bool:
 
 
 def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]]:
-    """Return a field that must be a list of at least one object.
+    """Return a field of a request that must be a list of at least one object.
 
     Args:
         fields: The body's fields.
@@ -119,7 +119,7 @@ def check_values(value: Any) -> None:
 
 
 def _check_depth(fields: dict[str, Any]) -> None:
-    """Refuse an object that exceeds the maximum nesting depth.
+    """Refuse a JSON object that exceeds the maximum nesting depth.
 
     Raises:
         ValueError: If it exceeds `_MAX_DEPTH`.
@@ -174,30 +174,29 @@ _STRICT = json.JSONDecoder(
 USUAL_OUTPUT: Tokens = 16
 """Assumed output tokens of a request without a limit, while the context length is unknown."""
 MAX_SEQUENCES = 1_024
-"""Maximum number of sequences (prompts times n) in a request: four times the sequences that an
-engine runs at once by default. All sequences are one inference, which occupies its replica until
-the last sequence ends.
+"""Maximum number of sequences (prompts times n) of a request, four times an engine's default. All
+of them occupy one replica until the last has ended.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Prompt that the model's chat template renders from messages."""
+    """Prompt given as chat messages, which the model's chat template renders."""
 
     messages: tuple[dict[str, Any], ...]
-    """Messages in the form of OpenAI's chats, unmodified."""
+    """Chat messages in OpenAI's form, unmodified."""
     tools: list[Any] | None = None
     """Tools in the form of OpenAI's chats."""
 
     @property
     def text(self) -> str:
-        """Contents of the messages, joined by line breaks."""
+        """Texts of the messages, joined by line breaks."""
         return "\n".join(text_of(one.get("content"), "messages") for one in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Pair of texts that the model scores."""
+    """Two texts that a scoring model compares."""
 
     first: str
     second: str
@@ -209,20 +208,22 @@ class Pair:
 
 
 Prompt = str | list[int] | Conversation | Pair
-"""Prompt as text, as token ids, or as messages or a pair that the tokenizer converts to text."""
+"""Prompt as text, as token ids, as chat messages, or as a pair of texts to score."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSize:
-    """Number and tokens of a request's prompts."""
+    """Number of prompts of a request, and their tokens."""
 
     prompts: int
     total_tokens: Tokens
     longest_tokens: Tokens
     is_exact: bool = True
-    """Whether the engine will count the same number of tokens."""
+    """Whether the engine will count the same number of prompt tokens."""
     prefixes: bytes = b""
-    """Names of prompt prefixes that other requests may share (`core.prefixes.pack_prefixes`)."""
+    """Hashes of prompt prefixes that other requests may share, packed by
+    `core.prefixes.pack_prefixes`.
+    """
     copies: int = 1
     """Number of choices per prompt, which share the prompt's KV memory on the engine."""
 
@@ -233,30 +234,34 @@ class InferenceBody:
 
     fields: dict[str, Any]
     prompts: list[Prompt]
-    """Prompts of the request; at least one."""
+    """Prompts of the request, at least one."""
     stream: bool = False
     n: int = 1
     """Number of choices for each prompt."""
     max_tokens: Tokens | None = None
-    """Maximum output of each choice; None: up to the model's context length."""
+    """Maximum output tokens of each choice; None: up to the model's context length."""
     keeps: Tokens | None = None
     """Number of tokens to which the engine truncates a prompt; None: no truncation."""
     forced_length: bool = False
-    """Whether every choice has exactly `max_tokens` tokens, because the request says so."""
+    """Whether the request forces every choice to have exactly `max_tokens` tokens."""
     pools: bool = False
-    """Whether the request is for embeddings or scores: each prompt is computed once and charged as
-    one output token; no text is generated."""
+    """Whether the request is for embeddings or scores. No text is generated, and each prompt is
+    charged one output token.
+    """
     estimated: bool = False
-    """Whether prompt lengths are only estimates, because the engine builds the prompt; the request
-    is then never refused for its length."""
+    """Whether prompt lengths are only estimates, because the engine builds the prompt. Such a
+    request is never refused for its length.
+    """
     prompt_field: str = "prompt"
-    """Name of the prompt's field, for error messages."""
+    """Name of the request field with the prompt, for error messages."""
     effort_field: str | None = None
-    """Path of the reasoning-effort field, e.g. `reasoning.effort`; None if the API has none."""
+    """Path of the request field for reasoning effort, such as `reasoning.effort`; None if the API
+    has none.
+    """
     payload: bytes = b""
-    """JSON that is sent to the engine: the original bytes if they name the model."""
+    """JSON that is sent to the engine: the caller's own bytes if they name the model."""
     size: PromptSize | None = None
-    """Size of the prompts; None before they are counted."""
+    """Tokens of the prompts; None before they are counted."""
     wants_ids: bool = False
     """Whether counting must also return the prompts' token ids."""
 
@@ -267,22 +272,25 @@ class PromptCount:
 
     tokens: Tokens
     is_exact: bool = True
-    """Whether the engine counts the same number; an estimate never leads to a refusal."""
+    """Whether the engine counts the same number of tokens. A request is never refused because of an
+    estimate.
+    """
     ids: "array[int] | None" = None
-    """Token ids, if they were requested and all are known."""
+    """Token ids of the prompt, if they were requested and all are known."""
     cuts: tuple[Tokens, ...] = ()
-    """Positions in tokens at which prompts with a common beginning may diverge, such as the end of
-    the system prompt."""
+    """Token positions at which prompts with a common beginning may diverge, such as the end of the
+    system prompt.
+    """
 
 
 Counting: TypeAlias = Generator[None, None, Tokens]
 """Generator that counts tokens in steps of a few milliseconds, so that other work can run in
-between."""
+between.
+"""
 PromptCounting: TypeAlias = Generator[None, None, PromptCount]
 CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], PromptCounting]
-"""Function that counts the tokens of a prompt, if possible as the model's engine does. Its third
-argument is a limit in tokens: once the count is above the limit, counting may stop and return it.
-None: no limit.
+"""Function that counts the tokens of a prompt, if possible as the model's engine does. Above the
+limit in its third argument it may stop; None: no limit.
 """
 
 
@@ -293,7 +301,7 @@ def output_bound(
     *,
     is_exact: bool = True,
 ) -> Tokens:
-    """Return the maximum output of a choice in tokens, given the length of its prompt.
+    """Return the maximum output tokens of a choice, given the length of its prompt.
 
     The engine reduces the requested output to the room that the context leaves (`get_max_tokens`,
     vllm/entrypoints/serve/utils/api_utils.py:169), so only a prompt that leaves no room is refused.
@@ -335,7 +343,7 @@ def check_sequences(prompts: int, n: int, most: int, field: str) -> None:
 
 
 def text_of(content: Any, field: str) -> str:
-    """Return the text of a message; images and audio have none, and are counted by the engine.
+    """Return the text of a chat message, without images and audio, which the engine counts.
 
     Raises:
         RequestError: If the content is not a string, a list of parts or null.

@@ -26,15 +26,15 @@ from justitia_ray.units import (
 )
 
 MAX_ENTRIES = 10_000
-"""Maximum number of entries of each table; 10,000 entries are 2 MB of JSON."""
+"""Maximum number of entries of each table in an inspection; 10,000 entries are 2 MB of JSON."""
 MAX_LISTED_APPLICATIONS = 1_000
-"""Maximum number of applications in a status; 1,000 of them take the scheduler 0.1 s, mostly to
-compute lags.
+"""Maximum number of applications in an inspection; computing the lags of 1,000 takes the scheduler
+0.1 s.
 """
 
 
 class _InspectionModel(BaseModel):
-    """Part of an inspection; unknown fields, of other versions, are ignored."""
+    """Base class of the parts of an inspection, which ignores fields of other versions."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -44,25 +44,26 @@ class ApplicationFacts(_InspectionModel):
 
     state: str
     ingress_id: IngressId
-    """Ingress that opened the application."""
+    """Id of the ingress that opened the application."""
     finish: VirtualTime
-    """Virtual finish time F of the application in GPS; F leaves out the work of the next submission
-    if the application was withdrawn.
+    """Virtual finish time F of the application in GPS. If the application was withdrawn, F leaves
+    out its next submission.
     """
     clock: VirtualTime
-    """Virtual time V of the clock to which F belongs; with `fairness: tenant`, the clock of the
-    tenant.
+    """Virtual time V to compare with the application's F. With `fairness: tenant`, it is that of
+    the application's tenant.
     """
     active: bool
-    """Whether GPS still serves the application (F > V)."""
+    """Whether GPS, the ideal fair schedule, still serves the application (F > V)."""
     withdrawn: bool
     charged: KvTokenTime
     attained: KvTokenTime
     age_s: Seconds
     idle_s: Seconds | None
-    """Seconds without a waiting or running inference; None while there is such an inference."""
+    """Seconds since the application's last inference ended; None while it has one."""
     idle_limit_s: Seconds | None = None
-    """Seconds after which the idle application ends; None: `SilenceLimits.application_s`."""
+    """Seconds after which the idle application ends; None: `SilenceLimits.application_s` applies.
+    """
     waiting: int
     in_flight: int
 
@@ -88,9 +89,9 @@ class ReplicaFacts(_InspectionModel):
     """State of a replica in the scheduler."""
 
     unclaimed: tuple[LeaseId, ...] = ()
-    """Leases granted by an earlier scheduler that no ingress has claimed."""
+    """Number of leases from an earlier scheduler that no ingress has claimed since."""
     address: str = ""
-    """Host and port for calls, from the last pull; empty before the first pull."""
+    """Host and port of the replica, as of its last report; empty before the first."""
     silent_s: Seconds
     draining_s: Seconds | None = None
     """Seconds since the replica began to drain; None if it does not drain."""
@@ -100,14 +101,14 @@ class ReplicaFacts(_InspectionModel):
     kv_tokens: Tokens
     block_size: Tokens = 1
     unexplained_kv_tokens: Tokens = 0
-    """KV tokens in use at the last pull beyond those of the replica's leases."""
+    """KV tokens in use on the replica beyond those of its leases, at its last report."""
     leases: int = 0
     unread: int = 0
-    """Number of unacknowledged messages to the replica."""
+    """Number of messages to the replica that it has not acknowledged."""
     next_unread: int | None = None
-    """Number of the first unacknowledged message; None if there is none."""
+    """Number of the first message that the replica has not acknowledged; None if there is none."""
     free_for_first: bool = False
-    """Whether the replica has no lease although the first inference in order would fit on it."""
+    """Whether the replica is idle although the first inference of the queue would fit on it."""
 
 
 class IngressFacts(_InspectionModel):
@@ -124,12 +125,12 @@ class StoreFacts(_InspectionModel):
     trouble: str | None = None
     saves: int = 0
     saved_s_ago: Seconds | None = None
-    """Seconds since the last save; None before the first save."""
+    """Seconds since the scheduler's last save; None before the first save."""
     save_interval_s: Seconds
 
 
 class SilenceLimits(_InspectionModel):
-    """Limits on ages and silences; a value above its limit means a fault."""
+    """Limits on ages and silences in seconds; a value above its limit means a fault."""
 
     lease_s: Seconds
     replica_s: Seconds
@@ -140,7 +141,7 @@ class SilenceLimits(_InspectionModel):
 
 
 class ScalingFacts(_InspectionModel):
-    """Number of replicas that the scheduler wants, and the settings for it."""
+    """Number of replicas that the scheduler wants, and the settings behind it."""
 
     wanted: int
     asked: int
@@ -150,15 +151,15 @@ class ScalingFacts(_InspectionModel):
     load_s: Seconds
     """Seconds that a replica takes to load, measured or as configured."""
     asked_s_ago: Seconds | None
-    """Seconds since the autoscaler last polled; None if it never has, or not within the timeout."""
+    """Seconds since Serve's autoscaler last asked; None if it has not asked within the timeout."""
     downscale_delay_s: Seconds | None
     """Configured delay of a scale-down in seconds; None: Serve does not scale."""
     is_serves: bool
-    """Whether Serve is configured to scale the model to the wanted number."""
+    """Whether Serve is configured to scale the model to the wanted number of replicas."""
 
 
 class SchedulerReport(_InspectionModel):
-    """State of the scheduler."""
+    """State of a model's scheduler, for an inspection."""
 
     ready: bool
     degraded: str | None = None
@@ -169,26 +170,27 @@ class SchedulerReport(_InspectionModel):
     recovering: bool = False
     waiting: int = 0
     held_back: int = 0
-    """Number of applications that wait for a store's write; their inferences are missing here."""
+    """Number of applications that wait until they are stored; their inferences are missing here."""
     first: RequestId | None = None
-    """First inference in order; None if no waiting inference can be granted."""
+    """First inference of the queue; None if no waiting inference can start."""
     limits: SilenceLimits | None = None
     store: StoreFacts | None = None
     applications: dict[ApplicationId, ApplicationFacts] = {}
     ended: tuple[ApplicationId, ...] = ()
-    """Ended applications that GPS still serves; the store has them too."""
+    """Ended applications that GPS, the ideal fair schedule, still serves; the store has them too.
+    """
     inferences: dict[RequestId, InferenceFacts] = {}
     leases: dict[LeaseId, LeaseFacts] = {}
     replicas: dict[ReplicaId, ReplicaFacts] = {}
     ingresses: dict[IngressId, IngressFacts] = {}
     scaling: ScalingFacts | None = None
-    """Scaling of the model; None if unknown, or without autoscaling."""
+    """Wanted number of replicas with its settings; None if unknown, or without autoscaling."""
     broken_rules: tuple[str, ...] = ()
     """Violated invariants of the scheduler's state, with details."""
     unchecked_rules: str | None = None
     """Reason why invariants were not checked; None if they were checked."""
     left_out: dict[str, int] = {}
-    """Number of omitted entries by table."""
+    """Number of entries that were left out, by table."""
 
 
 class HeldLeaseReport(_InspectionModel):
@@ -200,14 +202,14 @@ class HeldLeaseReport(_InspectionModel):
 
 
 class ReplicaReport(_InspectionModel):
-    """State of a replica."""
+    """State of a replica, as reported by itself."""
 
     epoch: Epoch
     draining: bool
     engine: str | None
     """Reason why the engine cannot continue; None if it is healthy."""
     stalled_s: Seconds | None = None
-    """Seconds without an engine step although there is work; None if the engine is not stalled."""
+    """Seconds without an engine step although the engine has work; None if it is not stalled."""
     kv_tokens: Tokens
     free_kv_tokens: Tokens
     held: dict[LeaseId, HeldLeaseReport] = {}
@@ -219,33 +221,33 @@ class FrontFacts(_InspectionModel):
     """Serve's HTTP front end: kind and connection limits."""
 
     kind: Literal["haproxy", "serve"]
-    """Kind of front end: HAProxy, or Serve's own proxy."""
+    """Kind of HTTP front end: HAProxy, or Serve's own proxy."""
     max_connections: int | None = None
     """Connection limit of each HAProxy; None for Serve's proxy, which has none."""
     wanted_descriptors: int | None = None
-    """File descriptors that HAProxy needs for its limit; with fewer descriptors HAProxy does not
-    start.
+    """File descriptors that HAProxy needs for its connection limit; with fewer it does not start.
     """
     descriptors: int
     """Limit of open files per process on the ingress's machine."""
     fitting_connections: int
-    """Connections that HAProxy can hold with this limit of open files."""
+    """Connections that HAProxy can hold with this machine's limit of open files."""
     haproxy_can_run: bool
     splices: bool = False
-    """Whether HAProxy splices bodies; a unary call then runs to its end even after its caller
-    disconnects."""
+    """Whether HAProxy splices bodies. If so, a unary call runs to its end even after its caller
+    disconnects.
+    """
 
 
 class ProxyFacts(_InspectionModel):
-    """Addresses in the cluster that a process would call through an HTTP proxy."""
+    """Cluster addresses that a process would call through an HTTP proxy."""
 
     variable: str
-    """Environment variable that names the proxy."""
+    """Environment variable that names the HTTP proxy."""
     addresses: tuple[str, ...]
 
 
 class IngressReport(_InspectionModel):
-    """State of the ingress that answered."""
+    """State of the ingress that answered an inspection."""
 
     ingress_id: IngressId
     epoch: Epoch
@@ -253,9 +255,9 @@ class IngressReport(_InspectionModel):
     max_outstanding: int | None = None
     """Maximum number of callers of this model that may wait at each ingress."""
     front: FrontFacts | None = None
-    """Front end before the ingress (HAProxy or Serve's proxy), by its environment."""
+    """HTTP front end before the ingress (HAProxy or Serve's proxy), found from its environment."""
     proxied: ProxyFacts | None = None
-    """Cluster addresses that are called through a proxy; None if all calls to nodes are direct."""
+    """Cluster addresses that are called through an HTTP proxy; None if all calls are direct."""
     tickets: dict[RequestId, bool] = {}
     """Pending inferences of the ingress, and whether each waits for a lease."""
     left_out: int = 0
@@ -273,7 +275,9 @@ class DeploymentFacts(_InspectionModel):
     """State of a deployment in Ray Serve."""
 
     status: str
-    """Serve's status, `UPDATING` until every replica has the deployed configuration."""
+    """Serve's status of the deployment, `UPDATING` until every replica has the deployed
+    configuration.
+    """
     target: int
     """Number of replicas that Serve aims for."""
     running: int
@@ -290,13 +294,13 @@ class DeploymentFacts(_InspectionModel):
     needs: str = ""
     """Resources that a replica requests, as text."""
     fitting_nodes: int = 0
-    """Number of nodes with these resources, free or used."""
+    """Number of cluster nodes that have the requested resources, free or used."""
     failed_starts: int = 0
-    """Number of replicas since the deployment that ended before they ran; 0 once the deployment is
-    complete.
+    """Number of replicas that ended before they ran, since the deployment. It is 0 once the
+    deployment is complete.
     """
     failed_log: str | None = None
-    """Log file and node of the last failed start."""
+    """Log file and node of the last replica that failed to start."""
 
 
 class ServeReport(_InspectionModel):
@@ -309,13 +313,13 @@ class ServeReport(_InspectionModel):
     predictors: int
     """Number of predictor processes that respond."""
     front: Literal["haproxy", "serve"] | None = None
-    """Front end of Serve's controller; None: unknown."""
+    """HTTP front end of Serve's controller; None: unknown."""
     tls: bool | None = None
-    """Whether Serve's HTTP options name a certificate; None: unknown."""
+    """Whether Serve's HTTP options name a TLS certificate; None: unknown."""
     failing: dict[str, str] = {}
     """Deployments that fail to start or are unhealthy, with Serve's reason."""
     deployments: dict[str, DeploymentFacts] = {}
-    """Deployments of the model, by name; empty in answers of older versions."""
+    """Deployments of the model by name; empty in answers of older versions."""
 
 
 class Inspection(_InspectionModel):

@@ -13,12 +13,12 @@ Message = TypeVar("Message")
 
 
 class Mailbox(Generic[Message]):
-    """Numbered messages to one reader, oldest first."""
+    """Numbered messages to one reader, oldest first, kept until the reader acknowledges them."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, Message]] = deque()
         self._withdrawn: set[int] = set()
-        """Numbers of stored messages that are not sent any more."""
+        """Numbers of stored messages that must not be sent any more."""
         self.last = 0
         """Number of the latest message."""
 
@@ -27,7 +27,6 @@ class Mailbox(Generic[Message]):
         return len(self._messages) - len(self._withdrawn)
 
     def put(self, message: Message) -> None:
-        """Append a message."""
         self.last += 1
         self._messages.append((self.last, message))
 
@@ -46,7 +45,7 @@ class Mailbox(Generic[Message]):
 
 
 class Cursor:
-    """Reader's position in a mailbox, with which it drops messages that it has read before."""
+    """Position of a mailbox's reader, which skips messages that it has read before."""
 
     def __init__(self) -> None:
         self.ack = 0

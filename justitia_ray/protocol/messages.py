@@ -48,7 +48,7 @@ from justitia_ray.units import (
 Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed | Resubmitted
 )
-"""Items that an ingress sends in order in a batch."""
+"""Items that an ingress submits to the scheduler in one ordered batch."""
 IngressMessage: TypeAlias = (
     Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication | EndsStored
 )
@@ -56,105 +56,110 @@ IngressMessage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class HoldContext:
-    """Order to keep the context that the inference of a lease leaves; sent with the lease."""
+    """Order to a replica to keep the context of an inference after its end; sent with the lease."""
 
     lease_id: LeaseId
     application_id: ApplicationId
     for_s: Seconds
-    """Time after the inference's end for which the context is kept."""
+    """Seconds for which a context is kept after the end of its inference."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseContexts:
-    """Order to stop keeping an application's contexts; sent when the application has ended."""
+    """Order to a replica to drop an application's cached contexts, because it has ended."""
 
     application_id: ApplicationId
 
 
 ReplicaMessage: TypeAlias = Grant | Abort | HoldContext | ReleaseContexts
 NOT_TAKEN: Epoch = 0
-"""Value that a pull returns instead of an epoch if it had no effect: a later pull has overtaken it,
-or it is the first pull of an unknown replica and does not name the replica's leases. The replica
-ignores the value as a lower epoch, and names its leases in its next pull.
+"""Answer, in place of an epoch, to a replica's report that had no effect: a later report overtook
+it, or an unknown replica did not name its leases. The replica then names all its leases.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Answer to `open_application`."""
+    """Answer of the scheduler to `open_application`."""
 
     epoch: Epoch
     virtual_finish_time: VirtualTime
     refusal: Refusal | None = None
-    """Reason why the application was not opened; the virtual finish time then has no meaning."""
+    """Reason why the application was not opened. The virtual finish time then has no meaning."""
     limit: LimitStanding | None = None
-    """The limit that caused the refusal, if any."""
+    """Quota or other limit that caused the refusal, if any."""
     retry_after_s: Seconds | None = None
     """Seconds until a retry may succeed; None: unknown."""
     standings: tuple[LimitStanding, ...] = ()
-    """State of the tenant's limits, if the application was opened."""
+    """State of the tenant's quotas, if the application was opened."""
     is_known: bool = False
-    """Whether the application was open before the call, and keeps its class, weight and charge."""
+    """Whether the application was already open, so that its class, weight and charge did not
+    change.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class IngressMail:
-    """Answer to `submit_many` and `poll_grants`."""
+    """Answer of the scheduler to `submit_many` and `poll_grants`."""
 
     epoch: Epoch
     messages: tuple[tuple[int, IngressMessage], ...] = ()
     forgotten: bool = False
-    """Whether the ingress has expired with all its pending calls, so that nothing was accepted. It
-    has to submit everything again under a new id."""
+    """Whether the ingress was unknown to the scheduler, so that nothing was accepted. The ingress
+    must submit everything again under a new id.
+    """
     addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
-    """Addresses of the replicas in the messages' grants."""
+    """Addresses of the replicas that granted leases refer to."""
     standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
-    """State of the limits of the tenants in the grants; empty for a tenant without limits."""
+    """State of the quotas of tenants with granted leases; empty for a tenant without quotas."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications ahead of each inference submitted with this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Call of a replica for work; it also reports progress, ended inferences and failures."""
+    """Call of a replica to the scheduler, to fetch leases and to report progress and ends."""
 
     replica_id: ReplicaId
     epoch: Epoch
-    """Epoch of the leader; 0 in the first pull."""
+    """Epoch of the leading scheduler; 0 in the replica's first call."""
     number: int
-    """Number of the pull, from 1; the scheduler ignores a pull that arrives after a later one."""
+    """Number of the replica's call, from 1; the scheduler ignores a call that arrives after a later
+    one.
+    """
     ack: int
     """Number of the last message that the replica has read."""
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
     progress: tuple[LeaseProgress, ...] | None
-    """Progress of all leases that the replica holds, sent every `replica.report_interval_s` and
-    when an earlier report may be lost; None in other pulls, which report only ends."""
+    """Token counts of all leases that the replica holds, sent every `replica.report_interval_s`.
+    None in calls between, which report only ends.
+    """
     finished: tuple[LeaseFinished, ...]
-    """Ended inferences that no answer has confirmed; for a new leader also those of the last
-    minute.
+    """Ended inferences that the scheduler has not confirmed; for a new leader also those of the
+    last minute.
     """
     preemptions: int
     wait_s: Seconds
-    """Longest time in seconds for which the scheduler may hold the call without a message."""
+    """Longest time in seconds for which the scheduler may wait for a message before it answers."""
     draining: bool = False
     address: str = ""
     """Host and port at which ingresses can call the replica."""
     stalled: bool = False
     """Whether the engine is alive but makes no steps."""
     hangs: bool = False
-    """Whether the engine is stalled and none of its processes is suspended by a signal."""
+    """Whether the engine is stalled although none of its processes is suspended by a signal."""
     failure: EngineFailed | None = None
-    """Failure of the engine; repeated in every later pull."""
+    """Failure of the engine, repeated in every later call."""
     prefill: MeasuredPrefill | None = None
     """Measured cost of computing prompts; None if the replica does not measure it."""
     kept: KeptKv | None = None
-    """Held contexts and use of the host memory; None: the engine has neither."""
+    """Cached contexts and use of the host memory; None: the engine has neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMail:
-    """Answer to `pull`."""
+    """Answer of the scheduler to a replica's `pull`."""
 
     epoch: Epoch
     messages: tuple[tuple[int, ReplicaMessage], ...] = ()

@@ -33,12 +33,12 @@ _SIDES = (
     ("data_1", "data_2"),
     ("text_1", "text_2"),
 )
-"""vLLM's names of the two fields with the texts of a score request."""
+"""vLLM's names of the two request fields with the texts to score."""
 _LIMITS = ("truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc")
 
 
 def parse_pooling(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Parse the fields of a request that generates no text.
+    """Parse the fields of a request for embeddings or scores, which generates no text.
 
     Raises:
         RequestError: If the fields contain no allowed input; `param` names the field.
@@ -119,7 +119,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _input_text(part: Any) -> str:
-    """Return the text of an input; images have none, and are counted by the engine."""
+    """Return the text of an input; images have none, and the engine counts their tokens."""
     if isinstance(part, str):
         return part
     if isinstance(part, dict):

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
-"""Hosts that this project's clients call without a proxy, regardless of the environment."""
+"""Local host names, which this project's clients call without a proxy in any environment."""
 
 
 def proxy_variable(url: str, environment: Mapping[str, str]) -> str | None:
-    """Return the variable whose proxy applies to a URL; None if calls are direct."""
+    """Return the environment variable whose HTTP proxy applies to a URL; None if none does."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     if host in _OWN_MACHINE:
@@ -30,7 +30,7 @@ def proxy_variable(url: str, environment: Mapping[str, str]) -> str | None:
 def proxied_addresses(
     addresses: Iterable[str], environment: Mapping[str, str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return the addresses that are called through a proxy, with the variable that names it.
+    """Return the addresses that are called through an HTTP proxy, with the variable that names it.
 
     Args:
         addresses: Addresses of machines.
@@ -45,7 +45,7 @@ def proxied_addresses(
 
 
 def proxy_hint(url: str, environment: Mapping[str, str]) -> str:
-    """Return advice for a failed call to a URL; empty if no proxy applies."""
+    """Return advice for a failed call to a URL; empty if no HTTP proxy applies."""
     variable = proxy_variable(url, environment)
     if variable is None:
         return ""
@@ -55,7 +55,7 @@ def proxy_hint(url: str, environment: Mapping[str, str]) -> str:
 
 def _set_variable(name: str, environment: Mapping[str, str]) -> str | None:
     """Return the name of a set proxy variable, in lower or upper case; None if it is not set."""
-    if name in environment:  # lower case has priority, even when empty
+    if name in environment:  # The variable in lower case has priority, even when it is empty.
         return name if environment[name] else None
     return name.upper() if environment.get(name.upper()) else None
 

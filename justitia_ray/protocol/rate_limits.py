@@ -17,13 +17,13 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import Seconds
 
 _OPENAI_UNITS = {"requests": "requests", "inferences": "requests", "tokens": "tokens"}
-"""Name of a limit's unit in OpenAI's and Anthropic's headers."""
+"""Name of a quota's unit in OpenAI's and Anthropic's headers."""
 POLICY_HEADER = "ratelimit-policy"
 LIMIT_HEADER = "ratelimit"
 MOST_BYTES = 2_000
-"""Maximum total length of the limit headers in bytes, with names, values and separators."""
+"""Maximum total length of the rate-limit headers in bytes, with names, values and separators."""
 _LARGEST = 999_999_999_999_999
-"""Largest integer of a structured field (RFC 8941)."""
+"""Largest integer of a structured header field (RFC 8941)."""
 _ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"((?:;[a-z]+=\d+)*)')
 _PARAMETER = re.compile(r";([a-z]+)=(\d+)")
 
@@ -64,7 +64,7 @@ def limit_headers(
 
 
 def _ietf_headers(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> dict[str, str]:
-    """Return the IETF draft's two headers with as many limits as fit in `most_bytes`."""
+    """Return the two headers of the IETF draft, with as many limits as fit in `most_bytes`."""
     policies: list[str] = []
     lefts: list[str] = []
     length = _header_bytes({POLICY_HEADER: "", LIMIT_HEADER: ""})
@@ -83,7 +83,7 @@ def _ietf_headers(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int)
 
 
 def _header_bytes(headers: Mapping[str, str]) -> int:
-    """Return the length of headers in bytes, in HTTP/1.1: `name: value` and the line end."""
+    """Return the length of HTTP/1.1 headers in bytes: `name: value` and the line end."""
     return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
@@ -124,7 +124,7 @@ def duration(seconds: Seconds) -> str:
 
 
 def _tightest(standings: Iterable[LimitStanding]) -> dict[str, LimitStanding]:
-    """Return the limit with the least left for each of OpenAI's units; equals by later reset."""
+    """Return the limit with the least left for each unit; of equals, the one that resets later."""
     tightest: dict[str, LimitStanding] = {}
     for standing in standings:
         unit = _OPENAI_UNITS.get(standing.unit)
@@ -149,7 +149,7 @@ def _remaining_count(standing: LimitStanding) -> int:
 
 
 def _whole_number(value: float) -> int:
-    """Return a value as an integer that fits in a structured field."""
+    """Return a value as an integer that fits in a structured header field."""
     return int(min(max(0.0, value), _LARGEST))
 
 
@@ -167,12 +167,12 @@ def _limit_name(standing: LimitStanding) -> str:
 
 
 def _quoted_string(text: str) -> str:
-    """Return a text as a structured-field string (RFC 8941)."""
+    """Return a text as a string of a structured header field (RFC 8941)."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _parse_items(header: str) -> dict[str, dict[str, int]]:
-    """Parse a structured-field list of strings with integer parameters."""
+    """Parse a structured header field: a list of strings with integer parameters."""
     return {
         re.sub(r"\\(.)", r"\1", name): {key: int(n) for key, n in _PARAMETER.findall(rest)}
         for name, rest in _ITEM.findall(header)

@@ -11,23 +11,23 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 Place = tuple[str | int, ...]
-"""Path of field names and list positions to a value in a body."""
+"""Path of field names and list positions to a value in a JSON body."""
 
 _DEEPEST = 8
-"""Number of levels that are reduced; deeper values stay whole."""
+"""Number of levels of a refused body that are reduced; deeper values stay whole."""
 _LONGEST_TEXT = 64
 """Maximum length of a text in a reduced body, in characters."""
 
 
 class ReducedBody(NamedTuple):
-    """Reduced body, with the positions of its list items in the original body."""
+    """Small copy of a refused body, with the positions of its list items in the original."""
 
     value: Any
     positions: dict[Place, list[int]]
     """For each list in the reduced body, by path: positions of its items in the original body."""
 
     def whole_place(self, place: Place) -> Place:
-        """Return the place in the original body that corresponds to a place in the reduced body."""
+        """Return the path in the original body that corresponds to a path in the reduced body."""
         return tuple(
             self.positions[place[:depth]][part]
             if isinstance(part, int) and place[:depth] in self.positions
@@ -36,7 +36,7 @@ class ReducedBody(NamedTuple):
         )
 
     def is_small(self, levels: int, characters: int) -> bool:
-        """Return whether the reduced body has at most the given levels and characters of JSON."""
+        """Return whether a body has at most the given levels and characters of JSON."""
         return _has_at_most(self.value, levels) and len(json.dumps(self.value)) <= characters
 
 
@@ -118,7 +118,7 @@ def _first_of_types(items: list[Any]) -> list[int]:
 def _refused_subset(
     parts: Sequence[T], is_refused: Callable[[Sequence[T]], bool], beside: Sequence[T] = ()
 ) -> Sequence[T]:
-    """Return a small subset of parts that is still refused if `beside` is in the body too."""
+    """Return a small subset of a body's parts that is refused together with the part `beside`."""
     if len(parts) <= 1:
         return parts
     first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
@@ -130,7 +130,7 @@ def _refused_subset(
 
 
 def _first_items(value: Any, needed: Collection[str], depth: int = 0) -> Any:
-    """Return a value with the first item of each list, and the needed names of each object."""
+    """Reduce a JSON value: the first item of each list, and the needed names of each object."""
     if isinstance(value, str):
         return value.strip()[:_LONGEST_TEXT] if len(value) > _LONGEST_TEXT else value
     if depth > _DEEPEST:

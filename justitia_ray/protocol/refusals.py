@@ -42,7 +42,7 @@ LONGEST_RETRY_S: Seconds = 120.0
 _JITTER = 0.1
 _SHORTEST_RETRY_MS = 100
 HOUR_S: Seconds = 3_600.0
-"""Longest period of a quota that counts as a rate limit; quotas with longer periods count as
+"""Longest period in seconds of a quota that counts as a rate limit; longer periods count as
 budgets.
 """
 
@@ -55,9 +55,9 @@ class DropReason(StrEnum):
     TOO_MANY_APPLICATIONS = "too_many_applications"
     """Too many applications are open: in total or of the tenant."""
     QUOTA = "quota"
-    """A quota of the tenant, or of a node above it, is exhausted for this period."""
+    """A quota of the tenant, or of an ancestor, is exhausted for this period."""
     CAP = "cap"
-    """The application has used up the budget of one application."""
+    """The application has used up the budget that its tenant allows one application."""
     DEADLINE = "deadline"
     """The call could not meet its deadline, or missed it."""
     CANCELLED = "cancelled"
@@ -73,11 +73,11 @@ class DropReason(StrEnum):
     NOT_STORED = "not_stored"
     """Redis did not store the application in time."""
     SUPERSEDED = "superseded"
-    """Another scheduler is the leader, and this ingress cannot reach that one."""
+    """Another scheduler is the leader, and this ingress cannot reach it."""
     NO_REPLICA = "no_replica"
     """No replica answered."""
     ATTEMPTS = "attempts"
-    """The call used up its leases without being completed."""
+    """The call was tried the maximum number of times without being completed."""
     ENGINE_KILLER = "engine_killer"
     """Engines died repeatedly while they ran this call, and no other call ran on all of them."""
     ENGINE = "engine"

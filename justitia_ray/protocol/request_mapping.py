@@ -9,12 +9,12 @@ _WILDCARDS = frozenset("*?[")
 
 
 def listed_aliases(aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return the aliases without wildcards, which are listed as models."""
+    """Return the model aliases without wildcards, which are listed as models."""
     return tuple(alias for alias in aliases if not _WILDCARDS.intersection(alias))
 
 
 def best_alias(name: str, aliases: Sequence[str]) -> str | None:
-    """Return the alias that matches a name: an equal one, or else the longest pattern."""
+    """Return the alias that matches a model's name: an equal one, or else the longest pattern."""
     if name in aliases:
         return name
     fitting = (alias for alias in aliases if fnmatchcase(name, alias))
@@ -22,7 +22,7 @@ def best_alias(name: str, aliases: Sequence[str]) -> str | None:
 
 
 class RequestMapping:
-    """Maps model names and reasoning efforts in a model's requests.
+    """Replaces aliases of models and names of reasoning efforts in requests.
 
     Args:
         names: Served names: first the model's own name, then those of its adapters.
@@ -38,7 +38,7 @@ class RequestMapping:
         self._efforts = efforts
 
     def map_request(self, fields: dict[str, Any], body: bytes) -> bytes:
-        """Return a body with the engine's names and efforts; the unchanged body if nothing differs.
+        """Return a body with the engine's names of model and effort; unchanged if they are equal.
 
         Args:
             fields: The body's fields; modified as well.
@@ -50,7 +50,7 @@ class RequestMapping:
         if is_foreign and best_alias(asked, self._aliases) is not None:
             fields["model"] = self._names[0]
             changed = True
-        # Fields with the effort in Chat Completions, Responses and Messages.
+        # Fields with the reasoning effort in Chat Completions, Responses and Messages.
         for holder, name in (
             (fields, "reasoning_effort"),
             (fields.get("reasoning"), "effort"),

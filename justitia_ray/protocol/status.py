@@ -42,29 +42,31 @@ class ApplicationView:
     tenant: ClientId
     weight: float = 1.0
     state: str = ""
-    """`open` or `closing`; before the application is open, `held` or `refused` by its quotas."""
+    """State of the application: `open`, `closing`, or before it is open `held` or `refused` by its
+    quotas.
+    """
     predicted_kv_token_time: KvTokenTime | None = None
     kv_token_time: KvTokenTime = 0
-    """Service that the application has received, without prefill."""
+    """Service that the application has received, without the cost of prefill."""
     prefill_token_time: KvTokenTime = 0
-    """Service for computing prompts; 0 unless prefill has a cost."""
+    """Cost of computing the application's prompts; 0 unless prefill has a cost."""
     virtual_finish_time: VirtualTime | None = None
     """Virtual finish time F of the application (its tag); None before it is open."""
     age_s: Seconds | None = None
     """Seconds since the application's arrival; None before it is open."""
     waiting: int = 0
     running: int = 0
-    """Number of inferences with a lease."""
+    """Number of the application's inferences with a lease."""
     ended: int = 0
     prompt_tokens: Tokens = 0
-    """Prompt tokens of the ended inferences."""
+    """Prompt tokens of the application's ended inferences."""
     cached_prompt_tokens: Tokens = 0
     gps_lag: Lag | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullOutlook(Outlook):
-    """Outlook of an application in full, as answered for a single application."""
+    """Predicted start and end of an application in full, as answered for a single application."""
 
     quota_comes_back_s: Seconds | None = None
     """Seconds until the quota that holds the application back is expected to have enough."""
@@ -75,14 +77,16 @@ class FoundApplication(ApplicationView):
     """Answer of `GET /v1/applications/ID`."""
 
     outlook: FullOutlook | None = None
-    """Outlook at the only model; None if the application is at no model or at several."""
+    """Predicted start and end at the only model; None if the application is at no model or at
+    several.
+    """
     models: Mapping[str, "FoundApplication"] = field(default_factory=dict)
-    """State of the application by model, if the service has several."""
+    """State of the application by model, if the service has several models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedApplication(ApplicationView):
-    """Application in a listing."""
+    """Application in an answer of `GET /v1/applications`."""
 
     outlook: Outlook
 
@@ -110,14 +114,16 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptKvView:
-    """KV that a replica keeps for applications between two inferences."""
+    """KV memory that a replica keeps for applications between two inferences."""
 
     held_contexts: int | None = None
-    """Number of contexts that are evicted last (`engine.hold_contexts`); None: off, or not
-    reported."""
+    """Number of contexts that the engine evicts last (`engine.hold_contexts`); None: off, or not
+    reported.
+    """
     held_kv_tokens: Tokens | None = None
     """Cached tokens of the held contexts, common tokens once. They count as free memory unless a
-    running inference uses them."""
+    running inference uses them.
+    """
     host_kv_tokens: Tokens | None = None
     """KV tokens in host memory (`engine.host_kv_gib`); None: off."""
     host_kv_capacity_tokens: Tokens | None = None
@@ -131,55 +137,55 @@ class ReplicaView:
     kv_tokens: Tokens = 0
     leases: int = 0
     running: int | None = None
-    """Number of leases whose inference has started."""
+    """Number of the replica's leases whose inference has started."""
     sequences: int | None = None
     max_num_seqs: int | None = None
     draining: bool = False
     state: str | None = None
-    """`serving`, `draining`, `silent` or `stalled`; None: not reported."""
+    """State of the replica: `serving`, `draining`, `silent` or `stalled`; None: not reported."""
     silent_s: Seconds = 0.0
     used_kv_tokens: Tokens | None = None
-    """KV tokens in use by the engine's gauge; None before the first report."""
+    """KV tokens in use by the engine's own gauge; None before the first report."""
     kept: KeptKvView | None = None
-    """None: the engine neither holds contexts nor has host memory."""
+    """Cached contexts and use of the host memory; None: the engine has neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadView:
-    """The next inference to grant, and the reason why it waits."""
+    """Next inference to start, and the reason why it waits."""
 
     application_id: ApplicationId
     application_class: str = ""
     tenant: ClientId
     client: ClientId = ""
     key: tuple[float, ...]
-    """Policy's sort key of the application, without infinite parts."""
+    """The policy's sort key of the application, without infinite parts."""
     virtual_finish_time: VirtualTime
     prompt_tokens: Tokens
     predicted_output_tokens: Tokens
     waited_s: Seconds
     waits_for: str
-    """`recovery`, `replica`, `working_set` or `room`."""
+    """Reason for waiting: `recovery`, `replica`, `working_set` or `room`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSetView:
-    """Working set: the applications that share the KV memory, and those that wait to join it."""
+    """Applications that share the KV memory (working set), and those that wait to join them."""
 
     started: int
     """Number of applications that have started and may keep their KV memory."""
     waiting: int
     """Number of applications that wait to start."""
     context_tokens: Tokens
-    """KV tokens of idle contexts that count as used memory."""
+    """KV tokens of cached contexts without a running inference, which count as used memory."""
     room_tokens: Tokens
-    """KV tokens that leases and counted contexts may hold together."""
+    """KV tokens that running inferences and counted contexts may hold together."""
     found: int
-    """Number of inferences that found their application's context in the cache, while the context
-    counted as used memory.
+    """Number of inferences that found their application's context in the cache while it counted as
+    used.
     """
     missed: int
-    """Number of inferences that did not find their application's context in that time."""
+    """Number of inferences whose application's context was evicted while it counted as used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +193,12 @@ class StoreView:
     """State of the scheduler's store; without a store, only `kind` and `durability` are set."""
 
     kind: str
-    """`embedded`, `redis` or `none`."""
+    """Kind of store: `embedded`, `redis` or `none`."""
     durability: str
     connected: bool | None = None
     trouble: str | None = None
     saved_s_ago: Seconds | None = None
-    """Seconds since the last save; None before the first save."""
+    """Seconds since the scheduler's last save; None before the first save."""
     save_interval_s: Seconds | None = None
     unsaved_applications: int | None = None
     """Number of applications with changes since the last save."""
@@ -209,18 +215,18 @@ class KvTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShare:
-    """Shares of a node of the tenant tree in one model, as fractions of 1."""
+    """Shares of a tenant of the tree in one model, as fractions of 1."""
 
     node: ClientId
     weight: float | None
-    """Weight of the node; None if the policy does not share between tenants."""
+    """Weight of the tenant; None if the policy does not share between tenants."""
     fair_share: float | None
-    """Share of all service that the node gets now, among nodes with outstanding work, as of the
-    last change among its siblings' work; None without outstanding work.
+    """Share of all service that the tenant is entitled to now, among tenants with work; None
+    without work. It is updated when a sibling's work starts or ends.
     """
     guaranteed: float
     used: float
-    """Share of the KV memory in use by the node."""
+    """Share of the KV memory in use by the tenant."""
     borrowed: float
     """Part of `used` that exceeds both the fair share and the guaranteed share."""
     waiting: int
@@ -240,15 +246,15 @@ class PrefillCostView:
     """Cost of computing prompts, for applications that are opened now."""
 
     source: str
-    """`configured` or `measured`."""
+    """Source of the prefill cost: `configured` or `measured`."""
     per_token: float | None = None
-    """Token·iterations of each computed prompt token; None: not measured yet, so prompts cost
-    nothing.
+    """Cost of each computed prompt token in token·iterations; None: not measured yet, so prompts
+    cost nothing.
     """
     per_pair: float | None = None
-    """Token·iterations of each pair of a computed token and a token before it."""
+    """Cost of each pair of a computed token and an earlier token, in token·iterations."""
     release: str | None = None
-    """Release of the service in which the cost was measured."""
+    """Release of the service in which the prefill cost was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,12 +269,12 @@ class SchedulerStatus:
     saves: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
-    """Name of the policy; None while the scheduler is starting."""
+    """Name of the scheduling policy; None while the scheduler is starting."""
     virtual_time: VirtualTime = 0
     applications: int = 0
     waiting: int = 0
     kept_out: int = 0
-    """Number of waiting inferences that are not granted because their ingress does not respond."""
+    """Number of waiting inferences that cannot start because their ingress does not respond."""
     held_back_s: Seconds | None = None
     """Seconds for which the policy holds back the next application; None if the policy does not."""
     in_flight: int = 0
@@ -279,35 +285,38 @@ class SchedulerStatus:
     """Prompt tokens of ended inferences."""
     cached_prompt_tokens: Tokens = 0
     prefill_cost: PrefillCostView | None = None
-    """None: computing prompts costs nothing."""
+    """Cost of computing prompts; None: computing them costs nothing."""
     prefill_token_time: KvTokenTime = 0
-    """Service for computing prompts; 0 unless prefill has a cost."""
+    """Cost of computing prompts so far; 0 unless prefill has a cost."""
     forgiven_token_time: KvTokenTime = 0
     """Part of `prefill_token_time` that was charged to tenants but not to applications, because
-    contexts were evicted."""
+    contexts were evicted.
+    """
     late_reports: int = 0
     engine_failures: Mapping[str, int] = field(default_factory=dict)
     """Number of engines that died, by cause."""
     suspects: int = 0
-    """Number of inferences that run on separate engines, because an engine died with them."""
+    """Number of inferences that run on separate engines, because an engine died while it ran them.
+    """
     recovering: bool = False
     ingresses: int = 0
     replicas: Mapping[ReplicaId, ReplicaView] = field(default_factory=dict)
     head: HeadView | None = None
-    """Next inference to grant; None if no waiting inference can be granted."""
+    """Next inference to start; None if no waiting inference can start."""
     working_set: WorkingSetView | None = None
-    """None: the policy has none, or its option is off."""
+    """State of the working set; None: the policy has none, or its option is off."""
     first_applications: tuple[ApplicationView, ...] = ()
     store: StoreView | None = None
     kv: KvTotals = field(default_factory=KvTotals)
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """Histogram of decision durations; see `observability.scheduler_metrics`."""
+    """Histogram of the durations of scheduling decisions; see `observability.scheduler_metrics`."""
     shares: tuple[NodeShare, ...] = ()
     quotas: Mapping[ClientId, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Quotas of tenants over all models, as in `accounts.messages.NodeStanding`."""
     size: Mapping[str, Any] | None = None
-    """Wanted number of replicas as in `scaling.sizing.SizeDecision`, and whether Serve scales to
-    it (`autoscaled`); None until the replicas have reported."""
+    """Wanted number of replicas, and whether Serve scales to it (`autoscaled`); None until the
+    replicas have reported.
+    """
     version: str | None = None
     pid: int | None = None
 

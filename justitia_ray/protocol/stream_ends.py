@@ -7,8 +7,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES,
 
 _DONE = (re.compile(rb'^data: ?\{"error"', re.M), re.compile(rb"^data: ?\[DONE\]", re.M))
 _ENDS = {
-    # By path: the event of a failed stream, and the event of a complete stream; both match only at
-    # the start of a line.
+    # Patterns by path: the event of a failed stream, and the event of a complete stream.
     CHAT: _DONE,
     COMPLETIONS: _DONE,
     MESSAGES: (re.compile(rb"^event: ?error", re.M), re.compile(rb"^event: ?message_stop", re.M)),
@@ -20,7 +19,7 @@ _ENDS = {
 
 
 _MARK = b'"error"'
-"""Text in every error event and in few other events, for a fast first check."""
+"""Text in every error event and in few others, which speeds up the search for errors."""
 
 
 class StreamEnd:
@@ -33,7 +32,7 @@ class StreamEnd:
         self._last = b""
 
     def note_chunk(self, chunk: bytes) -> None:
-        """Process a chunk that contains whole events."""
+        """Note a chunk of the stream, which contains whole events."""
         self._last = chunk
         if _MARK in chunk and self._failed.search(chunk) is not None:
             self._has_failed = True

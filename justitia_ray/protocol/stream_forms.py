@@ -24,14 +24,16 @@ class Keepalive(StrEnum):
     """Form of keepalives in a silent stream."""
 
     EVENT = "event"
-    """The API's own keepalive event (`ping`, `response.queued`, `keepalive`); a comment where there
-    is none."""
+    """Keepalive event of the API (`ping`, `response.queued`, `keepalive`); a comment where the API
+    has none.
+    """
     CHUNK = "chunk"
-    """An event on every API; where the API has no keepalive event, a chunk without text."""
+    """Keepalive as an event on every API; where the API has no keepalive event, a chunk without
+    text.
+    """
     COMMENT = "comment"
-    """Comment of server-sent events, which clients ignore."""
+    """Keepalive as a comment of server-sent events, which clients ignore."""
     NONE = "none"
-    """No keepalives."""
 
 
 _REPEATED: dict[str, Any] = {
@@ -45,7 +47,7 @@ _REPEATED: dict[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
 }
-"""Request fields that the response repeats, with their default values."""
+"""Request fields that a response repeats, with their default values."""
 
 
 class StreamForm:
@@ -62,11 +64,11 @@ class StreamForm:
         self._payload = payload
         self._clock = clock
         self._last = b""
-        """Last chunk with text sent to the caller."""
+        """Last chunk with text that was sent to the caller."""
 
     @cached_property
     def _repeated_fields(self) -> dict[str, Any]:
-        """Request fields that a response repeats; parsed when first needed."""
+        """Request fields that the response repeats; parsed when first needed."""
         try:
             fields = json.loads(self._payload)
         except ValueError:
@@ -105,7 +107,7 @@ class StreamForm:
         return self.refusal(status_of(error)[0], error_body(error)["error"])
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
-        """Return the event that ends a stream whose call was answered with an error.
+        """Return the event that ends a stream if the engine answered its call with an error.
 
         Args:
             status: HTTP status of the answer.
@@ -123,7 +125,7 @@ _CHUNK_START = re.compile(
 
 
 class ChunkForm(StreamForm):
-    """Form of chats and completions: no event types; a keepalive is a chunk without text."""
+    """Stream form of chats and completions: no event types; a keepalive is a chunk without text."""
 
     def __init__(self, path: str, payload: bytes, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, payload, clock)
@@ -167,10 +169,9 @@ class ChunkForm(StreamForm):
 
 
 class MessageForm(StreamForm):
-    """Form of Anthropic's Messages: typed events, `ping` as keepalive."""
+    """Stream form of Anthropic's Messages: typed events, `ping` as keepalive."""
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
-        """Return the event `error`."""
         return _encode_event(anthropic_error(status, error.get("message")))
 
     def _keepalive_event(self, kind: Keepalive) -> bytes:
@@ -184,7 +185,7 @@ _CREATED = b"event: response.created\n"
 
 
 class ResponseForm(StreamForm):
-    """Form of OpenAI's Responses: numbered events, of which the first contains the response's id.
+    """Stream form of OpenAI's Responses: numbered events, the first with the response's id.
 
     While an inference waits for its first lease the engine has not created a response. A response
     with status `queued` is then created here, and the engine's events are sent under its id.
@@ -193,20 +194,21 @@ class ResponseForm(StreamForm):
     def __init__(self, path: str, payload: bytes, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, payload, clock)
         self._name: bytes | None = None
-        """Response id sent to the caller; None before the first event."""
+        """Response id that was sent to the caller; None before the first event."""
         self._created_at = 0
         self._replaces: tuple[tuple[bytes, bytes], ...] | None = None
-        """Pairs of the engine's id or time and the value sent to the caller; None: not known yet.
+        """Pairs of the engine's id or time and the value sent to the caller in its place; None: not
+        known yet.
         """
         self._began_here = False
         self._shift = 0
-        """Offset added to the engine's sequence numbers."""
+        """Offset added to the engine's sequence numbers, because events were inserted."""
         self._number: int | None = None
         """Sequence number of the next event; None: one more than the last number in the last chunk.
         """
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk in the form for the caller."""
+        """Return an engine's chunk in the form in which the caller gets it."""
         if self._name is None:
             found, created = _RESPONSE.search(chunk), _CREATED_AT.search(chunk)
             if found is not None:
@@ -289,7 +291,6 @@ class ResponseForm(StreamForm):
 
 
 def _shift_number(event: bytes, shift: int) -> bytes:
-    """Return an event with its sequence number increased by `shift`."""
     found = _SEQUENCE.search(event)
     if found is None or not shift:
         return event
@@ -307,7 +308,7 @@ def _shift_number(event: bytes, shift: int) -> bytes:
 
 
 def _sequence_numbers(chunk: bytes) -> list[int]:
-    """Return the sequence numbers of a chunk's events; events without a number have none."""
+    """Return the sequence numbers of a chunk's events; events without a number are skipped."""
     numbers = []
     for line in chunk.split(b"\n"):
         found = _SEQUENCE.search(line) if line.startswith(b"data:") else None

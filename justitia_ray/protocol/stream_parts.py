@@ -21,10 +21,10 @@ from justitia_ray.units import LeaseId
 Head = TypeVar("Head")
 
 _EVENT_START = re.compile(rb'^data: \{"id": ?"[^"]*", ?"object": ?"[^"]*", ?"created": ?\d+', re.M)
-"""Id and time of an event, which differ between attempts."""
+"""Id and time of a stream's event, which differ between attempts."""
 _NAME = re.compile(rb'"(?:id|item_id|call_id|created_at)": ?("[^"\\]*"|\d+)')
-"""Id and time of a response, and ids of its items, which differ between attempts and occur in many
-events. Generated text cannot match, because its quotes are escaped.
+"""Ids and times in a response, which differ between attempts. The pattern cannot match generated
+text, because quotes in it are escaped.
 """
 
 
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
     body: bytes
     chunks: int
-    """Number of engine chunks in this part."""
+    """Number of engine chunks in this part of the stream."""
     outputs: tuple[Output, ...]
     """Engine outputs sent with this part: those of its chunks, and possibly later ones."""
     obstacle: str = ""
@@ -42,13 +42,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Position at which an interrupted stream continues."""
+    """Position at which an interrupted stream continues on another engine."""
 
     outputs: tuple[Output, ...]
-    """All known outputs of the engine."""
+    """All known outputs of the engine that ran the interrupted stream."""
     chunks: int
     size_bytes: int
-    """Total length of these chunks in bytes."""
+    """Total bytes of the chunks that the caller has received."""
     event_start: bytes
     """Id and time in the first event, which must not change."""
     names: tuple[bytes, ...] = ()
@@ -67,7 +67,7 @@ class Delivered:
         """HTTP status of the stream; None before its head."""
         self.obstacle = ""
         """Reason why no other replica can continue the stream; empty if one can."""
-        # Compact, eight bytes per token: thousands of streams may be open for long.
+        # An array takes little memory per token, as thousands of streams may be open for long.
         self._tokens = array("I")
         self._lengths = array("I")
         self._last: Output | None = None
@@ -110,7 +110,7 @@ class Delivered:
         tokens = iter(self._tokens)
         outputs = [Output(tuple(islice(tokens, length))) for length in self._lengths]
         if self._last is not None:
-            # `_last` is kept whole: only the last output can have a finish reason
+            # Only the last output can have a finish reason, so `_last` is kept whole.
             outputs[-1] = self._last
         names = tuple(self._names or ())
         return Resume(tuple(outputs), self.chunks, self._size_bytes, self._event_start, names)

@@ -22,11 +22,11 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.span_exporter import check_otel_is_installed
 from justitia_ray.serve.stores import embedded_server
 
-logger = logging.getLogger("ray.serve")  # logger of Serve's controller, which builds applications
+logger = logging.getLogger("ray.serve")  # the logger of Ray Serve's controller
 
 _UNBOUNDED = 100_000
-"""Maximum ongoing calls of a Serve deployment: requests wait in the scheduler's queue, never in
-Serve's.
+"""Maximum ongoing calls of a Serve deployment, so high that requests wait in the scheduler's queue,
+never in Serve's.
 """
 
 
@@ -79,7 +79,7 @@ def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]
         name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
         graceful_shutdown_timeout_s=600,  # longer than the longest generation of text
-        # Finds engines that hang; a process whose engine is dead ends by itself
+        # The health check finds engines that hang; a process with a dead engine ends by itself.
         health_check_period_s=2,
         logging_config=quiet,
         **_autoscaling_options(place.config),
@@ -95,7 +95,7 @@ def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]
 
 
 def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
-    """Return Serve's autoscaling options for a model's engines; empty: set by the Serve file."""
+    """Return Serve's autoscaling options for a model's engines; empty: the Serve file has them."""
     section = config.autoscaling
     if section is None or section.external:
         return {}
@@ -137,7 +137,7 @@ def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
 
 
 def _refuse_tls_behind_haproxy() -> None:
-    """Raise an error if Serve's HTTP options have certificates and HAProxy is the front end.
+    """Raise an error if HAProxy is the front end and Serve's HTTP options have certificates.
 
     Serve would pass the certificates to the ingresses only, while HAProxy talks plaintext to
     ingresses and callers. If the options are unknown, because Serve has not started or its

@@ -25,7 +25,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _GOODBYE_S: Seconds = 1.0
-"""Time for an ASGI application to end after its caller disconnected (seconds); vLLM needs 10 ms."""
+"""Seconds for an ASGI application to end after its caller has disconnected; vLLM needs 10 ms."""
 
 
 async def call_asgi(
@@ -37,7 +37,7 @@ async def call_asgi(
     method: str = "POST",
     more: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[Message]:
-    """Send a request to an ASGI application and yield the application's messages as it sends them.
+    """Send a request to an ASGI application and yield its messages as it sends them.
 
     Closing the generator early sends `http.disconnect` to the application, and cancels the
     application only if it does not end within a second: after an immediate cancellation, vLLM's
@@ -70,7 +70,7 @@ async def call_asgi(
         await app({**_asgi_scope(method, path, headers), **(more or {})}, receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
-    # Wakes the loop below even if the application raises before its last message.
+    # This message wakes the loop below even if the application raises an error.
     task.add_done_callback(lambda _: messages.put_nowait(None))
     try:
         while (message := await messages.get()) is not None:
@@ -107,7 +107,7 @@ async def _end_task(task: asyncio.Task[None]) -> None:
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
     if done and not task.cancelled():
-        task.exception()  # retrieved, or asyncio reports the exception as never retrieved
+        task.exception()  # asyncio reports exceptions that are never retrieved
 
 
 def _asgi_scope(
@@ -116,8 +116,7 @@ def _asgi_scope(
     raw_path, _, query = path.partition("?")
     return {
         "type": "http",
-        # `spec_version` is left out: from 2.4 on, Starlette's streams do not listen for a
-        # disconnect.
+        # From `spec_version` 2.4 on, Starlette's streams would not listen for a disconnect.
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,

@@ -12,16 +12,16 @@ from justitia_ray.config import AppConfig
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # logger of the process that looks up a detached actor
+logger = logging.getLogger("ray.serve")  # Processes that look up actors log here.
 
 _RETIRE_S: Seconds = 30.0
-"""Longest wait for an actor to save its state before the actor is killed (seconds)."""
+"""Maximum seconds in which an actor may save its state before it is killed."""
 
 
 def get_detached(
     actor_class: type[Any], name: str, config: AppConfig, max_concurrency: int
 ) -> ActorHandle:
-    """Return the detached actor with a name; start it with the configuration if it does not run.
+    """Return the detached Ray actor with a name; start it if it does not run.
 
     Many processes may call this at once. The handle stays valid when the actor restarts.
     """
@@ -34,13 +34,13 @@ def get_detached(
         get_if_exists=True,
         num_cpus=section.num_cpus,
         max_restarts=-1,
-        max_task_retries=0,  # Ray retries no call; the callers repeat their calls
+        max_task_retries=0,  # Ray must not repeat calls, as callers do so.
         max_concurrency=max_concurrency,
     ).remote(config.model_dump())
 
 
 def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
-    """Let a detached actor save and stop its Redis, then kill the actor; return whether it existed.
+    """Let a detached actor save and stop its Redis, then kill it; return whether it existed.
 
     Args:
         name: Name of the actor.
@@ -60,7 +60,7 @@ def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
 
 
 def is_older(version: str) -> bool:
-    """Return whether a package version is older than the version of this process."""
+    """Return whether a version of the package is older than the version of this process."""
     return _version_numbers(version) < _version_numbers(__version__)
 
 

@@ -21,16 +21,15 @@ logger = logging.getLogger("ray.serve")  # logger of Serve's controller
 
 Answer = dict[str, Any]
 _ANSWER_S = 5.0
-"""Timeout of a request to the scheduler for its number of replicas (seconds)."""
+"""Timeout in seconds of a request to the scheduler for its wanted number of replicas."""
 _LOADS_KEPT = 8
-"""Number of replica loading times whose median is sent to the scheduler."""
+"""Number of loading times of replicas from which the median is sent to the scheduler."""
 
 
 class Answers(Protocol):
     """Source of the scheduler's answers about the number of replicas that it wants."""
 
-    def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
-        """Return the scheduler's last answer and its age (seconds); None if there is none yet."""
+    def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None: ...
 
 
 class LoadTimes:
@@ -38,7 +37,7 @@ class LoadTimes:
 
     def __init__(self) -> None:
         self._asked_at: list[float | None] = []
-        """Time at which each replica that does not run yet was requested or found missing; None:
+        """Times at which the replicas that do not run yet were requested or found missing; None:
         time unknown.
         """
         self._running: int | None = None
@@ -47,8 +46,7 @@ class LoadTimes:
 
     def observe(self, running: int, target: int, now: float) -> None:
         """Update the loading times with the numbers of running and wanted replicas at `now`."""
-        # A restarted controller sees no replicas at first, although some have been running all the
-        # time.
+        # A restarted controller sees no replicas at first, although some have been running.
         missing_since = None if self._running is None else now
         for _ in range(min(max(0, running - (self._running or 0)), len(self._asked_at))):
             asked_at = self._asked_at.pop(0)
@@ -58,11 +56,11 @@ class LoadTimes:
         missing = max(0, target - running)
         while len(self._asked_at) < missing:
             self._asked_at.append(missing_since)
-        del self._asked_at[missing:]  # the replicas that were requested last are given up first
+        del self._asked_at[missing:]  # Serve gives up the latest requests first.
 
     @property
     def usual_s(self) -> float | None:
-        """Median loading time of recent replicas (seconds); None before a replica was loaded."""
+        """Median loading time of recent replicas in seconds; None before a replica was loaded."""
         loads = sorted(self._loads)
         return loads[len(loads) // 2] if loads else None
 
@@ -114,7 +112,7 @@ class DrainTimePolicy:
         return wanted, {"wanted": wanted, "reason": reason}
 
     def _target_without_answer(self, ctx: AutoscalingContext) -> int:
-        """Return Serve's target number of replicas, or its own count if larger.
+        """Return Serve's target number of replicas, or the number that it runs if that is larger.
 
         Serve counts only few of the calls, because most use separate connections, so a low count is
         no reason to remove replicas.
@@ -124,14 +122,15 @@ class DrainTimePolicy:
 
 
 class _Mailbox:
-    """State shared by the polling thread and the policy; does not keep the policy alive."""
+    """State shared by the polling thread and the policy; it does not keep the policy alive."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.ended = threading.Event()
         self.question: dict[str, Any] = {}
         self.answer: tuple[Answer, float] | None = None
-        """Last answer of the scheduler, and the time of its request (monotonic clock, seconds)."""
+        """Last answer of the scheduler, and the time of its request in seconds (monotonic clock).
+        """
 
 
 class PolledAnswers:
@@ -146,7 +145,7 @@ class PolledAnswers:
         self._is_asking = False
 
     def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
-        """Return the scheduler's last answer and its age (seconds); None if there is none yet."""
+        """Return the scheduler's last answer and its age in seconds; None if there is none yet."""
         mailbox = self._mailbox
         with mailbox.lock:
             mailbox.question = question
@@ -157,13 +156,13 @@ class PolledAnswers:
             threading.Thread(
                 target=_poll_scheduler, args=arguments, name="justitia-drain-policy", daemon=True
             ).start()
-            # Ends the thread when Serve drops the policy, together with its deployment or later.
+            # The thread ends when Serve drops the policy, with its deployment or later.
             weakref.finalize(self, mailbox.ended.set)
         return None if answer is None else (answer[0], time.monotonic() - answer[1])
 
 
 def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: float) -> None:
-    """Poll the scheduler until the policy is dropped; a failed poll changes no answer."""
+    """Poll the scheduler until the policy is dropped; a failed poll keeps the last answer."""
     failed = ""
     while not mailbox.ended.is_set():
         with mailbox.lock:
@@ -172,7 +171,7 @@ def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: f
         try:
             actor = ray.get_actor(scheduler, namespace=namespace)
             answer = ray.get(actor.size.remote(question), timeout=_ANSWER_S)
-        # without this thread the deployment would not be scaled any more
+        # Any error is caught, because scaling of the deployment depends on this thread.
         except Exception as error:
             if failed != type(error).__name__:
                 failed = type(error).__name__

@@ -34,18 +34,18 @@ _DESCRIPTORS_A_CONNECTION = 2.5
 for a pipe.
 """
 _OTHER_DESCRIPTORS = 256
-"""File descriptors of HAProxy besides connections: listeners, threads and pipes take 36, and the
-health check of each ingress takes one.
+"""File descriptors of HAProxy besides connections: listeners, threads and pipes take 36, each
+ingress's health check takes one.
 """
 _LEAST_CONNECTIONS = 100
-"""Number of connections below which HAProxy is not used: Serve's own proxy, which has no limit, is
-then better.
+"""Number of connections below which Serve's own proxy is used instead of HAProxy, because it has no
+limit.
 """
 _UNLIMITED = 2**20
-"""Largest limit of open files that is used; Linux's default maximum."""
+"""Largest limit of open files that is used, the default maximum of Linux."""
 _IDLE_SHARE = 0.1
-"""Number of other connections per connection of a waiting caller: kept alive between calls, health
-checks, operators.
+"""Number of other connections per waiting caller: kept alive between calls, for health checks, of
+operators.
 """
 _IDLE_LEAST = 256
 _HAS_NO_TLS = (
@@ -56,7 +56,7 @@ _HAS_NO_TLS = (
 
 @dataclass(frozen=True, slots=True)
 class FrontSetting:
-    """An environment variable of Ray that configures the HTTP front end."""
+    """Environment variable of Ray that configures the HTTP front end."""
 
     name: str
     value: str
@@ -73,7 +73,6 @@ class FrontPlan:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The planned environment variables by name."""
         return {setting.name: setting.value for setting in self.settings}
 
 
@@ -84,7 +83,7 @@ def plan_front(
     *,
     tls: bool = False,
 ) -> FrontPlan:
-    """Return the environment variables for a machine: HAProxy's if it can run and is wanted.
+    """Return the front end's environment variables: HAProxy's if it can run and is wanted.
 
     Args:
         callers: Maximum number of waiting callers at all ingresses together; each holds a
@@ -226,7 +225,7 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
 
 
 def _binary_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the environment variables that may name HAProxy's binary, the preferred one first."""
+    """Return the environment variables that may name HAProxy's binary, the preferred first."""
     variables = ((name, environment.get(name, "")) for name in (_BINARY, _WRAPPED))
     return [(name, path) for name, path in variables if path and Path(path).name != WRAPPER.name]
 
@@ -256,7 +255,7 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise this process's limit of open files to its maximum: each caller needs a descriptor."""
+    """Raise this process's limit of open files to its maximum, because each caller needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < descriptor_limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit(), hard))

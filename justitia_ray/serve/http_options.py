@@ -12,8 +12,8 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 _CONTROLLER_S = 5.0
-"""Timeout for an answer of Ray Serve's controller (seconds); it answers within milliseconds unless
-it is busy.
+"""Timeout in seconds for an answer of Ray Serve's controller, which usually answers within
+milliseconds.
 """
 
 

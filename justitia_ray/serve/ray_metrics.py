@@ -28,7 +28,7 @@ logger = logging.getLogger("ray.serve")
 
 _ASCII = str.maketrans({"·": "*", "−": "-"})
 _LE = "le"
-"""Label of a histogram bucket: its upper limit."""
+"""Label of a histogram bucket, with the bucket's upper limit."""
 _OPEN_TELEMETRY = "RAY_enable_open_telemetry"
 
 
@@ -44,11 +44,10 @@ class RayMetrics:
         counter = self._metric_for(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
-        else:  # Ray's `inc` refuses 0, while the exporter accepts it
+        else:  # Ray's `inc` refuses 0, while the exporter accepts it.
             counter._record(0.0, dict(labels))
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Set the value of a gauge."""
         self._metric_for(Gauge, metric).set(value, dict(labels))
 
     def set_histogram(
@@ -135,11 +134,11 @@ class Exporter:
         self._exporting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Export until `end`, on the running event loop, beginning with its next turn."""
+        """Start to export on the running event loop, until `end` is called."""
         self._exporting = asyncio.get_running_loop().create_task(self._export_periodically())
 
     def end(self) -> None:
-        """Stop, and export a last time so that no counts are lost; a second call has no effect."""
+        """Stop exporting, after a last time that loses no counts; a second call does nothing."""
         if self._exporting is not None:
             self._exporting.cancel()
             self._exporting = None
@@ -151,13 +150,13 @@ class Exporter:
             await asyncio.sleep(self._interval_s)
 
     def export(self) -> None:
-        """Export all series once; counters even if a gauge fails, so that counts are not lost."""
+        """Export all series once, counters even if a gauge fails."""
         failures: list[Exception] = []
         for step in (self._set_gauges, partial(self._measures.export, self._backend)):
             try:
                 step()
             except Exception as error:
                 failures.append(error)
-        if failures and not self._failed:  # logged once, because the gauges may fail every time
+        if failures and not self._failed:  # only the first of several failures is logged
             logger.error("metrics.export_failed", exc_info=failures[0])
         self._failed = bool(failures)

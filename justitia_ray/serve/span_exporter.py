@@ -21,7 +21,7 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 _LAST_EXPORT_S: Seconds = 5.0
-"""Longest wait for the span collector when the process ends (seconds)."""
+"""Maximum seconds of waiting for the span collector when the process ends."""
 
 
 class SpanExporter:
@@ -61,7 +61,7 @@ class SpanExporter:
 
         self._ids = GivenIds()
         self._trace, self._no_parent = trace, Context()
-        # A provider of its own: vLLM and perhaps Ray Serve set the global one.
+        # This provider is separate, because vLLM and perhaps Ray Serve set the global one.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource.create(
@@ -171,7 +171,7 @@ def _parse_headers(pairs: list[str], where: str) -> dict[str, str]:
             continue
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            # the header is not shown, because it may be a secret
+            # The header is not shown, because it may be a secret.
             raise ConfigError(f"{where}: header {number} is none; name=value is allowed")
         headers[name.strip().lower()] = unquote(value.strip())
     return headers

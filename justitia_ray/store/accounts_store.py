@@ -16,14 +16,14 @@ from justitia_ray.units import Epoch
 
 @dataclass(frozen=True, slots=True)
 class StoredAccounts:
-    """Accounts as saved by the last term."""
+    """Usage and claims on quotas, as saved by the last accounts actor."""
 
     records: Mapping[str, JsonObject]
-    """Records of the quota book by name."""
+    """Saved records of usage and claims on quotas, by name."""
 
 
 class AccountsStore:
-    """Store of an application's accounts; use it from one event loop.
+    """Store of an application's quota accounts; use it from one event loop.
 
     Every method raises `StoreError` if Redis is unreachable or refuses a command.
 
@@ -53,7 +53,7 @@ class AccountsStore:
         return epoch, StoredAccounts(stored.applications)
 
     async def save(self, epoch: Epoch, records: Mapping[str, JsonObject | None]) -> bool:
-        """Write records, and delete those that are None, unless a later term has begun.
+        """Write records of usage and claims, unless a later term has begun; None deletes one.
 
         Returns:
             Whether the store still had this term. If not, the store was emptied or restored from a
@@ -67,7 +67,7 @@ class AccountsStore:
         return await self._store.save(epoch, None, kept, gone)
 
     async def save_all(self, epoch: Epoch, records: Mapping[str, JsonObject]) -> None:
-        """Replace all stored records; used after failed saves.
+        """Replace all stored records of usage and claims; used after failed saves.
 
         Raises:
             StaleEpoch: If a later term has begun; nothing was written.
@@ -77,5 +77,4 @@ class AccountsStore:
             await self._store.save(epoch, None, records, ())
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._store.aclose()

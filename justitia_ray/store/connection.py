@@ -17,8 +17,8 @@ from redis.exceptions import AuthenticationError, RedisClusterException, RedisEr
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.store.redis_url import RedisUrl, Setup, read_redis_url
 
-# An unreachable Redis must be noticed well within the 3 s in which replicas report. An answer may
-# take longer, if Redis is busy or a save has some megabytes.
+# An unreachable Redis must be noticed well within the 3 s in which replicas report.
+# Answers may take longer, if Redis is busy or a save has some megabytes.
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -33,11 +33,11 @@ class Credentials:
     password: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     tls_ca_file: str | None = None
-    """File of trusted CA certificates; None: the system's."""
+    """File of trusted CA certificates for Redis; None: the system's."""
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
     password_file: str | None = None
-    """File with the password, read at each connect; replaces `password`."""
+    """File with the Redis password, read at each connect; replaces `password`."""
     sentinel_password_file: str | None = None
 
 
@@ -65,7 +65,7 @@ class Connection:
         self._password_hint = _auth_hint(credentials)
         self._close: list[Callable[[], Awaitable[None]]] = []
         try:
-            # the three client types have no common base class
+            # The three client types have no common base class.
             self.client: Any = self._new_client(read, credentials)
         except (ValueError, TypeError):
             raise ConfigError(f"redis_url: {self.address} has an option of another form") from None
@@ -76,8 +76,7 @@ class Connection:
         timeouts: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "socket_timeout": _ANSWER_TIMEOUT_S,
-            # One immediate retry, because a pooled connection may be from before a restart of
-            # Redis.
+            # One immediate retry, because Redis may have restarted since the connection was opened.
             "retry": Retry(NoBackoff(), 1),
         }
         options = timeouts | _auth_options(
@@ -123,7 +122,7 @@ class Connection:
         """Close the idle connections; the next command opens a new one."""
         with suppress(*_FAILURES):
             if isinstance(self.client, RedisCluster):
-                await self.client.aclose()  # the next command looks up the cluster's nodes again
+                await self.client.aclose()  # The next command looks up the cluster's nodes again.
             else:
                 await self.client.connection_pool.disconnect(inuse_connections=False)
 
@@ -135,7 +134,6 @@ class Connection:
             return False
 
     async def aclose(self) -> None:
-        """Close the connections for good."""
         for close in self._close:
             await close()
 

@@ -36,14 +36,15 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.01
 _STOP_TIMEOUT_S: Seconds = 10.0
-"""Timeout of each step of a stop: shutdown command, SIGTERM, SIGKILL (seconds)."""
+"""Timeout in seconds of each step of stopping Redis: shutdown command, SIGTERM, SIGKILL."""
 _ANSWER_TIMEOUT_S = 1.0
 _LAST_LINES = 3
 _OWNER_LOCK = "owner.lock"
 _SOCKET_NAME = "redis.sock"
 _MAX_SOCKET_PATH_BYTES = 100
-"""Maximum length of the socket's path: `sun_path` has 104 bytes on macOS and 108 on Linux,
-including a zero byte."""
+"""Maximum bytes of a Unix socket's path: `sun_path` has 104 bytes on macOS and 108 on Linux,
+including a zero byte.
+"""
 _VERSION_TIMEOUT_S = 10.0
 _MULTI_PART_AOF = 7
 """First major version of Redis with the append-only log in a folder, `appendonlydir`."""
@@ -76,7 +77,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """URL of the server, for redis-py."""
+        """URL of the Redis server, for redis-py."""
         return f"unix://{quote(str(self._socket))}"
 
     def start(self) -> None:
@@ -122,7 +123,7 @@ class EmbeddedRedis:
             self._owner = None
 
     def _try_start(self, deadline: Seconds) -> bool:
-        """Start or replace the server if needed; return whether one with a living owner answers."""
+        """Start or replace the server if needed; return whether one that has an owner answers."""
         if self._process is not None:
             if self._answering_pid() == self._process.pid:
                 return True
@@ -161,7 +162,7 @@ class EmbeddedRedis:
             *("--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"),
             # `everysec` would block commands for up to two seconds while the disk is slow.
             *("--dir", str(self._data_dir), "--appendonly", "yes", "--appendfsync", "no"),
-            # no snapshots: the append-only file contains everything
+            # There are no snapshots, because the append-only file contains everything.
             *("--save", ""),
             *("--daemonize", "no", "--databases", "1"),
         ]
@@ -205,8 +206,7 @@ class EmbeddedRedis:
                         stdout=log,
                         stderr=log,
                         pass_fds=(server_lock,),
-                        # Ctrl-C must not reach the server, because the parent may have to save
-                        # first.
+                        # Ctrl-C must not reach the server before the parent has saved.
                         start_new_session=True,
                     )
             except OSError as error:
@@ -227,7 +227,7 @@ class EmbeddedRedis:
         """Return the process id of the server that answers on the socket; None if none answers."""
         try:
             with self._client(_ANSWER_TIMEOUT_S) as client:
-                client.ping()  # unlike INFO, PING is refused while the server loads its data
+                client.ping()  # Unlike INFO, PING is refused while the server loads its data.
                 return int(client.info("server")["process_id"])
         except (RedisError, OSError):
             return None
@@ -248,7 +248,7 @@ class EmbeddedRedis:
             with self._client(_STOP_TIMEOUT_S) as client:
                 client.shutdown(save=True)
         except (RedisError, OSError) as error:
-            # `stop` terminates a server that hangs or cannot save
+            # Method `stop` terminates a server that hangs or cannot save.
             logger.warning("store.embedded_shutdown_refused", extra={"reason": str(error)})
 
     def _client(self, timeout_s: Seconds) -> redis.Redis:
@@ -297,7 +297,7 @@ def make_private(directory: Path) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        # `lstat`, because another user could have put a link into the temporary directory
+        # `lstat` follows no link that another user may have put into the temporary directory.
         status = directory.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise StoreError(f"{directory}: a directory of user {os.geteuid()} itself is needed")

@@ -22,24 +22,22 @@ from justitia_ray.store.schema import (
 _ID = re.compile(rb"[0-9a-f]{8}")
 
 ADD = checking_kinds("hash") + "return redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])"
-"""Script that adds a record. KEYS: the hash `keys`. ARGV: id, JSON. Returns 0 if the id exists
-already.
+"""Redis script that adds an API key's record. KEYS: the hash `keys`. ARGV: id, JSON. Returns 0 if
+the id exists already.
 """
 
 REVOKE = checking_kinds("hash") + "return redis.call('HDEL', KEYS[1], ARGV[1])"
-"""Script that removes a record. KEYS: the hash `keys`. ARGV: id. Returns 0 if the id does not
-exist.
+"""Redis script that removes an API key's record. KEYS: the hash `keys`. ARGV: id. Returns 0 if the
+id does not exist.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """Snapshot of an application's API keys."""
-
     records: dict[str, JsonObject]
-    """Records by key id, sorted by id."""
+    """Records of API keys, sorted by key id."""
     damage: list[str]
-    """Messages, one for each entry that was left out because it could not be read."""
+    """Messages, one for each stored API key that was left out because it could not be read."""
 
 
 class KeyStore:
@@ -62,7 +60,7 @@ class KeyStore:
         self._revoke = self._client.register_script(REVOKE)
 
     async def load(self) -> StoredKeys:
-        """Return all keys; unreadable entries are left out and listed in `damage`.
+        """Return all API keys; unreadable entries are left out and listed in `damage`.
 
         Raises:
             StoreError: If Redis is unreachable, or the key's value is not a hash.
@@ -84,7 +82,7 @@ class KeyStore:
         return found
 
     async def add(self, record: Mapping[str, Any]) -> bool:
-        """Add a record; return False, and change nothing, if the id exists already.
+        """Add an API key's record; return False, and change nothing, if its id exists already.
 
         Args:
             record: JSON object with the key's id as `id`.
@@ -98,10 +96,9 @@ class KeyStore:
             return bool(await self._add(keys=[key], args=[record["id"], value]))
 
     async def revoke(self, key_id: str) -> bool:
-        """Remove a record, even an unreadable one; return whether it existed."""
+        """Remove an API key's record, even an unreadable one; return whether it existed."""
         async with self._connection.errors():
             return bool(await self._revoke(keys=[self._keys.api_keys], args=[key_id]))
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._connection.aclose()

@@ -17,11 +17,11 @@ class LeaderRecord:
     """Process of the leading scheduler, as stored in Redis."""
 
     namespace: str = ""
-    """Namespace of the Ray actor."""
+    """Namespace of the scheduler's Ray actor."""
     actor: str = ""
     """Ray's actor id, which survives a restart of the actor's process."""
     version: str = ""
-    """Version of this package."""
+    """Version of this package that the scheduler runs."""
     host: str = field(default_factory=socket.gethostname)
     process_id: int = field(default_factory=os.getpid)
     since: Seconds = field(default_factory=lambda: round(time.time(), 3))

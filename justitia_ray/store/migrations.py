@@ -41,7 +41,7 @@ def _migrate_from_1(records: Records) -> Records:
         clock = {"grants": 0, "policy": "", "counted": {}, **clock}
     applications = {}
     for name, record in records.applications.items():
-        # a live application; other records are of ended applications that GPS still serves
+        # A live application; other records are of ended applications that GPS still serves.
         if "state" in record and "attained" in record:
             filled = {"replicas": [], "ended_leases": [], "kv_token_time": record["attained"]}
             record = filled | record
@@ -68,4 +68,4 @@ def _migrate_from_2(records: Records) -> Records:
 _DEFAULT_TENANT = "default"
 
 MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _migrate_from_1, 2: _migrate_from_2}
-"""Migration steps by the version that they start from."""
+"""Migration steps by the schema version that they start from."""

@@ -40,11 +40,11 @@ oldest are dropped.
 
 @dataclass(frozen=True, slots=True)
 class StoredPredictions:
-    """All stored results of learning, in dictionaries by application class."""
+    """All stored results of the predictor's learning, in dictionaries by application class."""
 
     revision: int
     applied: str
-    """Stream id of the last finished application that was learned."""
+    """Redis stream id of the last finished application that was learned."""
     classes: dict[str, JsonObject]
     learning: dict[str, JsonObject]
     models: dict[str, VersionIndex]
@@ -54,10 +54,10 @@ class StoredPredictions:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Results of learning some finished applications, by application class."""
+    """Results of learning from some finished applications, by application class."""
 
     applied: str
-    """Stream id of the last learned application."""
+    """Redis stream id of the last application that was learned."""
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -72,8 +72,9 @@ redis.call('SET', KEYS[1], ARGV[1], 'NX')
 for i = 3, #ARGV do redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'o', ARGV[i]) end
 """
 )
-"""Script that adds finished applications. KEYS: schema, observed. ARGV: version, maximum number of
-entries, JSON of each application."""
+"""Redis script that adds finished applications. KEYS: schema, observed. ARGV: version, maximum
+number of entries, JSON of each application.
+"""
 
 HOLD = """
 local holder = redis.call('GET', KEYS[1])
@@ -81,8 +82,9 @@ if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
-"""Script that takes or extends the learner's lock. KEYS: learner. ARGV: learner's name, duration in
-milliseconds."""
+"""Redis script that takes or extends the learner's lock. KEYS: learner. ARGV: learner's name,
+duration in milliseconds.
+"""
 
 RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
@@ -120,9 +122,10 @@ redis.call('XTRIM', observed, 'MINID', ARGV[4])
 return redis.call('INCR', revision)
 """
 )
-"""Script that saves learned changes. KEYS: learner, schema, classes, learning, applied, observed,
-revision, histories. ARGV: see `PredictionStore.save`. Returns the new revision, or 0 if another
-replica holds the lock."""
+"""Redis script that saves learned changes. KEYS: learner, schema, classes, learning, applied,
+observed, revision, histories. ARGV: see `PredictionStore.save`. Returns the new revision, or 0 if
+another replica holds the lock.
+"""
 
 SAVE_INDEX = (
     checking_kinds("hash", "string", "string")
@@ -136,9 +139,10 @@ for i = 5, #KEYS do redis.call('DEL', KEYS[i]) end
 return redis.call('INCR', revision)
 """
 )
-"""Script that replaces a class's index of models. KEYS: models, schema, revision, the active model,
-models to delete. ARGV: class, index that was read, index to write, version, bytes of the active
-model or empty."""
+"""Redis script that replaces a class's index of models. KEYS: models, schema, revision, the active
+model, models to delete. ARGV: class, index that was read, index to write, version, bytes of the
+active model or empty.
+"""
 
 
 _START = "0-0"
@@ -362,7 +366,6 @@ class PredictionStore:
         return int(revision) or None
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._connection.aclose()
 
 
@@ -387,7 +390,6 @@ class PredictionMemory:
         """Last stream id: milliseconds, and number among the ids of that millisecond."""
 
     async def load(self) -> StoredPredictions:
-        """Return all learned values."""
         return StoredPredictions(
             self.changes,
             self.applied,
@@ -398,15 +400,12 @@ class PredictionMemory:
         )
 
     async def revision(self) -> int:
-        """Return a number that changes with every change of the stored predictions."""
         return self.changes
 
     async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
-        """Return the samples of a class, oldest first."""
         return [json.loads(value) for value in self.samples.get(application_class, [])], 0
 
     async def load_model(self, application_class: str, version: int) -> bytes | None:
-        """Return the bytes of a model; None if it is missing."""
         return self.data.get((application_class, version))
 
     async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
@@ -416,16 +415,14 @@ class PredictionMemory:
         del self.observed[:-MOST_WAITING]
 
     async def observed_count(self) -> int:
-        """Return the number of applications that wait to be learned."""
         return len(self.observed)
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
-        """Return the next finished applications to learn, with their ids, oldest first."""
         later = ((name, value) for name, value in self.observed if name > after)
         return [(name, json.loads(value)) for name, value in later][:count]
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Return True: a predictor without Redis is the only learner."""
+        """Return True, because a predictor without Redis is the only learner."""
         return True
 
     async def release(self, learner: str) -> None:

@@ -45,14 +45,14 @@ class RedisUrl:
 
     setup: Setup
     text: str
-    """Original URL; redis-py parses it again in the case of a single server."""
+    """Original Redis URL; redis-py parses it again in the case of a single server."""
     address: str
-    """URL without its options, for error messages."""
+    """Redis URL without its options, for error messages."""
     tls: bool
     hosts: tuple[tuple[str, int], ...] = ()
     """Addresses of Sentinels, or of cluster nodes."""
     service: str = ""
-    """Name of the master in Sentinel."""
+    """Name of the master in Redis Sentinel."""
     db: int = 0
 
 
@@ -77,7 +77,7 @@ def read_redis_url(url: str) -> RedisUrl:
         hosts = tuple(_split_host(text, default) for text in parts.netloc.split(","))
         service, db = _split_path(setup, parts)
     except (KeyError, ValueError):
-        # Raised without a cause, because the parser's message quotes parts of the URL.
+        # The cause is suppressed, because the parser's message quotes parts of the URL.
         raise ConfigError(
             f"redis_url cannot be read (not shown, it may hold a password): {FORMS} is allowed;"
             " percent-encode special characters"

@@ -43,8 +43,8 @@ local function epoch_in(key)
 end
 """
 
-# All in one script, so that a scheduler with unreadable data does not become the leader. Epochs are
-# at least Redis's clock in ms, so that none repeats after the store is emptied.
+# One script checks the data's version first, so that only readable data get a new leader.
+# Epochs are at least Redis's clock in ms, so that none repeats after the store is emptied.
 _BECOME_LEADER = (
     checking_kinds("string", "string")
     + _EPOCH
@@ -65,9 +65,10 @@ redis.call('SET', leader, '{"epoch":' .. taken .. ',' .. ARGV[3])
 return {taken, version}
 """
 )
-"""Script that makes a scheduler the leader. KEYS: schema, epoch, leader. ARGV: this version, lower
-bound of the epoch, the leader's JSON without its opening brace and epoch. Returns the new epoch and
-the version of the data."""
+"""Redis script that makes a scheduler the leader. KEYS: schema, epoch, leader. ARGV: this version,
+lower bound of the epoch, the leader's JSON without its opening brace and epoch. Returns the new
+epoch and the version of the data.
+"""
 
 _MIGRATE = (
     checking_kinds("string", "string", "string", "hash")
@@ -83,11 +84,12 @@ redis.call('SET', schema, ARGV[3])
 return 'done'
 """
 )
-"""Script that replaces stored data by their migrated form. KEYS: schema, epoch, clock,
+"""Redis script that replaces stored data by their migrated form. KEYS: schema, epoch, clock,
 applications. ARGV: own epoch, old version, new version, the clock or empty, alternating application
-names and records."""
+names and records.
+"""
 
-# One script checks the epoch and writes atomically.
+# One script checks the epoch and writes, so that both are atomic.
 # HSET is called for each pair, because Lua's unpack() is limited.
 _SAVE = (
     checking_kinds("string", "string", "string", "string", "string", "hash", "hash")
@@ -149,7 +151,8 @@ _USAGE_KEPT_S = 400 * DAY_S
 
 _AT_ONCE = 1_000
 """Number of records that are encoded before the event loop runs again (6 ms), or read with one
-call."""
+call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,7 @@ class SchedulerStore:
             StaleEpoch: If another scheduler became the leader while data were migrated.
         """
         keys = self._keys
-        # The leader's JSON without its opening brace; the script inserts the epoch.
+        # The script inserts the epoch into the leader's JSON, after its opening brace.
         leader = encode(keys.leader, self._leader.record(0)).partition(",")[2]
         async with self._connection.errors():
             try:
@@ -227,7 +230,7 @@ class SchedulerStore:
                     args=[SCHEMA_VERSION, above, leader],
                 )
             except ResponseError:
-                # the script's error names no key, but an error of load() does
+                # The script's error names no key, but an error of load() does.
                 await self.load()
                 raise
         epoch = int(taken)
@@ -256,7 +259,7 @@ class SchedulerStore:
             raise self._stale_epoch(epoch, found.epoch or 0, found.leader)
 
     async def load(self) -> StoredState:
-        """Return the stored state.
+        """Return the stored state of the scheduler.
 
         All values except the applications are read as one snapshot. The applications are read in
         parts, because 200,000 of them in one answer would exceed the timeout. Only the leader
@@ -367,11 +370,9 @@ class SchedulerStore:
         return StaleEpoch(ours, theirs, leader, self._leader.is_succeeded_by(leader or {}))
 
     async def ping(self) -> bool:
-        """Return whether Redis answers."""
         return await self._connection.ping()
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._connection.aclose()
 
 
@@ -401,23 +402,19 @@ class NoStore:
         self._wall = wall
 
     async def become_leader(self, above: Epoch = 0) -> Epoch:
-        """Return a new epoch."""
         return max(int(1000 * self._wall()), above + 1)
 
     async def load(self) -> StoredState:
-        """Return an empty state."""
         return StoredState(clock=None, applications={}, settings=None, replicas={})
 
     async def save(self, *changes: object) -> bool:
-        """Do nothing and return True: there is no store."""
         return True
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return no usage."""
         return {}
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: there is no connection to close."""
 
 
 DurableState: TypeAlias = SchedulerStore | NoStore

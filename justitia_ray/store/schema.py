@@ -54,7 +54,7 @@ from typing import Any, NoReturn, TypeAlias
 from justitia_ray.errors import ConfigError, StoreError
 
 SCHEMA_VERSION = 3
-"""Version of the schema; increased by every change that an older version would misread."""
+"""Version of the data in Redis, increased by every change that an older version would misread."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -97,15 +97,15 @@ class Keys:
         self._usage = prefix + "usage:"
 
     def usage(self, day: int) -> str:
-        """Return the key of a day's usage; days are counted from 1970."""
+        """Return the Redis key of a day's usage; days are counted from 1970."""
         return f"{self._usage}{day}"
 
     def model(self, application_class: str, version: int) -> str:
-        """Return the key of a model's bytes."""
+        """Return the Redis key of the bytes of a predictor's model."""
         return f"{self._prediction}model:{application_class}:{version}"
 
     def samples(self, application_class: str) -> str:
-        """Return the key of a class's history."""
+        """Return the Redis key of a class's samples for the predictor."""
         return f"{self._prediction}samples:{application_class}"
 
 
@@ -257,8 +257,9 @@ for i, kind in ipairs(ARGV) do
 end
 return found
 """
-"""Script that returns the values of keys. KEYS: the keys. ARGV: the type of each, `string`, `hash`,
-or `counted` for a hash of which only the number of fields is returned."""
+"""Redis script that returns the values of keys. KEYS: the keys. ARGV: the type of each, `string`,
+`hash`, or `counted` for a hash of which only the number of fields is returned.
+"""
 
 
 def _reject_constant(constant: str) -> NoReturn:

@@ -25,7 +25,7 @@ _EVERY_S: Seconds = 1.0
 
 
 def keep_synced(data_dir: Path, ended: threading.Event, rewrite: Callable[[], bool]) -> None:
-    """Sync the server's files to disk every second until the server has ended.
+    """Sync the files of a Redis server to disk every second until it has ended.
 
     Args:
         data_dir: The server's directory.
@@ -50,11 +50,11 @@ class SyncedLog:
         """Size of each file at its last sync, in bytes."""
         self._failures = 0
         self._is_incomplete = False
-        """Whether the disk may lack data after a failed sync, which the system reports only
-        once."""
+        """Whether the disk may lack data after a failed sync, which the system reports only once.
+        """
 
     def sync(self) -> None:
-        """Sync new and grown files; failures are logged."""
+        """Sync new and grown files to disk; failures are logged."""
         failures = self._failures
         try:
             found = {*self._data_dir.glob("*.aof"), *self._data_dir.glob("appendonlydir/*.aof")}
@@ -66,7 +66,7 @@ class SyncedLog:
         for path in sorted(found):
             try:
                 self._sync_file(path)
-            except FileNotFoundError:  # Redis replaces its files from time to time
+            except FileNotFoundError:  # Redis replaces its files from time to time.
                 self._close_file(path)
             except OSError as error:
                 self._note_failure(path, error)
@@ -74,7 +74,6 @@ class SyncedLog:
             self._is_incomplete = not self._rewrite()
 
     def close(self) -> None:
-        """Close all files."""
         for path in list(self._open):
             self._close_file(path)
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class AccountsActor:
-    """Ray actor that starts an `AccountsService` with its store, and retries a failed start."""
+    """Ray actor that runs the quota accounts with their store; it retries a failed start."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         write_json_lines()
@@ -32,11 +32,9 @@ class AccountsActor:
         self._idle: asyncio.Task[None] | None = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Set the tree of tenants with their quotas; see `AccountsService.configure`."""
         return await (await self._leading_service()).configure(tenants)
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book a scheduler's usage and claims, and answer; see `AccountsService.exchange`."""
         return await (await self._leading_service()).exchange(told)
 
     async def version(self) -> str:
@@ -44,13 +42,12 @@ class AccountsActor:
         return __version__
 
     async def status(self) -> dict[str, Any]:
-        """Return the state of the accounts and of their store, for the scheduler's status."""
         if self._service is None:
             return {"ready": False, "degraded": "starting", "epoch": 0}
         return self._service.status() | {"version": __version__}
 
     async def retire(self) -> None:
-        """Save the quota book and stop the embedded Redis; called before the actor is killed."""
+        """Save usage and quota claims, and stop the Redis; called before the actor is killed."""
         if self._service is not None:
             await self._service.end()
         if self._redis is not None:
@@ -93,7 +90,7 @@ class AccountsActor:
         self._step_down("no call for too long")
 
     def _step_down(self, reason: str) -> None:
-        """End this actor for good; a scheduler that needs the accounts starts a new actor."""
+        """End this actor for good; a scheduler that needs the accounts then starts a new one."""
         log_event(logger, logging.WARNING, "accounts.step_down", reason=reason)
         asyncio.get_running_loop().create_task(self._end_process())
 

@@ -19,12 +19,12 @@ from justitia_ray.units import Epoch
 logger = logging.getLogger("ray.serve")
 
 ACCOUNTS_PREFIX = "accounts/"
-"""Prefix of the accounts actor's name in Ray, before the Serve application's name."""
+"""Prefix of the quota accounts actor's name in Ray; the Serve application's name follows."""
 _MAX_CONCURRENCY = 1_000
 
 
 class AccountsLink:
-    """Connection from a scheduler to the accounts actor of its Serve application.
+    """Connection from a scheduler to the quota accounts actor of its Serve application.
 
     The first call finds the actor, or starts it.
 
@@ -39,7 +39,7 @@ class AccountsLink:
         self._actor: Any = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Send the tree of tenants with their quotas; return the epoch of the accounts' term.
+        """Send the tree of tenants with their quotas; return the epoch of the accounts actor.
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -58,7 +58,7 @@ class AccountsLink:
         return epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Send a scheduler's usage and claims, and return the answer of the accounts.
+        """Send a scheduler's usage and reservations of quotas; return the accounts' answer.
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -72,13 +72,13 @@ class AccountsLink:
 
 
 def get_accounts(config: AppConfig) -> ActorHandle:
-    """Return a Serve application's accounts actor; start the actor if it does not run."""
+    """Return a Serve application's quota accounts actor; start it if it does not run."""
     name = f"{ACCOUNTS_PREFIX}{config.name}"
     return get_detached(AccountsActor, name, config, _MAX_CONCURRENCY)
 
 
 def end_accounts(application: str, namespace: str) -> bool:
-    """End a Serve application's accounts actor and its embedded Redis; return whether it ran."""
+    """End a Serve application's quota accounts actor and its Redis; return whether it ran."""
     return end_detached(f"{ACCOUNTS_PREFIX}{application}", namespace, "accounts.killed_unsaved")
 
 

@@ -26,14 +26,13 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Seconds = 0.5
 _LOST_S: Seconds = 900.0
-"""Silence of a scheduler after which its claims on quotas count as used (seconds). A replaced
-scheduler has ended by then.
+"""Seconds without a message from a scheduler after which its reservations of quotas count as used.
 """
 _LOOK_EVERY_S: Seconds = 30.0
 
 
 class AccountsService:
-    """Quota accounts of one application during one term; independent of Ray.
+    """Quota accounts of one application, as a service that is independent of Ray.
 
     Args:
         store: Store of the quota book.
@@ -56,7 +55,7 @@ class AccountsService:
         self._wall = wall
         self.book = QuotaBook()
         self.trouble: str | None = None
-        """Why the accounts' store cannot be used now; None if it can."""
+        """Why the store of the quota accounts cannot be used now; None if it can."""
         self.saves = 0
         self._lost: str | None = None
         self._everything = False
@@ -66,7 +65,7 @@ class AccountsService:
         self._called_at = time.monotonic()
 
     async def begin(self) -> None:
-        """Begin a term with the last term's state; waits for the store without limit."""
+        """Load the stored usage of quotas; waits for the store without limit."""
         while True:
             try:
                 epoch, stored = await self._store.begin_term()
@@ -84,7 +83,7 @@ class AccountsService:
         self._looking = asyncio.create_task(self._expire_periodically())
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Set the quotas of a tree of tenants; return the epoch of the accounts' term.
+        """Set the quotas of a tree of tenants; return the epoch of these accounts.
 
         Raises:
             ConfigError: If the tree is invalid.
@@ -96,7 +95,7 @@ class AccountsService:
         return self.book.epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book an exchange in the quota book, and return the answer after its grants are stored."""
+        """Book a scheduler's usage of quotas, and answer its requests once the answer is stored."""
         self._check_lead()
         self._called_at = time.monotonic()
         if told.accounts != self.book.epoch:
@@ -107,7 +106,7 @@ class AccountsService:
         return answer if self.trouble is None else replace(answer, is_stored=False)
 
     async def end(self) -> None:
-        """Save the quota book a last time and close the store."""
+        """Save usage and quota claims a last time and close the store."""
         if self._looking is not None:
             self._looking.cancel()
         if self._lost is None and self.book.epoch:
@@ -115,7 +114,7 @@ class AccountsService:
         await self._store.aclose()
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the accounts and of their store, for the scheduler's status."""
+        """Return the state of the quota accounts and of their store, for the scheduler's status."""
         return {
             "ready": self.book.epoch > 0 and self._lost is None,
             "degraded": self._lost or self.trouble,
@@ -124,7 +123,7 @@ class AccountsService:
         }
 
     def idle_s(self) -> Seconds:
-        """Return the time since a scheduler last sent a message to the accounts."""
+        """Return the seconds since a scheduler last sent a message to the quota accounts."""
         return time.monotonic() - self._called_at
 
     def _check_lead(self) -> None:
@@ -132,12 +131,12 @@ class AccountsService:
             raise SchedulerSuperseded(self._lost)
 
     async def _wait_until_stored(self) -> None:
-        """Wait until the quota book is saved, unless the store is unreachable."""
+        """Wait until usage and quota claims are saved, unless the store is unreachable."""
         if self.trouble is None:
             await asyncio.shield(self._save_soon())
 
     def _save_soon(self) -> "asyncio.Task[None]":
-        """Return a task that saves the quota book, now or after the save that is running.
+        """Return a task that saves usage and quota claims, now or after the save that is running.
 
         Saves run one after the other, because of two concurrent ones the older might be written
         last.
@@ -193,7 +192,7 @@ class AccountsService:
                 self.trouble = str(error)
 
     async def _expire_periodically(self) -> None:
-        """Expire old records of the quota book, and retry a failing store, until cancelled."""
+        """Drop old records of usage and claims on quotas, and retry a failing store."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_RETRY_S)

@@ -20,13 +20,12 @@ from justitia_ray.units import Seconds
 
 _PARSER_S: Seconds = 300.0
 _MISTAKE = "mistake: "
-"""Prefix of an error message in the output of the process that runs vLLM's parser; vLLM prints
-other lines too.
+"""Prefix of an error message in the output of vLLM's argument parser, which prints other lines too.
 """
 
 
 def engine_mistake(config: AppConfig) -> str | None:
-    """Return the first mistake in a model's engine options that shows without vLLM."""
+    """Return the first mistake in a model's engine options that can be found without vLLM."""
     engine = config.engine
     if engine.kind == "fake":
         return None

@@ -13,8 +13,7 @@ from justitia_ray.protocol.cache_scope import Isolation, cache_scope
 from justitia_ray.units import Seconds
 
 _IDLE_S: Seconds = 600.0
-"""Time without use after which a caller's cache salt no longer counts towards the limit (seconds).
-"""
+"""Seconds without use after which a caller's cache salt no longer counts towards the limit."""
 _LONGEST = 128
 """Maximum length of a caller's cache salt in characters, as in vLLM."""
 
@@ -31,8 +30,7 @@ class CacheSalts:
         self._isolation = isolation
         self._most = most
         self._used: OrderedDict[str, OrderedDict[str, Seconds]] = OrderedDict()
-        """Salts that each tenant's callers sent; the tenants and salts used longest ago come first.
-        """
+        """Cache salts that each tenant's callers have sent, least recently used first."""
 
     def salt(self, tenant: str, own: str | None, now: Seconds) -> str | None:
         """Return the prefix-cache salt of a request; None if it shares the cache with all tenants.
@@ -79,6 +77,6 @@ class CacheSalts:
 
     @staticmethod
     def _digest_of(*parts: str) -> str:
-        """Return a digest of texts, each prefixed with its length; it reveals none of the texts."""
+        """Return a digest of texts, each prefixed with its length, that reveals none of them."""
         framed = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
         return hashlib.sha256(framed).hexdigest()

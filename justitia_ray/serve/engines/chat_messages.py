@@ -17,13 +17,11 @@ _TEXT_PARTS = {
     "thinking": "thinking",
     "refusal": "refusal",
 }
-"""Field with the text, by type of content part; only for types that are text (vLLM's
+"""Field with the text of each type of content part that vLLM treats as text (vLLM's
 renderers/chat_utils.py:1618).
 """
 _NULL_ALLOWED = ("text", "refusal")
-"""Types of content parts that are skipped if their text is null (vLLM's
-renderers/chat_utils.py:1809).
-"""
+"""Types of content parts that vLLM skips if their text is null (renderers/chat_utils.py:1809)."""
 _MEDIA_PARTS = frozenset(
     {
         *("audio_embeds", "audio_url", "image_embeds", "image_pil", "image_url", "input_audio"),
@@ -82,7 +80,7 @@ def _checked_message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, 
         if calls := _tool_calls(message.get("tool_calls")):
             rendered["tool_calls"] = calls
         reasoning = message.get("reasoning")
-        if reasoning is None:  # earlier name of `reasoning` (vLLM's chat protocol.py:532)
+        if reasoning is None:  # Older clients send `reasoning_content`.
             reasoning = message.get("reasoning_content")
         if reasoning is not None:
             rendered["reasoning"] = rendered["reasoning_content"] = reasoning
@@ -163,7 +161,7 @@ def _is_malformed_part(part: Any) -> bool:
 
 
 def _without_billing_header(parts: list[Any]) -> list[Any]:
-    """Remove Claude Code's billing line, which changes with each call, as vLLM does."""
+    """Remove Claude Code's billing line, which changes with each call, from a prompt."""
     kept = []
     for part in parts:
         is_text = isinstance(part, dict) and part.get("type") == "text"

@@ -22,16 +22,14 @@ from justitia_ray.serve.engines.chat_messages import (
 )
 
 _OPENAI, _STRING = "openai", "string"
-"""Formats of a chat's contents, as lists of parts or as text (vLLM's
-`chat_template_content_format`).
-"""
+"""Formats of a chat's contents: lists of parts, or text (vLLM's `chat_template_content_format`)."""
 _ITEMS = (
     *("message", "reasoning", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output"),
 )
 _MOST_EFFORTS = 64
 _LONGEST_EFFORT = 32
-"""Maximum number of cached reasoning efforts, and maximum length of each in characters: callers may
+"""Maximum number of reasoning efforts in the cache, and of characters of each, because callers may
 send any text.
 """
 _HELLO = ({"role": "user", "content": "Hi"},)
@@ -42,17 +40,18 @@ class ChatOptions:
     """Options of `vllm serve` that determine how chats are rendered as prompts."""
 
     template: str | None = None
-    """Text of the option `chat_template`; None: the tokenizer's own template."""
+    """Chat template, as vLLM's option `chat_template`; None: the tokenizer's own template."""
     content_format: str = "auto"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Option `default_chat_template_kwargs` of vLLM."""
+    """Arguments of the chat template, as vLLM's option `default_chat_template_kwargs`."""
     drops_tools: bool = False
-    """Option `exclude_tools_when_tool_choice_none` of vLLM."""
-    trusts_templates: bool = False
-    """Option `trust_request_chat_template` of vLLM."""
-    is_known: bool = True
-    """Whether the engine renders chats with a Jinja template from the model's files or the options.
+    """Whether tools are left out if the request forbids them (vLLM's
+    `exclude_tools_when_tool_choice_none`).
     """
+    trusts_templates: bool = False
+    """Whether requests may bring their own template (vLLM's `trust_request_chat_template`)."""
+    is_known: bool = True
+    """Whether the engine renders chats with a Jinja template that this process can read."""
 
 
 class ChatRenderer:
@@ -62,12 +61,12 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._options = options
         self._formats: dict[bool, tuple[bool, ...]] = {}
-        """Formats of message contents that the template may read, by whether the chat has tools;
-        the likeliest format is first. True means lists of parts, False text.
+        """Formats of message contents that the chat template may read, likeliest first, by whether
+        the chat has tools: lists of parts (True) or text (False).
         """
         self._efforts: dict[str, str | None] = {}
-        """Result of the template for each cached reasoning effort, newest last: the error, or None
-        if it accepts the effort.
+        """Error of the chat template for each cached reasoning effort, or None if it accepts the
+        effort; newest last.
         """
 
     def render(self, prompt: Conversation, body: InferenceBody) -> str:
@@ -91,7 +90,7 @@ class ChatRenderer:
             raise _template_refusal(error, "messages", "the messages") from None
 
     def check_items(self, items: Any) -> None:
-        """Raise RequestError for items of a response's input that the engine cannot render.
+        """Raise RequestError for items of a Responses request that the engine cannot render.
 
         vLLM's schema accepts all of OpenAI's items, but its code only items of functions and custom
         tools (openai/responses/utils.py:311).
@@ -113,7 +112,7 @@ class ChatRenderer:
                 )
 
     def check_effort(self, effort: Any, field_name: str) -> None:
-        """Raise RequestError for a reasoning effort that the template refuses for any chat.
+        """Raise RequestError for a reasoning effort that the chat template always refuses.
 
         Args:
             effort: The requested effort; None and long texts are not checked.
@@ -124,7 +123,7 @@ class ChatRenderer:
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return
-        # Too long to cache: the template checks it when the whole chat is rendered
+        # An effort too long for the cache is checked when the whole chat is rendered.
         if len(effort) > _LONGEST_EFFORT:
             return
         if effort not in self._efforts:
@@ -181,11 +180,11 @@ class ChatRenderer:
                 text: str = self._tokenizer.apply_chat_template(
                     ready, tools=tools, chat_template=template, tokenize=False, **arguments
                 )
-            except Exception as error:  # a template may raise any exception
+            except Exception as error:  # A chat template may raise any exception.
                 refusal = refusal or error
             else:
                 return text
-        if type(refusal) is jinja2.TemplateError:  # the template called raise_exception
+        if type(refusal) is jinja2.TemplateError:  # the template refused the chat
             raise refusal
         raise NotRendered
 
@@ -193,7 +192,7 @@ class ChatRenderer:
         try:
             found: str = self._tokenizer.get_chat_template(self._options.template, tools=tools)
         except Exception as error:
-            # The engine may have its own template for this type of model
+            # The engine may have its own chat template for this type of model.
             raise NotRendered from error
         return found
 

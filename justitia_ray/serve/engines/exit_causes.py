@@ -16,7 +16,7 @@ _COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 
 
 def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
-    """Return whether an engine process, by its exit code, may have ended through its own work.
+    """Return whether an engine may have ended through its own work, by its process's exit code.
 
     Args:
         exit_code: Exit code of the engine's process, negative for a signal; None: the engine has

@@ -30,7 +30,7 @@ async def build_engine(config: AppConfig) -> Engine:
     salts = CacheSalts(engine.cache_isolation, engine.max_cache_salts)
     if engine.kind == "fake":
         return FakeEngine(model.name, **engine.fake.model_dump(), cache_salts=salts)
-    os.environ.update(engine.env)  # vLLM and torch read environment variables at import
+    os.environ.update(engine.env)  # vLLM and torch read the environment at import
     drop_unwanted_variables(os.environ)
     from justitia_ray.serve.engines.vllm_engine import VllmEngine
 

@@ -47,23 +47,25 @@ class FakeSequence(EngineSequence):
 
     lease_id: LeaseId
     chunk_began_at: Seconds = 0.0
-    """Start of the iteration that computes the latest chunk of the prompt (loop clock, seconds)."""
+    """Time at which the engine step began that computes the latest chunk of the prompt (loop clock,
+    seconds).
+    """
     chunk_s: Seconds = 0.0
-    """Length of the iteration that computes the latest chunk of the prompt."""
+    """Seconds that the engine step takes that computes the latest chunk of the prompt."""
     read_before: Tokens = 0
-    """Prompt tokens that were computed before the latest chunk of the prompt."""
+    """Number of prompt tokens that are computed or cached before the latest chunk."""
     read: Tokens = 0
-    """Prompt tokens computed by the end of the latest chunk, including cached tokens."""
+    """Number of prompt tokens that are computed or cached once the latest chunk is computed."""
 
     def read_tokens(self, now: Seconds) -> Tokens:
-        """Return the prompt tokens computed by `now`; the whole prompt once a token exists."""
+        """Return the prompt tokens computed by `now`, all of them once an output token exists."""
         if self.generated:
             return self.prompt_tokens
         share = (now - self.chunk_began_at) / self.chunk_s if self.chunk_s else 1.0
         return self.read_before + int((self.read - self.read_before) * min(1.0, share))
 
     def note_chunk(self, began_at: Seconds, length_s: Seconds) -> None:
-        """Record a chunk of the prompt; chunks computed again after a preemption are ignored."""
+        """Record a chunk of the prompt, unless it is computed again after a preemption."""
         read = min(self.computed, self.prompt_tokens)
         if read > self.read:
             self.read_before, self.read = self.read, read
@@ -83,7 +85,7 @@ class _AnswerContent:
         self._made = 0
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the tokens of each full block between positions `start` and `stop`, in order."""
+        """Return the tokens of each full KV block between two token positions, in order."""
         made = stop * self._block_size - self._tokens
         if made > self._made:
             self._content.append(self._answer(self._made, made))
@@ -101,11 +103,11 @@ class _Lease:
     outputs: list[Output] = field(default_factory=list)
     """Token outputs of the call that `take_outputs` has not returned yet."""
     ended_at: Seconds = 0.0
-    """Time at which the call under this lease ended (loop clock, seconds)."""
+    """Time at which the call under this lease ended, in seconds of the loop's clock."""
 
     @property
     def obstacle(self) -> str:
-        """Reason why another replica could not continue the lease's stream; empty if one could."""
+        """Reason why another replica could not continue the call's stream; empty if one could."""
         return "it has more than one sequence" if len(self.sequences) > 1 else ""
 
     @property
@@ -200,8 +202,8 @@ class FakeEngine:
         self._prefill_s_per_token = prefill_s_per_token
         self._leases: dict[LeaseId, _Lease] = {}
         self._called: dict[FakeSequence, _Lease] = {}
-        """Sequences of running calls, with their leases; `_leases` also holds the leases of ended
-        calls.
+        """Sequences of running calls, with their leases. Leases of ended calls are only in
+        `_leases`.
         """
         self._arrivals = 0
         self._steps = 0
@@ -213,20 +215,19 @@ class FakeEngine:
         self._why_dead: str | None = "it has not been started"
         self._by_itself = False
         self.begun_prompt_tokens: Tokens = 0
-        """Prompt tokens of all sequences that have generated a token; vLLM counts prompts the same
-        way."""
+        """Prompt tokens of all sequences that have generated a token, as vLLM counts them."""
         self.made_tokens: Tokens = 0
         self.cache_queries: Tokens = 0
-        """Prompt tokens looked up in the prefix cache on the first admission of each sequence."""
-        self.cache_hits: Tokens = 0
-        """Prompt tokens found in the prefix cache on the first admission of each sequence."""
-        self.admitted: list[LeaseId] = []
-        """Leases of admitted sequences, in order of admission; a readmission after a preemption is
-        listed again.
+        """Prompt tokens that were looked up in the prefix cache when each sequence was first
+        admitted.
         """
+        self.cache_hits: Tokens = 0
+        """Prompt tokens that were found in the prefix cache when each sequence was first admitted.
+        """
+        self.admitted: list[LeaseId] = []
+        """Leases of admitted sequences in order of admission, repeated after a preemption."""
 
     async def start(self) -> EngineCapacity:
-        """Start the decode loop on the running event loop."""
         self._why_dead = None
         self._loop = asyncio.create_task(self._run_iterations())
         return EngineCapacity(
@@ -277,7 +278,6 @@ class FakeEngine:
                 del self._called[sequence]
 
     def paths(self) -> frozenset[str]:
-        """Return the supported POST paths: chat, completions, `/tokenize` and `/detokenize`."""
         return frozenset({CHAT, COMPLETIONS, TOKENIZE_PATH, DETOKENIZE_PATH})
 
     async def answer_unscheduled(
@@ -297,34 +297,28 @@ class FakeEngine:
         return ResponseHead(200, _JSON), answer
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs of a stream's chunks since the last call of this method."""
         lease = self._leases.get(lease_id, _NO_LEASE)
         taken, lease.outputs = tuple(lease.outputs), []
         return taken
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why another replica could not continue the lease's stream; empty if one could."""
         return self._leases.get(lease_id, _NO_LEASE).obstacle
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a leased call has used so far; zeros for an unknown lease."""
         return self._leases.get(lease_id, _NO_LEASE).progress
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease whose call has ended, and return the call's final token counts."""
         lease = self._leases.pop(lease_id, _NO_LEASE)
         return lease.final_progress(lease.ended_at)
 
     def free_kv_tokens(self) -> Tokens:
-        """Return the free KV memory in tokens."""
         return self._scheduler.pool.free_blocks * self._scheduler.block_size
 
     def kept_kv(self) -> KeptKv:
-        """Return that nothing is reported: the fake engine has neither holds nor host memory."""
+        """Return that nothing is reported, because the fake engine cannot hold contexts."""
         return KeptKv()
 
     def preemptions(self) -> int:
-        """Return the number of preempted sequences since the engine's start."""
         return self._scheduler.preemptions
 
     def check(self) -> None:
@@ -337,7 +331,6 @@ class FakeEngine:
             raise EngineError(f"the fake engine does not run: {self._why_dead}")
 
     def steps(self) -> Steps:
-        """Return the number of iterations since the start, and whether the engine has work."""
         return Steps(self._steps, self._scheduler.has_work)
 
     def suspended(self) -> str:
@@ -354,7 +347,6 @@ class FakeEngine:
         self._goes_on.clear()
 
     def go_on(self) -> None:
-        """Resume the decode iterations after `stall`."""
         self._suspended = ""
         self._goes_on.set()
 
@@ -364,7 +356,6 @@ class FakeEngine:
         self._end("it was killed")
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine's own work may have killed it, once `check` has raised."""
         return self._by_itself
 
     def die(self, *, by_itself: bool = True) -> None:
@@ -373,7 +364,6 @@ class FakeEngine:
         self._end("it died")
 
     async def stop(self) -> None:
-        """Stop the decode loop; running calls raise EngineError. A second call is safe."""
         self._end("it was stopped")
         if self._loop is not None:
             await asyncio.wait([self._loop])

@@ -47,26 +47,26 @@ class FakeRequest:
     chat: bool
     body: InferenceBody
     prompts: list[list[str]]
-    """Token ids of each prompt."""
+    """Token ids of each prompt of the request."""
     max_tokens: Tokens
-    """Number of tokens of each choice; the fake engine always generates all of them."""
+    """Number of tokens of each choice, all of which the fake engine generates."""
     include_usage: bool
     """Whether a stream ends with a chunk of token usage."""
 
     @property
     def prompt_tokens(self) -> list[Tokens]:
-        """Number of tokens of each prompt."""
+        """Number of tokens of each prompt of the request."""
         return [len(prompt) for prompt in self.prompts]
 
     @property
     def reads_cache(self) -> bool:
-        """Whether prompts may use the prefix cache; False if every token has to be computed."""
+        """Whether the prompts may be read from the prefix cache."""
         return reads_cache(self.body)
 
 
 FakeWords = Callable[[int, int], Iterable[str]]
-"""Returns the words of an answer between two token positions, as a follow-up prompt would contain
-them.
+"""Function that returns the words of an answer between two token positions, as a follow-up prompt
+contains them.
 """
 
 
@@ -92,7 +92,7 @@ def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
 
 
 def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[Tokens, ...]:
-    """Return the token positions at which a chat's prefixes end; see `prompt_cuts.chat_cuts`.
+    """Return the token positions at which prefixes of a chat end; see `prompt_cuts.chat_cuts`.
 
     Args:
         messages: Messages of a chat.
@@ -185,7 +185,7 @@ def error_answer(error: RequestError) -> tuple[int, bytes]:
 
 
 class FakeAnswer:
-    """Answer to a request; sequence k is choice k mod n of prompt k div n, with n choices.
+    """Answer of the fake engine; sequence k is choice k mod n of prompt k div n, with n choices.
 
     Equal requests get equal text: token i depends only on the prompt's text, the choice and i.
     """
@@ -196,7 +196,7 @@ class FakeAnswer:
         self._sequences = range(len(request.prompts) * request.body.n)
         self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
         self._model = model
-        # crc32 instead of hash(), so that the text is the same in every process
+        # crc32 gives each process the same text, unlike hash().
         self._seeds = [
             zlib.crc32(f"{text}\0{choice}".encode())
             for text in map(_seed_text, request.body.prompts)
@@ -269,7 +269,7 @@ class FakeAnswer:
         return b"data: " + self._answer_bytes(kind, choices, **more) + b"\n\n"
 
     def _answer_bytes(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        # `created` is constant: the fake engine reads no wall clock
+        # `created` is constant, because the fake engine reads no wall clock.
         head = {"id": self._response_id, "object": kind, "created": 0, "model": self._model}
         return json.dumps({**head, "choices": choices, **more}).encode()
 
@@ -287,7 +287,7 @@ class FakeAnswer:
 
 
 def _seed_text(prompt: Prompt) -> str:
-    """Return the text of a prompt that determines all generated tokens."""
+    """Return a text made from a prompt, which determines all generated tokens."""
     if isinstance(prompt, Conversation):
         return "\n".join(
             f"{turn['role']}: {text_of(turn.get('content'), 'messages')}"
@@ -314,7 +314,7 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
     prompts = parse(path, fields, max_model_len).prompts
     count = sum(len(_prompt_words(prompt)) for prompt in prompts)
     words = [word for prompt in prompts for word in _prompt_parts(prompt)]
-    # A chat message has 4 tokens besides its words, which get id 0.
+    # A chat message has 4 tokens besides its words; they have the token id 0.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
     answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
     return json.dumps(answer).encode()

@@ -33,40 +33,40 @@ from justitia_ray.units import ClientId, Seconds
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 2
-"""Number of grammars that are compiled at once, each of another tenant: a slow grammar delays only
-its own tenant.
+"""Number of grammars that are compiled at once, each of another tenant, so that a slow grammar
+delays only its own tenant.
 """
 _KNOWN_BYTES = 32 * 2**20
-"""Memory limit of cached results of grammar checks (bytes)."""
+"""Maximum bytes of cached results of grammar checks."""
 _REFUSED_S: Seconds = 600.0
-"""Lifetime of the cached refusal of a grammar (seconds): a busy machine may have caused it."""
+"""Seconds for which the refusal of a grammar is cached, because a busy machine may have caused it.
+"""
 _START_S: Seconds = 120.0
-"""Time limit for starting the grammar worker (seconds)."""
+"""Time limit in seconds for starting the grammar worker."""
 _PAUSE_S: Seconds = 1.0
-"""Pause after a grammar worker ended without a result (seconds); doubles with each further failure.
+"""Pause in seconds after a grammar worker ended without a result; it doubles with each further
+failure.
 """
 _LONGEST_PAUSE_S: Seconds = 60.0
 _GRACE_S: Seconds = 5.0
-"""Time after a grammar's time limit at which a silent worker is killed (seconds)."""
+"""Seconds beyond a grammar's time limit after which a silent worker is killed."""
 
 
 @dataclass(slots=True)
 class _WaitingGrammar:
-    """A grammar that is queued or being compiled, and the calls that wait for it."""
+    """Grammar that is queued or being compiled, with the calls that wait for it."""
 
     tenant: ClientId
     grammar: bytes
     digest: bytes
     done: "asyncio.Future[Result]"
     number: int = 0
-    """Job number of the grammar; 0 while the grammar is queued."""
+    """Job number of the grammar; 0 while it is queued."""
     callers: int = 0
 
 
 @dataclass(slots=True)
 class _Worker:
-    """A started process that compiles grammars."""
-
     process: BaseProcess
     pipe: Connection
     ready: "asyncio.Future[None]"
@@ -76,13 +76,13 @@ class _Worker:
     results: int = 0
     """Number of grammars for which the worker has returned a result."""
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held while a job is sent to the worker: a large job takes several writes, which
+    """Lock held while a job is sent to the worker, because a large job takes several writes that
     must not interleave.
     """
 
     def send(self, job: Job) -> None:
-        """Send a job to the worker and wait until the worker has read it; runs in a thread."""
-        # The thread that reads from the worker notices if the worker has ended.
+        """Send a job to the worker and wait until it has read the job; runs in a thread."""
+        # The thread that reads from the worker process notices if it has ended.
         with self.sending, suppress(OSError):
             self.pipe.send_bytes(msgspec.msgpack.encode(job))
 
@@ -110,8 +110,8 @@ class GrammarChecks:
         self._memory_bytes = memory_bytes
         self._worker: _Worker | None = None
         self._worker_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
-        """State of the attempts to start the worker; a worker that ended without a result counts as
-        a failed attempt.
+        """State of the attempts to start the worker, which fail if the worker ends without a
+        result.
         """
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
@@ -120,7 +120,7 @@ class GrammarChecks:
         """Grammars that are queued or being compiled, by digest."""
         self._lines: dict[ClientId, deque[_WaitingGrammar]] = {}
         self._spent: dict[ClientId, Seconds] = {}
-        """Compile time by tenant since the queue was last empty; a new tenant starts at the present
+        """Compile time by tenant since the queue was last empty. A new tenant starts at the present
         minimum.
         """
 
@@ -180,7 +180,7 @@ class GrammarChecks:
                 del self._lines[wait.tenant]
 
     def _begin_turns(self) -> None:
-        """Send queued grammars to the worker, from the tenant with the least compile time on."""
+        """Send queued grammars to the worker, starting with the tenant of least compile time."""
         worker = self._worker
         if worker is None:
             tries = self._worker_tries
@@ -251,7 +251,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # unpicklable configuration, or a script without main guard
+        except Exception as error:  # also an unpicklable configuration, or no main guard
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():
@@ -290,7 +290,7 @@ class GrammarChecks:
             self._restart_kill_timer(worker)
 
     def _note_end(self, worker: _Worker, reason: str) -> None:
-        """Fail the grammars of a worker that has ended; the next grammar starts a new worker."""
+        """Fail the grammars of an ended worker process; the next grammar starts a new worker."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
         if worker is not self._worker:
@@ -308,7 +308,6 @@ class GrammarChecks:
             self._begin_turns()
 
     def _fail_waiting(self, reason: str) -> None:
-        """Fail all queued grammars because no worker can be started."""
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for wait in line:
@@ -337,7 +336,6 @@ class GrammarChecks:
             self._known_bytes -= _result_bytes(oldest)
 
     def stop(self) -> None:
-        """Stop the grammar worker."""
         worker, self._worker = self._worker, None
         if worker is not None:
             if worker.watchdog is not None:

@@ -27,7 +27,7 @@ from justitia_ray.units import Seconds
 _SPARE = 2
 """Number of idle forks of the grammar worker that wait for jobs."""
 _GRAMMARS_EACH = 50
-"""Number of grammars that a fork compiles before it is replaced, because compilers retain some
+"""Number of grammars after which a worker's fork is replaced, because compilers do not free all
 memory.
 """
 _BACKENDS = {
@@ -38,7 +38,7 @@ _BACKENDS = {
 }
 """Grammar compilers of vLLM: (module, class) by name."""
 _NO_MEMORY = 1
-"""Exit code of a fork that exceeded its memory limit."""
+"""Exit code of a grammar worker's fork that exceeded its memory limit."""
 _BY_ITS_GRAMMAR = frozenset(
     {
         _NO_MEMORY,
@@ -46,12 +46,12 @@ _BY_ITS_GRAMMAR = frozenset(
         -signal.SIGILL,
     }
 )
-"""Exit codes of a fork that show that its grammar ended it; other codes, such as that of SIGKILL,
-are accidents.
+"""Exit codes that show that the grammar ended its fork. Others, such as that of SIGKILL, are
+accidents.
 """
 _HAS_DIED = "the fork that was at this grammar has died; try again"
 _PAUSE_S: Seconds = 0.5
-"""Pause after a fork failed (seconds); doubles with each consecutive failure."""
+"""Pause in seconds after a fork failed, doubled with each consecutive failure."""
 _LONGEST_PAUSE_S: Seconds = 30.0
 NO_JOB = 0
 """Job number of a `Result` that reports a failed fork instead of a compiled grammar."""
@@ -71,18 +71,18 @@ class Result(NamedTuple):
 
     number: int
     checked: bytes
-    """The grammar's fields after vLLM's checks, as JSON; empty if the grammar failed."""
+    """The grammar's fields after vLLM's checks, as JSON; empty if it failed."""
     reason: str
     """Why the grammar failed; empty if it compiled."""
     took_s: Seconds
-    """Duration of the job (seconds); for `NO_JOB`, the pause before the next fork."""
+    """Duration of the job in seconds; for `NO_JOB`, the pause before the next fork."""
     is_accident: bool
-    """Whether the failure was an accident in the worker, which another attempt may not have."""
+    """Whether the failure was an accident in the worker, which may not happen again."""
 
 
 @dataclass(slots=True)
 class Tries:
-    """State of retries with exponential backoff: each pause is twice as long as the one before."""
+    """State of retries with exponential backoff: each pause is twice as long as the last."""
 
     first_pause_s: Seconds
     longest_pause_s: Seconds
@@ -91,10 +91,9 @@ class Tries:
     reason: str = ""
     """Reason for the last failed try."""
     next_at: Seconds = 0.0
-    """Time of the next try on the caller's clock (seconds)."""
+    """Time of the next try in seconds, on the caller's clock."""
 
     def succeed(self) -> None:
-        """Reset the pause between tries to its first value."""
         self.failures = 0
 
     def fail(self, reason: str, now: Seconds) -> Seconds:
@@ -157,8 +156,6 @@ class _Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class _Fork:
-    """A forked process that compiles grammars, with its current job."""
-
     pid: int
     pipe: Connection
     is_ready: bool = False
@@ -206,7 +203,7 @@ class Forks:
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin_job(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
-                    elif pipe in self._forks:  # absent if it died while a job was sent
+                    elif pipe in self._forks:  # the fork may have died meanwhile
                         self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
@@ -257,7 +254,6 @@ class Forks:
             fork.began_at = time.monotonic()
 
     def _report_timeout(self, fork: _Fork) -> None:
-        """Report a timeout for the grammar of a fork that was killed."""
         limit = f"{self._timeout_s:g} s"
         if fork.is_ready:
             reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
@@ -285,7 +281,7 @@ class Forks:
         return _Outcome(reason=_HAS_DIED, is_accident=True)
 
     def _end_job(self, fork: _Fork, judged: _Outcome) -> None:
-        """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
+        """End the job of a fork, if it has one; kill the fork after `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
             self._send_result(job, judged, fork.began_at)
@@ -359,7 +355,7 @@ class Forks:
         try:
             while True:
                 raw = pipe.recv_bytes()
-                # Ends this fork if the worker dies while a grammar is compiled.
+                # This alarm ends the fork if the worker dies during a compilation.
                 signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
                 judged = _judge_grammar(judge, raw)
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -378,14 +374,14 @@ def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
         return _Outcome(judge(raw))
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except (OSError, ImportError) as error:  # an accident: local files or packages failed
+    except (OSError, ImportError) as error:  # Local files or packages failed, by accident.
         return _Outcome(reason=_encodable_text(error), is_accident=True)
-    except BaseException as error:  # a panic in Rust code is a BaseException
+    except BaseException as error:  # A panic in Rust code is a BaseException.
         return _Outcome(reason=_encodable_text(error))
 
 
 def _encodable_text(error: BaseException) -> str:
-    """Return an error's text in encodable form: callers' texts may contain lone surrogates."""
+    """Return an error's text without lone surrogates, which UTF-8 cannot encode."""
     text = str(error) or type(error).__name__
     return text.encode(errors="backslashreplace").decode()
 

@@ -25,8 +25,8 @@ _SHARE = 0.75
 queue.
 """
 _WORTH = 0.25
-"""Number of other blocks freed behind the held ones at which moving the held blocks pays, as a
-fraction of the held blocks: so at most four blocks are moved for each freed block.
+"""Fraction of the held KV blocks that must have been freed behind them before they are moved again,
+so that moves stay cheap.
 """
 _MOST_OF_ONE = 8
 """Maximum number of held contexts of one application."""
@@ -35,7 +35,7 @@ _MOST = 4096
 
 
 class Block(Protocol):
-    """Part of vLLM's `KVCacheBlock` that held contexts use."""
+    """Part of vLLM's `KVCacheBlock` that is used for holding contexts."""
 
     block_id: int
     ref_cnt: int
@@ -43,26 +43,27 @@ class Block(Protocol):
 
     @property
     def block_hash(self) -> object | None:
-        """Hash of the tokens cached in the block; None if nothing is cached."""
+        """Hash of the tokens cached in the KV block; None if nothing is cached."""
 
 
 class Pool(Protocol):
-    """Part of vLLM's `BlockPool` that held contexts use."""
+    """Part of vLLM's `BlockPool` that is used for holding contexts."""
 
     def touch(self, blocks: Sequence[Block]) -> None:
-        """Add a reference to each block; a free block leaves the eviction queue."""
+        """Add a reference to each KV block; a free block leaves the eviction queue."""
 
     def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
-        """Remove a reference from each block; blocks without one are appended to the queue."""
+        """Remove a reference from each KV block; a block without one joins the eviction queue."""
 
     def get_num_free_blocks(self) -> int:
-        """Return the number of blocks in the eviction queue."""
+        """Return the number of KV blocks in the eviction queue."""
 
 
 class _Hold(NamedTuple):
     application_id: ApplicationId
     blocks: list[tuple[Block, object]]
-    """Blocks of the held context, first to last, with the hashes that they had when the hold began.
+    """KV blocks of the held context, first to last, with the hashes that they had when the hold
+    began.
     """
     ends_at: Seconds
 
@@ -71,7 +72,7 @@ class _Hold(NamedTuple):
         return self.blocks[-1][0].block_id
 
     def is_cached_to_its_end(self) -> bool:
-        """Return whether the context's last block is still cached since the hold began."""
+        """Return whether the context's last KV block has stayed cached since the hold began."""
         block, cached = self.blocks[-1]
         return block.block_hash == cached
 
@@ -88,19 +89,21 @@ class HeldContexts:
         self._pool = pool
         self._step_blocks = step_blocks
         self._holds: dict[int, _Hold] = {}
-        """Context holds by the id of the context's last block."""
+        """Held contexts by the id of their last KV block."""
         self._of: dict[ApplicationId, dict[int, None]] = {}
-        """Ids of the last blocks of each application's held contexts, the oldest hold first."""
+        """Ids of the last KV blocks of each application's held contexts, oldest first."""
         self._ids: set[int] = set()
-        """Ids of the held blocks that are not counted in `_in_front`: in use at the last move,
-        moved by it, or held since.
+        """Ids of held KV blocks that `_in_front` does not count, because they were in use, moved or
+        held at the last move or later.
         """
         self._in_front = 0
-        """Lower bound of the number of free blocks that are evicted before any held block."""
+        """Lower bound of the number of free KV blocks that are evicted before any held block."""
         self._moved = 0
-        """Number of held blocks that the last move put at the end of the queue."""
+        """Number of held KV blocks that the last move put at the end of the eviction queue."""
         self.changes = 0
-        """Number of changes of the holds so far; unequal numbers: the holds may differ."""
+        """Number of changes of the held contexts so far, from which a reader sees whether they have
+        changed.
+        """
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -108,7 +111,7 @@ class HeldContexts:
     def hold(
         self, application_id: ApplicationId, blocks: Iterable[Block], ends_at: Seconds
     ) -> None:
-        """Hold the cached blocks of an inference that ends, before vLLM frees them.
+        """Hold the cached KV blocks of an inference that ends, before vLLM frees them.
 
         Args:
             application_id: The application of the inference.
@@ -134,13 +137,13 @@ class HeldContexts:
         self._ids.update(block.block_id for block, _ in kept)
 
     def release(self, application_id: ApplicationId) -> None:
-        """End the holds of an application, whose blocks are then evicted in vLLM's order."""
+        """Stop holding an application's contexts, whose blocks are then evicted in vLLM's order."""
         for last_id in self._of.pop(application_id, ()):
             del self._holds[last_id]
             self.changes += 1
 
     def cached_blocks(self, now: Seconds) -> list[tuple[Seconds, int]]:
-        """Return the end of each hold and its number of cached blocks, the last end first.
+        """Return the time at which each hold ends and its number of cached KV blocks, latest first.
 
         A block of several contexts counts for the hold that ends last. Holds that have ended, and
         those without a cached block, are left out. O(blocks of held contexts).
@@ -158,7 +161,7 @@ class HeldContexts:
         return found
 
     def make_room(self, blocks: int, now: Seconds) -> None:
-        """Move held blocks to the end of the eviction queue if few other blocks are left in front.
+        """Move held KV blocks to the end of the eviction queue if few other blocks are before them.
 
         Args:
             blocks: Number of blocks that the inference about to start needs.
@@ -170,7 +173,7 @@ class HeldContexts:
                 self._move_to_end(now)
 
     def allocated(self, block_ids: Iterable[int], now: Seconds) -> None:
-        """Count the blocks that vLLM gave to inferences in an iteration.
+        """Count the KV blocks that vLLM gave to inferences in an iteration.
 
         Args:
             block_ids: The blocks; those found in the prefix cache are included.
@@ -181,11 +184,11 @@ class HeldContexts:
                 self._in_front -= 1
             hold = self._holds.get(block_id)
             if hold is not None and hold.is_cached_to_its_end():
-                self._drop_hold(block_id)  # an inference continues this context
+                self._drop_hold(block_id)  # The held context is now in use by the next inference.
         self.make_room(self._step_blocks, now)
 
     def _move_to_end(self, now: Seconds) -> None:
-        """Move free held blocks behind all other free blocks. O(blocks of held contexts)."""
+        """Move free held KV blocks behind all other free blocks. O(blocks of held contexts)."""
         free = self._pool.get_num_free_blocks()
         room = int(_SHARE * free)
         holds = sorted(self._holds.values(), key=lambda hold: hold.ends_at)
@@ -206,8 +209,7 @@ class HeldContexts:
                     self._ids.add(block.block_id)
                 elif len(moved) < room:
                     moved[block.block_id] = block
-        # Blocks that are freed last are evicted last: so the first tokens of the longest hold come
-        # last.
+        # Blocks freed last are evicted last, so the first tokens of the longest hold come last.
         blocks_in_order = list(moved.values())
         self._pool.touch(blocks_in_order)
         self._pool.free_blocks(reversed(blocks_in_order))

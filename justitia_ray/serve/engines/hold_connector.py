@@ -35,7 +35,7 @@ _SAFE_FOR_HYBRID = "supports_divergent_local_hybrid_hits"
 
 
 class _NoTransfers(KVConnectorMetadata):
-    """Metadata of an iteration for vLLM's connectors: no KV is transferred."""
+    """Metadata of an engine step for vLLM's KV connectors, which here transfer nothing."""
 
 
 class _HoldStats(KVConnectorStats):
@@ -53,7 +53,7 @@ class _HoldStats(KVConnectorStats):
 
 
 class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
-    """KV connector for vLLM that moves held contexts to the end of the order of evictions."""
+    """KV connector for vLLM that moves held contexts to the end of the eviction order."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         if vllm_config.model_config.is_hybrid and not hasattr(KVConnectorBase_V1, _SAFE_FOR_HYBRID):
@@ -84,7 +84,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         self._reports = HoldReports(self._held, self._block_size, time.monotonic)
 
     def on_new_request(self, request: Any) -> None:
-        """End the holds of applications that have ended, as listed in a new request."""
+        """Stop holding the contexts of applications that have ended, which a new request lists."""
         given = read_hold(request.kv_transfer_params)
         if given is not None and self._held is not None:
             for application_id in given.ended:
@@ -105,7 +105,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """Count the blocks that inferences got in an iteration, and move held blocks if due."""
+        """Count the KV blocks given to inferences in an engine step; move held blocks if due."""
         if self._held:
             self._held.allocated(_new_blocks(scheduler_output), time.monotonic())
         return self._metadata
@@ -133,27 +133,26 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
             self._held.make_room(-(-missing // self._block_size), time.monotonic())
         return 0, False
 
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
+    # vLLM's interface requires this method, but no KV is transferred.
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int
+    ) -> None: ...
 
     # --- in a worker
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Ignore the metadata, with which every attention layer would call the connector twice."""
 
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
+    # vLLM's interface requires these methods, but no KV is transferred.
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None: ...
 
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
-    ) -> None:
-        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
+    ) -> None: ...
 
-    def wait_for_save(self) -> None:
-        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
+    def wait_for_save(self) -> None: ...
 
 
 def _new_blocks(scheduler_output: Any) -> Iterator[int]:

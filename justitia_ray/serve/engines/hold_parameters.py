@@ -19,20 +19,20 @@ TRANSFER_CONFIG = json.dumps(
         "kv_role": "kv_producer",
     }
 )
-"""Option `kv_transfer_config` of vLLM for the context-hold connector. With the role `kv_both`, vLLM
-would free blocks one step later, and accept embedding prompts that lack their embeddings.
+"""vLLM's option `kv_transfer_config` for the connector that holds contexts. With the role
+`kv_both`, vLLM would free blocks one step later.
 """
 
 
 def read_hold(given: Mapping[str, Any] | None) -> Hold | None:
-    """Return the context hold in the `kv_transfer_params` of a vLLM request; None if absent."""
+    """Return how long to hold the context of a vLLM request, from its `kv_transfer_params`."""
     if not given:
         return None
     return Hold(given["application_id"], given["for_s"], tuple(given["ended"]))
 
 
 def with_hold(params: Any, hold: Hold | None) -> Any:
-    """Return vLLM `SamplingParams` with a context hold, and without the caller's KV parameters.
+    """Return vLLM's `SamplingParams` with a context hold, and without the caller's KV parameters.
 
     Args:
         params: vLLM's parameters, which callers may share; None for prompts without generation.

@@ -13,10 +13,9 @@ from justitia_ray.serve.engines.held_contexts import HeldContexts
 from justitia_ray.units import Seconds, Tokens
 
 _PAUSE_S: Seconds = 0.25
-"""Shortest time between two reports of a working engine (seconds), as between those of a replica.
-"""
+"""Shortest time in seconds between two reports of held contexts by a working engine."""
 _SHARE = 0.01
-"""Largest fraction of a working engine's time that the counting may take."""
+"""Largest fraction of a working engine's time that counting held contexts may take."""
 
 
 class HoldReports:
@@ -36,10 +35,10 @@ class HoldReports:
         self._clock = clock
         self._due_at: Seconds = 0.0
         self._reported: int | None = None
-        """`HeldContexts.changes` at the last report; None before the first."""
+        """Value of `HeldContexts.changes` at the last report; None before the first."""
 
     def next_report(self, *, is_idle: bool) -> dict[str, Any] | None:
-        """Return a report if one is due after an iteration; None: none is due.
+        """Return a report of held contexts if one is due after an engine step.
 
         An engine that becomes idle reports at once, because no iteration may follow, and its last
         calls may have taken the memory of held contexts.
@@ -72,12 +71,11 @@ class HeldKv:
         self._is_known = False
 
     def note(self, report: Mapping[str, Any]) -> None:
-        """Replace the last report."""
         self._ends_at, self._tokens = report["ends_at"], report["tokens"]
         self._is_known = True
 
     def read(self, now: Seconds) -> KeptKv:
-        """Return the holds that have not ended at `now`, on the system's monotonic clock."""
+        """Return the held contexts at `now`, on the system's monotonic clock."""
         if not self._is_known:
             return KeptKv()
         tokens = [

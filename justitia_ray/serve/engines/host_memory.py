@@ -19,11 +19,11 @@ _POLICIES = "vllm.v1.kv_offload.cpu.policies.factory"
 """vLLM's module for eviction policies by name, in releases that accept one; 0.26 does not have it.
 """
 _STORED_BYTES = "vllm:kv_offload_store_bytes"
-"""Counter of vLLM's `OffloadingConnector`: bytes copied to host memory in an iteration."""
+"""Counter of vLLM's `OffloadingConnector`: bytes copied to host memory in an engine step."""
 
 
 class HostKv:
-    """KV tokens in host memory, from the bytes that vLLM has copied there.
+    """KV tokens in host memory, computed from the bytes that vLLM has copied there.
 
     vLLM copies no block that is there already, and evicts only when the memory is full. Its own
     gauge of usage counts only blocks that are being copied.
@@ -39,11 +39,11 @@ class HostKv:
         self._stored = 0.0
 
     def note(self, stats: Mapping[str, Any]) -> None:
-        """Add the copies in an iteration's statistics of the connector."""
+        """Add the bytes that were copied to host memory in an engine step."""
         self._stored += sum(stats["data"].get(_STORED_BYTES, {}).values())
 
     def read(self, now: Seconds) -> KeptKv:
-        """Return the tokens in host memory."""
+        """Return the number of KV tokens in host memory."""
         used = min(1.0, self._stored / self._size)
         return KeptKv(host_kv_tokens=round(used * self._tokens))
 

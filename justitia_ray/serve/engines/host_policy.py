@@ -24,7 +24,7 @@ from justitia_ray.serve.engines.hold_parameters import read_hold
 from justitia_ray.units import ApplicationId, Seconds
 
 _NOBODY: ApplicationId = ""
-"""Application id of chunks that no later prompt is expected to contain."""
+"""Application id of KV chunks in host memory that no later prompt is expected to contain."""
 
 
 class _ApplicationChunks:
@@ -35,9 +35,9 @@ class _ApplicationChunks:
     def __init__(self) -> None:
         self.chunks: dict[Any, None] = {}
         self.ends_at: Seconds = 0.0
-        """Time at which the last hold of the context ends (seconds)."""
+        """Time in seconds until which the application's context is held in host memory."""
         self.used = 0
-        """Rank of the last use of the context; larger is later."""
+        """Rank of the application's last use of its KV chunks; larger is later."""
 
 
 class HostContexts(CachePolicy):
@@ -55,15 +55,14 @@ class HostContexts(CachePolicy):
         self._owners: dict[Any, ApplicationId] = {}
         self._contexts: dict[ApplicationId, _ApplicationChunks] = {_NOBODY: _ApplicationChunks()}
         self._pinned: set[Any] = set()
-        """Chunks of KV that are being written or read."""
+        """KV chunks that are being written or read."""
         self._uses = 0
 
     def get(self, key: Any) -> ChunkStatus | None:
-        """Return the status of a chunk of KV in host memory, or None."""
         return self._chunks.get(key)
 
     def insert(self, key: Any, chunk: ChunkStatus, req_context: Any = None) -> None:
-        """Add a chunk of KV; its application is known when the request ends.
+        """Add a KV chunk to the host memory; its application is known when the request ends.
 
         vLLM passes the request only from 0.33 on.
         """
@@ -73,13 +72,13 @@ class HostContexts(CachePolicy):
             self._pinned.add(key)
 
     def remove(self, key: Any) -> None:
-        """Remove a chunk of KV that could not be stored."""
+        """Remove a KV chunk that could not be stored."""
         del self._chunks[key]
         self._pinned.discard(key)
         self._unassign_chunk(key)
 
     def touch(self, keys: Iterable[Any], req_context: Any) -> None:
-        """Mark chunks as used by a request; the first key is the first chunk of the prompt."""
+        """Mark KV chunks as used by a request; the first key is the first chunk of the prompt."""
         self._note_use(list(keys), req_context)
 
     def on_request_finished(
@@ -89,11 +88,11 @@ class HostContexts(CachePolicy):
         reused_keys: set[Any],
         req_context: Any,
     ) -> None:
-        """Assign all chunks of a finished request to its application."""
+        """Assign all KV chunks of a finished request to its application."""
         self._note_use(order_request_keys(key_groups, req_context), req_context)
 
     def evict(self, n: int, protected: set[Any]) -> list[tuple[Any, ChunkStatus]] | None:
-        """Evict exactly n chunks that are not protected; return None if fewer can be evicted."""
+        """Evict exactly n unprotected KV chunks from host memory; return None if fewer exist."""
         found: list[Any] = []
         for context in self._in_eviction_order():
             if len(found) == n:
@@ -111,18 +110,17 @@ class HostContexts(CachePolicy):
         return evicted
 
     def clear(self) -> None:
-        """Remove all chunks."""
         self._chunks.clear()
         self._owners.clear()
         self._pinned.clear()
         self._contexts = {_NOBODY: _ApplicationChunks()}
 
     def mark_evictable(self, key: Any) -> None:
-        """Allow the eviction of a chunk, which is no longer being written or read."""
+        """Allow the eviction of a KV chunk, which is no longer being written or read."""
         self._pinned.discard(key)
 
     def mark_non_evictable(self, key: Any) -> None:
-        """Forbid the eviction of a chunk that is being read."""
+        """Forbid the eviction of a KV chunk that is being read."""
         self._pinned.add(key)
 
     def _note_use(self, keys: Sequence[Any], req_context: Any) -> None:
@@ -142,7 +140,7 @@ class HostContexts(CachePolicy):
             context.used, context.ends_at = self._uses, self._clock() + hold.for_s
 
     def _end_application(self, application_id: ApplicationId) -> None:
-        """Let an ended application's chunks be evicted like those of a call used just now."""
+        """Evict an ended application's KV chunks like those of a call that has just used them."""
         if application_id and application_id in self._contexts:
             for key in list(self._contexts[application_id].chunks):
                 self._assign_chunk(key, _NOBODY)
@@ -154,7 +152,7 @@ class HostContexts(CachePolicy):
         return [self._contexts[_NOBODY], *own]
 
     def _assign_chunk(self, key: Any, owner: ApplicationId) -> None:
-        """Assign a chunk to an application, as the last of its chunks to be evicted."""
+        """Assign a KV chunk to an application, as the last of its chunks to be evicted."""
         self._unassign_chunk(key)
         self._owners[key] = owner
         self._contexts.setdefault(owner, _ApplicationChunks()).chunks[key] = None

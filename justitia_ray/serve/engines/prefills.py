@@ -3,7 +3,7 @@
 from justitia_ray.units import Seconds, Tokens
 
 _KEPT_SHARE = 0.9
-"""Weight of the earlier prefill rate when a prompt updates it; ten prompts replace most of it."""
+"""Weight of the earlier prefill rate in its moving average; ten prompts replace most of it."""
 
 
 class Prefills:
@@ -18,12 +18,11 @@ class Prefills:
 
     def __init__(self) -> None:
         self._unread: dict[str, tuple[int, int]] = {}
-        """Scheduling order (priority, arrival) of the sequences that may not have been scheduled
-        yet.
+        """Scheduling order (priority, arrival) of the sequences whose prefill may not have started.
         """
         self._added_at: dict[str, Seconds] = {}
         self._scheduled_at: dict[str, Seconds] = {}
-        """Time at which the prefill of each sequence started (seconds)."""
+        """Time in seconds at which the prefill of each sequence started."""
         self._arrivals = 0
         self._stepped_at: Seconds = 0.0
         self._is_idle = True
@@ -36,7 +35,6 @@ class Prefills:
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def add_sequence(self, name: str, priority: int, now: Seconds) -> None:
-        """Record a sequence that was sent to the engine."""
         self._arrivals += 1
         if self._is_idle:
             self._scheduled_at[name] = now
@@ -45,7 +43,7 @@ class Prefills:
             self._unread[name], self._added_at[name] = (priority, self._arrivals), now
 
     def note_step(self, running: int, waiting: int, now: Seconds) -> None:
-        """Record the end of an iteration of the engine.
+        """Note the end of an engine step, in which new prompts may have started.
 
         Args:
             running: Number of running sequences after the iteration.
@@ -69,7 +67,7 @@ class Prefills:
             self._tokens = _KEPT_SHARE * self._tokens + prompt_tokens
             self._seconds = _KEPT_SHARE * self._seconds + took_s
 
-    def take_left(self, name: str, prompt_tokens: Tokens, now: Seconds) -> Tokens:
+    def take_aborted(self, name: str, prompt_tokens: Tokens, now: Seconds) -> Tokens:
         """Return the estimated computed tokens of a prompt aborted before its first token."""
         since = self._scheduled_at.get(name)
         self._forget_sequence(name)

@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 _BYTES_PER_TOKEN = 4
 """Typical bytes per token of English text; used if the model's tokenizer cannot be loaded."""
 _TOKEN_IDS = 2**32
-"""Number of token ids that a prefix's name can contain; the engine refuses larger ids."""
+"""Number of token ids that can be hashed in a prefix; the engine refuses larger ids."""
 _JINJA = "{}\n"
 _OWN_RENDERERS = ("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_audio", "kimi_k3", "inkling")
-"""Prefixes of model types whose chats vLLM renders by code instead of a template (vLLM's
-config/model.py:736).
+"""Model types whose chats vLLM renders by code instead of a template (vLLM's config/model.py:736),
+by prefix.
 """
 _PROCESSOR_FILES = ("chat_template.json", "preprocessor_config.json", "processor_config.json")
 """Names of processor files, whose chat template vLLM prefers to the tokenizer's
@@ -58,7 +58,7 @@ class PromptCounter:
         self._chats = None if tokenizer is None else ChatRenderer(tokenizer, options)
 
     def __call__(self, prompt: Prompt, body: InferenceBody, most: Tokens | None) -> PromptCounting:
-        """Count the tokens of one prompt of a body; see `CountPrompt`.
+        """Count the tokens of one prompt of a request body; see `CountPrompt`.
 
         Raises:
             RequestError: If the engine is certain to refuse the prompt.
@@ -74,7 +74,7 @@ class PromptCounter:
             if text is None:
                 tokens = yield from self._count_text(prompt.text, most, special=True)
                 return PromptCount(tokens, is_exact=False)
-            yield  # rendering a chat takes as long as one step of counting
+            yield  # Rendering a chat takes as long as one step of counting.
             if ids is not None:
                 ids.places = chat_cuts(text, prompt.messages)
             special = body.fields.get("add_special_tokens") is True
@@ -89,7 +89,7 @@ class PromptCounter:
         return PromptCount(tokens, ids=ids.tokens, cuts=tuple(ids.cuts))
 
     def _rendered_text(self, prompt: Conversation, body: InferenceBody) -> str | None:
-        """Return a chat as text; None if only the engine can render it."""
+        """Return a chat rendered as text; None if only the engine can render it."""
         if self._chats is None:
             return None
         self._chats.check_items(body.fields.get("input"))
@@ -100,7 +100,7 @@ class PromptCounter:
         except NotRendered:
             return None
         except RequestError:
-            if body.estimated:  # the engine may render this chat differently
+            if body.estimated:  # The engine may render this chat differently.
                 return None
             raise
 
@@ -140,7 +140,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
         tokenizer = _load_tokenizer(
             path, revision=revision, trusts_code=bool(options.get("trust_remote_code", False))
         )
-    except Exception as error:  # only vLLM understands the options, or vLLM will log their error
+    except Exception as error:  # vLLM will report any error itself.
         log_event(
             logger,
             logging.WARNING,

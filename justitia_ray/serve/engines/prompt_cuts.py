@@ -16,7 +16,7 @@ _OF_SYSTEM = ("system", "developer")
 
 
 def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return up to three ascending positions at which a rendered chat may share its prefix.
+    """Return up to three positions at which other chats may diverge from a rendered chat.
 
     The positions are the end of tools and system prompt, the end of the model's last answer, and
     the end of the last message but one.

@@ -16,20 +16,18 @@ from justitia_ray.protocol.inference_body import Counting
 from justitia_ray.units import Tokens
 
 PIECE = 16_384
-"""Number of characters tokenized at once, which takes 10 to 30 ms."""
+"""Number of characters that are tokenized at once, which takes 10 to 30 ms."""
 _SEEN = 128
 """Number of characters on each side of a cut that are tokenized, to check that no token crosses it.
 """
 _SEARCHED = 2_048
-"""Number of characters at the end of a piece that are searched for a cut."""
+"""Number of characters at the end of a piece of text that are searched for a cut."""
 _TRIED = 4
-"""Maximum number of cuts tried in each piece of a text."""
+"""Maximum number of cuts that are tried in each piece of a text."""
 _DOUBT: Tokens = 64
-"""Upper bound of extra tokens counted because a text was cut inside a word."""
+"""Maximum number of extra tokens that are counted because a text was cut inside a word."""
 _CUT = re.compile(r"(?<=\w)(?=[^\w]\w)")
-"""Regular expression for the end of a word: a word character, followed by the space or sign before
-the next word.
-"""
+"""Regular expression for the end of a word, where a long text may be cut for tokenizing."""
 
 
 @dataclass(slots=True)
@@ -40,8 +38,8 @@ class Ids:
     """Character positions whose token positions are wanted, in ascending order."""
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     cuts: list[Tokens] = field(default_factory=list)
-    """Number of tokens before each character position in `places`; incomplete until the whole text
-    is counted.
+    """Number of tokens before each character position in `places`; complete when the whole text is
+    counted.
     """
     characters: int = 0
     """Number of characters of the text counted so far."""
@@ -62,12 +60,11 @@ class Ids:
         self.characters = end
 
     def has_place_in(self, text: str) -> bool:
-        """Return whether the next piece contains one of `places`."""
+        """Return whether the next piece of text contains one of `places`."""
         rest = self.places[len(self.cuts) :]
         return bool(rest) and rest[0] <= self.characters + len(text)
 
     def clear(self) -> None:
-        """Reset to the start of the text."""
         self.tokens, self.cuts, self.characters = array("I"), [], 0
 
 
@@ -84,9 +81,7 @@ class PieceCounter:
         self._tokenizer = tokenizer
         self._piece = piece
         self._rust = getattr(tokenizer, "backend_tokenizer", None)
-        """The underlying Rust tokenizer, which counts without Python's global lock and omits
-        offsets.
-        """
+        """The underlying Rust tokenizer, which counts without Python's global lock."""
         if self._rust is not None:
             self._rust.no_truncation()
             self._rust.no_padding()
@@ -130,7 +125,7 @@ class PieceCounter:
         return total + int(self._tokenizer.num_special_tokens_to_add(pair=True))
 
     def _end_of_piece(self, text: str, begin: int) -> tuple[int, bool]:
-        """Return the end of the piece that starts at `begin`, and whether no token crosses it."""
+        """Return the end of the piece of text from `begin`, and whether no token crosses it."""
         end = begin + self._piece
         if end + _SEEN >= len(text):
             return len(text), True

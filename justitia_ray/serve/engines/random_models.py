@@ -245,7 +245,7 @@ _BUILDERS: dict[str, Callable[[Path], None]] = {
 
 
 def materialise_model(path: str, cache_dir: Path | str) -> str:
-    """Return a model path that vLLM and transformers can load; builds a `random:` model first.
+    """Return the path of a model that vLLM can load; a `random:` model is built first.
 
     A built model is stored in `cache_dir/<name>-<python version>`: its tokenizer is trained on the
     standard library and so depends on the Python version. Several processes may build a model at
@@ -281,7 +281,7 @@ def _build_atomically(build: Callable[[Path], None], directory: Path) -> None:
         build(unfinished)
         unfinished.rename(directory)
     except OSError:
-        # `rename` fails if another process has completed the same directory first
+        # `rename` fails if another process has completed the same directory first.
         if not directory.exists():
             raise
     finally:

@@ -22,7 +22,7 @@ class Recomputations:
         """
 
     def note_step(self, tokens: Tokens, found: Tokens) -> None:
-        """Record the preempted sequences that were admitted again in an iteration.
+        """Note the preempted sequences that were admitted again in an engine step.
 
         Args:
             tokens: Tokens of the sequences' prompts and answers.
@@ -44,7 +44,7 @@ class Recomputations:
 
 
 class RecomputedTokens:
-    """Recomputed tokens of one sequence, from its growing number of preemptions."""
+    """Tokens of one sequence that the engine computed again after preempting it."""
 
     __slots__ = ("_preemptions", "tokens")
 
@@ -53,7 +53,7 @@ class RecomputedTokens:
         self.tokens: Tokens = 0
 
     def note(self, preemptions: int, held: Tokens, of_all: Recomputations) -> None:
-        """Update with the number of preemptions and the tokens that the sequence holds now."""
+        """Update the count with the sequence's preemptions and the tokens that it holds now."""
         while self._preemptions < preemptions:
             self._preemptions += 1
             self.tokens += of_all.take(held)

@@ -22,7 +22,7 @@ _OUTPUTS = (1, 2)
 
 
 class StartLog:
-    """Log files of this process and its child processes, from the time of creation on."""
+    """Log files that this process and its child processes write from now on."""
 
     def __init__(self) -> None:
         self._sizes: dict[Path, int] = {}
@@ -33,7 +33,7 @@ class StartLog:
                     self._sizes[path] = path.stat().st_size
 
     def cause_of(self, error: Exception) -> str:
-        """Return an error in one line, or the engine's own error if the first refers to the log."""
+        """Return an error in one line; if it refers to the log, return the engine's own error."""
         said = " ".join(str(error).split())
         return (_REFERS_TO_LOG in said and self._last_error()) or said
 

@@ -75,7 +75,7 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
         if key in _OFF:
             if value is not False:
                 raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: False ({_OFF[key]})")
-            continue  # off is vLLM's default, and some releases lack the flag's negation
+            continue  # Some releases lack the flag's negation, but it is off by default.
         if key in _FORCED and value != _FORCED[key][0]:
             allowed, reason = _FORCED[key]
             raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: {allowed!r} ({reason})")
@@ -103,7 +103,7 @@ def parse_vllm_args(
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"vllm_args: vLLM says: {message}")
 
-    # The parser accepts no abbreviations, so that a misspelt option does not match another one.
+    # The parser accepts no abbreviations, so that a misspelt option matches no other.
     server = http_server()
     parser = server.make_arg_parser(Parser(allow_abbrev=False))
     absent = ABSENT_OPTIONS - {action.dest for action in parser._actions}

@@ -69,14 +69,11 @@ _NOT_PASSED_ON = frozenset(
 `content-length`.
 """
 _NO_METER = LeaseMeter(0)
-"""Token meter returned for an unknown lease."""
+"""Token counts that are returned for an unknown lease."""
 _OOM_LOOK_S: Seconds = 5.0
-"""Interval between readings of the kernel's count of processes killed for lack of memory (seconds).
-"""
+"""Seconds between readings of the kernel's count of processes killed for lack of memory."""
 _KILL_WAIT_S: Seconds = 5.0
-"""Longest wait until killed processes exit (seconds); freeing the memory of a large model takes
-time.
-"""
+"""Maximum seconds until killed processes exit; freeing the memory of a large model takes time."""
 
 
 class VllmEngine:
@@ -144,8 +141,9 @@ class VllmEngine:
         self._core_processes: list[multiprocessing.process.BaseProcess] = []
         self._is_killed = False
         self._process_tree: list[psutil.Process] = []
-        """The engine's processes and their descendants, listed while their parents run: children of
-        a killed process are reparented to init and can no longer be found by parent."""
+        """The engine's processes and their descendants, listed while their parents run. Later,
+        children of a killed process could not be found.
+        """
         self._oom_kills = 0
         """Last reading of the kernel's count of processes killed for lack of memory."""
         self._looked_at: Seconds = 0.0
@@ -176,12 +174,11 @@ class VllmEngine:
                 " max_model_len, and an option in vllm_args)"
             ) from error
         config = self._llm.vllm_config
-        # vLLM never allocates its null block, and its gauge of KV usage excludes that block too.
+        # vLLM never allocates its null block, and its gauge of KV usage excludes it too.
         self._kv_blocks = config.cache_config.num_gpu_blocks - 1
         self._block_size = config.cache_config.block_size
         if not self._kv_blocks:
-            # An encoder keeps no KV: only max_num_seqs limits it, and this value is large enough
-            # never to.
+            # An encoder keeps no KV, so this value is large enough never to limit it.
             longest = config.model_config.max_model_len
             blocks_each = -(-longest // self._block_size)
             self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
@@ -213,11 +210,11 @@ class VllmEngine:
         if self._exports_metrics:
             from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
-            # Replaces vLLM's Prometheus logger, whose registry is not scraped here.
+            # This logger replaces vLLM's Prometheus logger, whose registry is not scraped here.
             stat_loggers.append(RayPrometheusStatLogger)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs.from_cli_args(arguments),
-            # Selects the default batch size of `vllm serve`, which is 8,192 tokens on an H100.
+            # The context selects the default batch size of `vllm serve`, 8,192 tokens on an H100.
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=stat_loggers,
         )
@@ -240,11 +237,10 @@ class VllmEngine:
         await server.init_app_state(client, app.state, arguments, tasks)
         # vLLM's error handlers stop an HTTP server when the engine dies; none runs here.
         app.state.server = SimpleNamespace(should_exit=False)
-        freeze_gc_heap()  # vLLM's application would do this in its lifespan, which is not run
+        freeze_gc_heap()  # vLLM's lifespan handler does this, but it is not run here.
         return app
 
     def _make_grammar_checks(self, tasks: Iterable[str]) -> GrammarChecks | None:
-        """Return grammar checks that replace vLLM's checks; None if they are disabled."""
         if self._grammar_limits is None or "generate" not in tasks:
             return None
         self._llm.input_processor.structured_outputs_config = None
@@ -316,19 +312,15 @@ class VllmEngine:
             raise _refused_stream(path, error, cause) from None
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a leased call has used so far; zeros for an unknown lease."""
         return self._meters.get(lease_id, _NO_METER).read_progress()
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease whose call has ended, and return the call's final token counts."""
         return self._meters.pop(lease_id, _NO_METER).read_final(time.monotonic())
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs of a stream's chunks since the last call of this method."""
         return self._meters.get(lease_id, _NO_METER).tape.take_outputs()
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why another replica could not continue the lease's stream; empty if one could."""
         if self._llm is not None and self._llm.model_config.logits_processors:
             return "the logits processors of the engine may follow what was generated before"
         return self._meters.get(lease_id, _NO_METER).tape.obstacle
@@ -380,7 +372,7 @@ class VllmEngine:
             self._looked_at, self._oom_kills = now, count_oom_kills()
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine died by itself; a killed worker rank counts as well."""
+        """Return whether the engine died through its own work; a killed worker rank counts too."""
         if self._is_killed:
             return False
         codes = [process.exitcode for process in self._core_processes]
@@ -396,12 +388,11 @@ class VllmEngine:
 
     def kill(self) -> None:
         """Kill all processes of the engine with SIGKILL, which also ends stopped processes."""
-        # Needed as the exit code is lost if another thread has reaped the process
+        # The exit code is lost if another thread has already reaped the process.
         self._is_killed = True
         _kill_processes(self._process_tree)
 
     async def stop(self) -> None:
-        """Stop the engine and its child processes. A second call is safe."""
         if self._grammars is not None:
             self._grammars.stop()
         llm, self._llm = self._llm, None
@@ -428,7 +419,7 @@ def _kill_processes(processes: list[psutil.Process]) -> None:
 
 
 def _cause_of(error: EngineError) -> BaseException | None:
-    """Return the exception of vLLM that ended a call, or None if its application only returned.
+    """Return vLLM's exception that ended a call, or None if its application only returned.
 
     Starlette wraps an exception for which it has a handler, if the head was sent before.
     """
@@ -439,10 +430,10 @@ def _cause_of(error: EngineError) -> BaseException | None:
 
 
 def _refused_stream(path: str, error: EngineError, cause: BaseException | None) -> StreamRefused:
-    """Return the error of a stream that a living engine has ended after its head."""
+    """Return the error that ended a stream after its head, although the engine lives."""
     status = 500 if cause is None else status_of(cause)
     if status >= 500:
-        reason = type(cause).__name__  # its text may contain a prompt
+        reason = type(cause).__name__  # the error's text may contain a prompt
         log_event(logger, logging.ERROR, "engine.call_failed", path=path, reason=reason)
     kind = "BadRequestError" if status < 500 else "InternalServerError"
     message = str(cause or "") or str(error)

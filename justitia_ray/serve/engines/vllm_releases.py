@@ -17,15 +17,15 @@ class HttpServer(NamedTuple):
     """Functions of vLLM's OpenAI server, at their locations in the installed release."""
 
     make_arg_parser: Any
-    """Adds the options of `vllm serve` to an argument parser."""
+    """vLLM's function that adds the options of `vllm serve` to an argument parser."""
     validate_args: Any
-    """Checks options of `vllm serve` that need no loaded model."""
+    """Function of vLLM that checks options of `vllm serve` without a loaded model."""
     build_app: Any
-    """Makes the FastAPI application of vLLM's server."""
+    """Function of vLLM that makes the FastAPI application of its server."""
     init_app_state: Any
-    """Attaches an engine to vLLM's FastAPI application."""
+    """Function of vLLM that attaches an engine to its FastAPI application."""
     run_server: Any
-    """Runs vLLM's server until it is stopped, as `vllm serve` does."""
+    """Function of vLLM that runs its server until it is stopped, as `vllm serve` does."""
 
 
 def validation_error(message: str) -> Exception:
@@ -69,7 +69,6 @@ def is_engine_death(error: BaseException | None) -> bool:
 
 
 def http_server() -> HttpServer:
-    """Import the HTTP server of the installed vLLM."""
     if find_spec("vllm.entrypoints.launchers") is None:
         from vllm.entrypoints.openai import api_server, cli_args
 

@@ -39,9 +39,9 @@ _NEEDS_WHOLE_OUTPUT = (
     "extra_args",
 )
 """Sampling parameters that depend on the generated tokens, which become part of the prompt when a
-stream is continued; not every vLLM release has all of them.
+stream is continued. Some vLLM releases lack some of them.
 
-`repetition_penalty` is not listed: vLLM applies it to prompt and output tokens alike.
+`repetition_penalty` is not listed, because vLLM applies it to prompt and output tokens alike.
 """
 _NEEDS_PROBABILITIES = (
     "logprobs",
@@ -64,9 +64,7 @@ class StreamTape:
     def __init__(self, earlier: tuple[Output, ...]) -> None:
         self._earlier = earlier
         self._played: list[Any] = []
-        """Outputs of an earlier attempt in vLLM's form, which vLLM's serving layer has not read
-        yet.
-        """
+        """Outputs of an earlier attempt that vLLM's serving layer has not read yet."""
         self._outputs: list[Output] = []
         self._streams = 0
         self.obstacle = ""
@@ -82,7 +80,7 @@ class StreamTape:
         return tuple(outputs)
 
     def follow_outputs(self, outputs: AsyncGenerator[Any], params: Any) -> AsyncGenerator[Any]:
-        """Return the generator of outputs that vLLM's serving layer reads instead of its engine's.
+        """Return the generator of outputs that vLLM's serving layer reads in place of its engine's.
 
         Args:
             outputs: Outputs of the engine.
@@ -123,7 +121,7 @@ class StreamTape:
             self.obstacle = self.obstacle or "its prompt is not one of tokens"
         if not self._earlier:
             return
-        # Without a queue, the processor returns outputs one by one
+        # Without a queue, vLLM's output processor returns outputs one by one.
         queue, state.queue = state.queue, None
         tracing, output_processor.tracing_enabled = output_processor.tracing_enabled, False
         for output in self._earlier:
@@ -143,12 +141,12 @@ class StreamTape:
 
 
 def _skip_tokens(request: Any, state: Any, tokens: list[int]) -> None:
-    """Append tokens to the engine's prompt, while vLLM's frontend counts them as output."""
+    """Append tokens to the engine's prompt that vLLM's frontend counts as output."""
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
     request.sampling_params = params
-    # Copied, because vLLM's frontend keeps the old list as its prompt.
+    # The list is copied, because vLLM's frontend keeps the old one as its prompt.
     request.prompt_token_ids = [*request.prompt_token_ids, *tokens]
     state.stats.num_generation_tokens = len(tokens)
 
@@ -211,7 +209,7 @@ class LeaseMeter:
         """Recomputed tokens of sequences that were preempted, by request id."""
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._reading: dict[str, Any] = {}
-        """vLLM's `RequestState` of sequences without a token at the last check, by request id."""
+        """vLLM's `RequestState` of sequences that had no token at the last check, by request id."""
         self._cached: dict[str, Tokens] = {}
         """Prompt tokens found in the prefix cache, of sequences that have a token, by request id.
         """
@@ -268,7 +266,7 @@ class LeaseMeter:
                 self._cached[name] = min(state.num_cached_tokens or 0, state.prompt_len)
 
     def read_final(self, now: Seconds) -> Progress:
-        """Return the tokens of a finished call, and update the prefill rate with it.
+        """Return the final token counts of a call, and update the prefill rate with them.
 
         vLLM counts a prompt with its first token; for a call stopped earlier the count is
         estimated.
@@ -287,14 +285,14 @@ class LeaseMeter:
                 computed = prompt - self._cached.get(name, 0)
                 prefills.note_read(name, computed, stats.first_token_ts - stats.scheduled_ts)
             else:
-                prompt_tokens += prefills.take_left(name, prompt, now)
+                prompt_tokens += prefills.take_aborted(name, prompt, now)
         return Progress(
             prompt_tokens, progress.output_tokens, cached_tokens, progress.recomputed_tokens
         )
 
 
 CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)
-"""Token meter of the lease under which the current task calls vLLM; None outside a lease."""
+"""Token counter of the lease under which the current task calls vLLM; None outside a lease."""
 
 
 class LeasedEngineClient:
@@ -335,7 +333,7 @@ class LeasedEngineClient:
             raise validation_error(str(error)) from None
         except EngineError as error:
             raise retryable_error(str(error)) from None
-        # Copied, because all prompts of the call share it
+        # The parameters are copied, because all prompts of the call share them.
         checked = sampling_params.structured_outputs = copy(asked)
         vars(checked).update(fields)
         outputs = self._engine.generate(prompt, sampling_params, *args, **kwargs)
@@ -406,13 +404,12 @@ def meter_requests(
 
 
 class ConnectorGauge(Protocol):
-    """Reads what an engine's KV connector keeps, from the statistics that it sends."""
+    """Reports the KV that an engine's connector keeps, from the connector's statistics."""
 
-    def note(self, report: Mapping[str, Any], /) -> None:
-        """Record the statistics that the connector has sent with an iteration."""
+    def note(self, report: Mapping[str, Any], /) -> None: ...
 
     def read(self, now: Seconds) -> KeptKv:
-        """Return what the connector keeps at `now` (monotonic clock, seconds)."""
+        """Return the KV that the connector keeps at `now` (monotonic clock, seconds)."""
 
 
 class EngineGauges:
@@ -422,14 +419,15 @@ class EngineGauges:
         self.prefills = Prefills()
         self.recomputations = Recomputations()
         self.connector: ConnectorGauge | None = None
-        """Reads the statistics of the engine's KV connector; None: it has none."""
+        """Statistics of the engine's KV connector; None without one."""
         self.steps = 0
         """Number of engine iterations so far, including iterations that scheduled no request."""
         self.kv_usage = 0.0
         """Share of the KV blocks that sequences hold, 0 to 1."""
         self.preemptions = 0
-        """Preemptions so far; a preemption is counted when its sequence next produces a token or
-        ends."""
+        """Number of preemptions so far, each counted when its sequence next produces a token or
+        ends.
+        """
 
     def stat_logger(self) -> Callable[..., Any]:
         """Return a factory of vLLM stat loggers that update engine gauges."""

@@ -51,7 +51,6 @@ class RedisKeys:
         self._note_trouble("; ".join([*stored.damage, *damage]) or None)
 
     async def aclose(self) -> None:
-        """Close the connections to Redis."""
         await self._store.aclose()
 
     def _note_trouble(self, reason: str | None) -> None:
@@ -61,7 +60,7 @@ class RedisKeys:
 
 
 class AccessKeeper:
-    """Owns the door of an ingress, and keeps the door's API keys and token issuers up to date.
+    """Keeps the API keys and token issuers of an ingress up to date.
 
     Raises:
         ConfigError: If the file of keys cannot be read, or an issuer's settings are wrong.
@@ -97,7 +96,6 @@ class AccessKeeper:
             self._refreshing = in_fresh_context(self._keep_refreshing())
 
     async def stop(self) -> None:
-        """Stop refreshing the API keys."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         if self._redis is not None:

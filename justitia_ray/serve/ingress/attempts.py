@@ -69,7 +69,7 @@ def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference
 
 
 class Attempts:
-    """Runs inferences of one model, each under up to a maximum number of leases.
+    """Runs inferences of one model, each with a limited number of attempts under new leases.
 
     Args:
         submitter: Submits the inferences.
@@ -203,7 +203,7 @@ class Attempts:
                 except CannotContinue:
                     raise
                 except LEASE_UNUSABLE as error:
-                    resume = delivered.resume()  # raises an error if the stream cannot continue
+                    resume = delivered.resume()  # This raises if the stream cannot continue.
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
@@ -252,7 +252,7 @@ class Attempts:
             reason=type(error).__name__,
         )
         if isinstance(error, LeaseSuperseded):
-            return  # the scheduler itself has replaced the lease
+            return  # The scheduler itself has replaced the lease.
         is_cut = isinstance(error, ConnectionLost)
         reason = NackReason.CONNECTION if is_cut else NackReason.LEASE
         await self._queue.nack_lease(inference, grant, reason)

@@ -19,24 +19,27 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 2**10
-"""Maximum size of bodies that are not limited, because they are read in less than a millisecond."""
+"""Largest request body in bytes that is not limited, because it is read in less than a millisecond.
+"""
 _READ_ON_LOOP_BYTES = 256 * 2**10
-"""Maximum size of bodies that are parsed on the event loop, within some milliseconds."""
+"""Largest request body in bytes that is parsed on the event loop, within some milliseconds."""
 _RETURNED_BYTES = 256 * 2**10
-"""Minimum size of memory blocks that return to the operating system when they are freed."""
+"""Smallest memory block in bytes that returns to the operating system when it is freed."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Numbers of two options of glibc's function `mallopt`."""
 _READ_BYTES = 24 * 2**20
-"""Maximum bytes of bodies that are parsed and counted at once; a larger body is parsed alone."""
+"""Maximum bytes of request bodies that are parsed at once; a larger body is parsed alone."""
 _FREE_FACTOR = 4
-"""Maximum bytes of one tenant's bodies, as a multiple of the memory that is free for bodies."""
+"""Maximum bytes of one tenant's request bodies, as a multiple of the memory that is free for
+bodies.
+"""
 
 _Waiting = tuple[int, asyncio.Future[None]]
-"""Number of bytes of a body, and the future that is done when the body's turn begins."""
+"""Bytes of a request body that waits to be parsed, and the future that is done when it may be."""
 
 
 def give_memory_back() -> None:
-    """Make this process return the memory of each large body to the system when it is freed.
+    """Make this process return the memory of each large request body to the system after use.
 
     When glibc frees a large block, it raises the size from which blocks are returned, up to 32 MiB;
     later bodies are then taken from a heap, which they leave fragmented. Other allocators have no
@@ -60,14 +63,14 @@ class BodyRoom:
         self._max_bytes = max_bytes
         self._read_bytes = read_bytes
         self._held: Counter[str] = Counter()
-        """Number of bytes of bodies by tenant."""
+        """Bytes of request bodies by tenant."""
         self._held_bytes = 0
         self._reading_bytes = 0
         self._turns: Turns[_Waiting] = Turns()
 
     @contextmanager
     def hold(self, tenant: str) -> Iterator["HeldBody"]:
-        """Count a tenant's body towards the limit while the `with` block runs."""
+        """Count a tenant's request body towards the limit while the `with` block runs."""
         held = HeldBody(self, tenant)
         try:
             yield held
@@ -75,7 +78,7 @@ class BodyRoom:
             held.release()
 
     def resize(self, tenant: str, before_bytes: int, after_bytes: int) -> None:
-        """Update the size of a body that has grown or shrunk.
+        """Update the size of a request body that has grown or shrunk.
 
         Raises:
             QueueFull: If the body has grown beyond the limit.
@@ -100,14 +103,14 @@ class BodyRoom:
             )
 
     def line_up(self, tenant: str, size_bytes: int) -> Place[_Waiting]:
-        """Queue a body to be parsed; the result contains the future of the body's turn."""
+        """Queue a request body to be parsed; return its place in the queue."""
         granted = asyncio.get_running_loop().create_future()
         place = self._turns.join(tenant, (size_bytes, granted))
         self._grant_turns()
         return place
 
     def end_turn(self, place: Place[_Waiting]) -> None:
-        """End a body's turn of parsing, or its wait for a turn."""
+        """End the parsing of a request body, or its wait to be parsed."""
         assert place.item is not None
         size_bytes, granted = place.item
         if granted.done() and not granted.cancelled():
@@ -122,7 +125,7 @@ class BodyRoom:
             if self._reading_bytes and self._reading_bytes + size_bytes > self._read_bytes:
                 return
             self._turns.take(place)
-            if not granted.done():  # a cancelled request removes its body itself
+            if not granted.done():  # A cancelled request removes its body itself.
                 self._turns.charge(place, size_bytes)
                 self._reading_bytes += size_bytes
                 granted.set_result(None)
@@ -141,7 +144,7 @@ class HeldBody:
         """Future of the thread that parses the body; None: no thread parses it."""
 
     def note_size(self, size_bytes: int) -> None:
-        """Update the number of bytes that the body takes.
+        """Update the number of bytes that the request body takes.
 
         Raises:
             QueueFull: If the body has grown beyond the limit.
@@ -154,7 +157,7 @@ class HeldBody:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for the tenant's turn to parse a complete body, and hold the turn.
+        """Wait until the tenant's request body may be parsed; others wait until the block ends.
 
         The turn ends with the block, or later if a thread still reads the body.
         """
@@ -171,7 +174,7 @@ class HeldBody:
             self._after_reading(partial(self._room.end_turn, place))
 
     async def read(self, read: Callable[..., T], *arguments: Any) -> T:
-        """Call a function on the body and return its result; long bodies are read in a thread.
+        """Call a function on the request body and return its result, in a thread if it is long.
 
         A thread cannot be stopped. If the caller is cancelled, the thread continues, and the body
         keeps its turn and its memory until the thread ends.

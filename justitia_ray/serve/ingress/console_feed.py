@@ -21,33 +21,35 @@ from justitia_ray.units import ClientId, Epoch, Seconds
 logger = logging.getLogger("ray.serve")
 
 MOST_VIEWERS = 32
-"""Maximum number of console viewers at one ingress process."""
+"""Maximum number of viewers of the console at one ingress process."""
 MOST_VIEWERS_OF_TENANTS = 16
 """Maximum number of console viewers that are not operators, so that operators can always connect.
 """
 MOST_VIEWERS_OF_ONE = 4
 """Maximum number of console viewers of one tenant."""
 RETRY_S: Seconds = 15.0
-"""Retry-After of a refused console viewer (seconds); a console stream lasts four times as long."""
+"""Seconds after which a refused console viewer may retry; a console stream lasts four times as
+long.
+"""
 ANSWER_S: Seconds = 4.0
-"""Longest wait for the scheduler's frame or the predictor's overview (seconds)."""
+"""Maximum seconds until the scheduler or the predictor answers a request of the console."""
 PREDICTOR_EVERY_S: Seconds = 10.0
 MOST_LINES = 8
 """Maximum number of unsent lines of one console viewer."""
 
 
 class FrameSource(Protocol):
-    """Source of a model's console frames: its scheduler."""
+    """Source of a model's state for the console, that is, its scheduler."""
 
     async def console_frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> tuple[Epoch, int, bytes] | None:
-        """Return the scheduler's present frame; None: the reader already has this frame."""
+        """Return the model's present state; None if the reader already has this state."""
         ...
 
 
 class OverviewSource(Protocol):
-    """Source of a model's overview for the console: its predictor."""
+    """Source of a predictor's overview for the console."""
 
     async def __call__(self) -> dict[str, Any]:
         """Return the predictor's overview, as `GET /v1/predictor` does."""
@@ -60,7 +62,7 @@ def line_of(message: object) -> bytes:
 
 
 class Viewer:
-    """An open console stream, with the lines that are still to be sent.
+    """Open stream to a viewer of the console, with the lines that are still to be sent.
 
     Args:
         tenant: Tenant whose applications the viewer shows; None: all.
@@ -70,17 +72,16 @@ class Viewer:
     def __init__(self, tenant: ClientId | None, models: Sequence[str]) -> None:
         self.tenant = tenant
         self.behind = set(models)
-        """Models for which the viewer needs a whole frame, because it has missed changes."""
+        """Models whose whole state the viewer needs, because it has missed changes."""
         self._models = frozenset(models)
         self._lines: deque[bytes] = deque()
         self._news = asyncio.Event()
 
     def shows(self, model: str) -> bool:
-        """Return whether the viewer shows a model."""
         return model in self._models
 
     def offer(self, line: bytes) -> None:
-        """Queue a line; if too many wait, drop all and start again with whole frames."""
+        """Queue a line for the viewer; if too many wait, drop all and start with whole states."""
         if len(self._lines) >= MOST_LINES:
             self._lines.clear()
             self.behind |= self._models
@@ -98,19 +99,19 @@ class Viewer:
 
 @dataclass(eq=False)
 class _Audience:
-    """Console viewers of one model that have the same tenant, and so the same frames."""
+    """Console viewers that get the same updates of a model, because they have the same tenant."""
 
     viewers: list[Viewer] = field(default_factory=list)
     has: tuple[Epoch, int] | None = None
-    """Epoch and number of the last frame that all these viewers have, except viewers that need a
-    whole frame.
+    """Number of the model's state that these viewers have, with its epoch; viewers in `behind` are
+    excepted.
     """
     task: asyncio.Task[None] | None = None
     joined: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ModelFeed:
-    """Sends the console frames of one model to its viewers; requests nothing without viewers.
+    """Sends one model's state to viewers of the console, and is idle without viewers.
 
     Args:
         model: Name of the model.
@@ -125,12 +126,12 @@ class ModelFeed:
         self._audiences: dict[ClientId | None, _Audience] = {}
         self._asked_predictor_at: Seconds | None = None
         self._predictor: bytes | None = None
-        """Last sent line with the predictor's overview."""
+        """Line with the predictor's overview that was sent last."""
         self._predicting: asyncio.Task[None] | None = None
         self._failures = 0
 
     def join(self, viewer: Viewer) -> None:
-        """Start to send the model's frames to a viewer."""
+        """Start to send the model's state to a viewer of the console."""
         audience = self._audiences.setdefault(viewer.tenant, _Audience())
         audience.viewers.append(viewer)
         if viewer.tenant is None and self._predictor is not None:
@@ -140,7 +141,7 @@ class ModelFeed:
             audience.task = asyncio.create_task(self._serve_audience(viewer.tenant, audience))
 
     def leave(self, viewer: Viewer) -> None:
-        """Stop sending the model's frames to a viewer."""
+        """Stop sending the model's state to a viewer of the console."""
         audience = self._audiences.get(viewer.tenant)
         if audience is None or viewer not in audience.viewers:
             return
@@ -181,7 +182,7 @@ class ModelFeed:
     async def _send_frames(
         self, tenant: ClientId | None, audience: _Audience, *, is_due: bool
     ) -> None:
-        """Send changes to viewers that are up to date, and whole frames to the other viewers."""
+        """Send changes to viewers that are up to date, and the whole state to the others."""
         up_to_date = [one for one in audience.viewers if self.model not in one.behind]
         if is_due and up_to_date:
             told = await self._frames.console_frame(tenant, *(audience.has or (None, None)))
@@ -238,7 +239,7 @@ class ModelFeed:
 
 
 class ConsoleHub:
-    """Console viewers of an ingress process, with the feeds of all models.
+    """Viewers of the console at an ingress process, with the senders of all models.
 
     Args:
         feeds: Feed of each model.
@@ -249,7 +250,7 @@ class ConsoleHub:
         self._viewers: list[Viewer] = []
 
     def join(self, tenant: ClientId | None, models: Sequence[str]) -> Viewer:
-        """Return a new viewer, which the caller must return with `leave`.
+        """Return a new viewer of the console, which the caller must return with `leave`.
 
         Args:
             tenant: Tenant whose applications the viewer shows; None: all.
@@ -279,7 +280,7 @@ class ConsoleHub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer from the feeds of all models."""
+        """Remove a viewer of the console from all models."""
         self._viewers.remove(viewer)
         for feed in self._feeds.values():
             if viewer.shows(feed.model):

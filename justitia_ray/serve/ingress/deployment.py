@@ -189,7 +189,7 @@ class ModelQueue:
             self._tracer.end_application(ended)
 
     async def _prepare_scheduler(self) -> None:
-        """Send a new scheduler the settings, and the recent ends and names known here."""
+        """Send a new scheduler the settings, recently ended applications, and names of sessions."""
         await self._configure_scheduler()
         await self.scheduler_calls.tell_ended()
         if self._tell_new_scheduler is not None:

@@ -13,9 +13,11 @@ from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.serve.ingress.request_context import IDENTIFYING, RequestContext, read_context
 
 DEFAULT_TENANT = "default"
-"""Tenant of calls without a tenant, if the setting `access` is absent."""
+"""Tenant of calls that name none, if the setting `access` is absent."""
 TRUSTED = "justitia.trusted"
-"""Key in the ASGI scope of a call over a Ray Serve handle; no HTTP server sets it."""
+"""Key in the ASGI scope of a call over a Ray Serve handle, which needs no credential; no HTTP
+server sets it.
+"""
 
 ANYBODY = Identity(DEFAULT_TENANT, frozenset(Scope), "anonymous")
 """Identity of every caller if the setting `access` is absent."""
@@ -49,7 +51,7 @@ def is_public(path: str) -> bool:
 
 
 def scope_of(path: str) -> Scope | None:
-    """Return the scope that a path requires; None if there is no route with this path."""
+    """Return the scope that a credential needs for a path; None if no route has this path."""
     found = _SCOPES.get(path)
     if found is None:
         found = next((s for p, s in _SCOPES.items() if p[-1] == "/" and path.startswith(p)), None)
@@ -99,6 +101,6 @@ class Door:
 
 
 def context_of(scope: MutableMapping[str, Any]) -> RequestContext:
-    """Return the context that `Door.admit` stored in a call's ASGI scope."""
+    """Return the request context that `Door.admit` stored in a call's ASGI scope."""
     context: RequestContext = scope[_CONTEXT]
     return context

@@ -25,8 +25,8 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 logger = logging.getLogger("ray.serve")
 
 _MAX_WEIGHT = 4_000_000
-"""Maximum numbers and characters of cached inputs, some tens of MB. Beyond it the oldest inputs are
-dropped, and the predictor learns their applications' costs without features.
+"""Maximum size of the cache of input features, in numbers and characters. Applications beyond it
+are learned without features.
 """
 _WEIGHT_OF_ONE = 64
 _LONG_CHARS = 2_000
@@ -36,8 +36,8 @@ _MAX_OBSERVATIONS = 10_000
 """Maximum number of finished applications kept while the predictor cannot be reached."""
 _REFRESH_S: Seconds = 10.0
 _TEACH_S: Seconds = 0.5
-"""Interval at which finished applications are sent to the predictor in a batch (seconds): each call
-costs milliseconds of CPU.
+"""Seconds between two batches of finished applications for the predictor, because each call costs
+milliseconds of CPU.
 """
 
 
@@ -50,13 +50,13 @@ class InputSummary:
 
     @property
     def weight(self) -> int:
-        """Memory size of the summary, in numbers and characters."""
+        """Size of the input's features in memory, in numbers and characters."""
         text = 0 if self.text is None else len(self.text)
         return _WEIGHT_OF_ONE + 2 * len(self.features.terms) + text
 
 
 class FeatureCache:
-    """Cache of input summaries of open applications, bounded in total weight.
+    """Cache of input features of open applications, bounded in total size.
 
     Args:
         store_inputs: Whether to keep texts.
@@ -70,7 +70,7 @@ class FeatureCache:
         self._weight = 0
 
     async def summarise(self, text: str) -> InputSummary:
-        """Return the summary of an input."""
+        """Return the features of an input."""
         if len(text) > _LONG_CHARS:
             features = await asyncio.to_thread(features_of, text)
         else:
@@ -78,7 +78,7 @@ class FeatureCache:
         return InputSummary(features, text if self._store_inputs else None)
 
     def keep_input(self, application_id: ApplicationId, summary: InputSummary) -> None:
-        """Keep the summary of an application's input until the application ends."""
+        """Keep the features of an application's input until the application ends."""
         self.take_input(application_id)
         self._kept[application_id] = summary
         self._weight += summary.weight
@@ -87,7 +87,7 @@ class FeatureCache:
             self._weight -= oldest.weight
 
     def take_input(self, application_id: ApplicationId) -> InputSummary | None:
-        """Remove and return the summary of an application's input; None if it is not cached."""
+        """Remove and return the features of an application's input; None if they are not cached."""
         summary = self._kept.pop(application_id, None)
         if summary is not None:
             self._weight -= summary.weight
@@ -129,14 +129,12 @@ class Estimates:
         self._finished: list[Observation] = []
 
     def start(self) -> None:
-        """Start to copy the predictor's tables, and to report finished applications."""
         self._tasks = [
             in_fresh_context(self._keep_refreshing()),
             in_fresh_context(self._keep_teaching()),
         ]
 
     async def stop(self) -> None:
-        """Cancel all calls to the predictor."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -148,7 +146,7 @@ class Estimates:
         max_tokens: Tokens | None,
         summary: InputSummary,
     ) -> Estimate:
-        """Return the predictor's estimate, or the mean from the copied tables if it is too late.
+        """Return the predictor's estimate, or its class's mean cost if the predictor is too late.
 
         Raises:
             RequestError: If the class name is malformed.

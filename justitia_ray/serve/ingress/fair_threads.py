@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 _THREADS = 2
 _TURN_S: Seconds = 0.005
-"""Length of a turn in which steps run one after the other (seconds): a switch of threads costs 0.1
-ms.
+"""Seconds for which a thread works for one tenant before the next, because a switch of threads
+costs 0.1 ms.
 """
 
 
@@ -27,7 +27,7 @@ class _SteppedWork:
         self.done = done
 
     def do_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
-        """Run steps for one turn; return the time taken, whether all are done, and the result."""
+        """Run steps of the work for `_TURN_S`; return (time taken, if all are done, result)."""
         began_at = time.perf_counter()
         took_s = 0.0
         is_last, result = False, None
@@ -41,7 +41,7 @@ class _SteppedWork:
 
 
 class FairThreads:
-    """Threads that run the work of tenants in steps and turns; used from one event loop.
+    """Threads that share their time fairly between tenants; used from one event loop.
 
     The tenant with the least time so far has the next turn, so that a long work of one tenant
     delays another tenant by one turn. Work is dropped when its caller is cancelled.
@@ -97,5 +97,4 @@ class FairThreads:
         self._begin_turns()
 
     def close(self) -> None:
-        """Shut the threads down, and cancel waiting work."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -30,11 +30,11 @@ logger = logging.getLogger("ray.serve")
 
 _ASK_AGAIN_S: Seconds = 0.5
 _ASK_AGAIN_MOST_S: Seconds = 10.0
-"""Longest pause between two requests to replicas for the engines' context length (seconds); the
-first pause is `_ASK_AGAIN_S`.
+"""Longest pause in seconds between two requests to replicas for the context length; the first is
+`_ASK_AGAIN_S`.
 """
 _ASK_FOR_CACHE_S: Seconds = 60.0
-"""Pause between two requests to replicas while their engines have no prefix cache (seconds): an
+"""Seconds between two requests to replicas while their engines have no prefix cache, because an
 update may enable it.
 """
 
@@ -78,9 +78,7 @@ class Gateway:
             self._mapping = RequestMapping(model.names, model.aliases, model.reasoning_efforts)
         self._schemas = installed_schemas() if config.engine.kind == "vllm" else None
         self._paths: frozenset[str] | None = None
-        """Paths that the model's engines serve, they never change in this process; None until a
-        replica has reported them.
-        """
+        """Paths that the model's engines serve; None until a replica has reported them."""
         self._counter = counter
         declared = config.engine.declared_context
         self.submitter = Submitter(queue, estimates, counter, declared, specs, metrics)
@@ -89,7 +87,7 @@ class Gateway:
 
     @property
     def max_model_len(self) -> Tokens | None:
-        """Context length of the model (tokens): the configured one until a replica reports its own.
+        """Context length of the model in tokens: as configured, until a replica reports its own.
 
         None: unknown.
         """
@@ -105,7 +103,7 @@ class Gateway:
             self._metrics.record_failed_stream(status)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
-        """Return the rate limits of a call's tenant that are known here; usually empty."""
+        """Return the rate limits of a call's tenant, as far as this ingress knows them."""
         return self.standings_of(context.tenant) if self._queue.standings else ()
 
     def standings_of(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
@@ -140,7 +138,7 @@ class Gateway:
             try:
                 self.submitter.max_model_len = await self._calls.context()
                 block_size = await self._calls.cache_block()
-            except Exception:  # no replica answers, or the replica's release is too old
+            except Exception:  # No replica answers, or its release is too old.
                 await sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MOST_S)
                 continue
@@ -169,7 +167,7 @@ class Gateway:
         self.check_path(path)
 
     def check_path(self, path: str) -> None:
-        """Raise an error for a path that the known paths lack; no replica is called.
+        """Raise an error for a path that the engines are known not to serve.
 
         Raises:
             NotServed: If the engine does not serve the path.
@@ -178,7 +176,7 @@ class Gateway:
             raise NotServed(f"the model {self._config.model.name!r} has no {path}")
 
     def name_body(self, body: bytes, fields: dict[str, Any]) -> bytes:
-        """Return the body of a call without a lease, with the model's name filled in.
+        """Return the body of a call that needs no lease, with the model's name filled in.
 
         Raises:
             UnknownModel: If the body names another model.

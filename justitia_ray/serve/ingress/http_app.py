@@ -78,13 +78,12 @@ class HttpApp(FastAPI):
         return self.openapi_schema
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one ASGI call."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
         path = route_path(scope)
         if scope["method"] == "HEAD" and path in ("", "/"):
-            # Agent harnesses send HEAD / to probe whether the service runs.
+            # Agent programs send HEAD / to find out whether the service runs.
             await Response()(scope, receive, send)
             return
         try:
@@ -100,7 +99,7 @@ class HttpApp(FastAPI):
         try:
             async with within_time(scope, self._limit_s):
                 await super().__call__(scope, receive, send)
-        except DeadlineMissed as error:  # FastAPI's routes do not stream, so no byte was sent yet
+        except DeadlineMissed as error:  # FastAPI's routes do not stream, so no byte was sent yet.
             await error_response(path, error)(scope, receive, send)
 
 
@@ -195,7 +194,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
-        """Return the models under all their names, in the forms of OpenAI and Anthropic at once.
+        """Return all names of the models, in a form for OpenAI's and Anthropic's clients.
 
         Aliases that are patterns are not listed.
         """
@@ -244,7 +243,7 @@ async def _not_ready(model: ServedModel) -> str | None:
         return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling
     if states or (scaling is not None and scaling.min_replicas == 0):
-        return None  # scaled to zero replicas: ready, as only an admitted call starts a replica
+        return None  # only a call starts the first replica
     return "no replica pulls"
 
 
@@ -259,7 +258,7 @@ async def _model_status(model: ServedModel, applications: int) -> dict[str, Any]
 
 
 async def _status_or_error(model: ServedModel, applications: int) -> dict[str, Any]:
-    """Return a model's status, or an error: one failing scheduler must not hide the others."""
+    """Return a model's status, or its error, so that one failing model does not hide the others."""
     try:
         return await asyncio.wait_for(_model_status(model, applications), _ANSWER_S)
     except TimeoutError:

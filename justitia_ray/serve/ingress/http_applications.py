@@ -49,15 +49,14 @@ class ApplicationBody(BaseModel):
     weight: Weight | None = None
     application_id: str | None = None
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S, allow_inf_nan=False)] | None = None
-    """Longest wait of each inference of the application for its first lease (seconds). None: the
-    default of the tenant's node. The header `X-Justitia-Deadline-S` of an inference overrides this
-    field.
+    """Longest wait in seconds of each inference of the application before it starts. None: the
+    default of the tenant. The header `X-Justitia-Deadline-S` of an inference overrides it.
     """
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     """Service tier of the application's inferences; `auto` means `default`."""
     model: str | None = None
-    """Model at which the application is opened. None with several models: at each model with its
-    first inference there.
+    """Model at which the application is opened. None with several models: it is opened at each with
+    its first inference there.
     """
 
 
@@ -112,7 +111,7 @@ def add_applications(
 
     @app.get("/v1/applications/{application_id:path}")
     async def application(application_id: str, request: Request, model: str | None = None) -> Json:
-        """Return an application's state, predicted and received KV token-time, tag, counts and lag.
+        """Return an application's state, predicted and received service, tag, counts and lag.
 
         `recognized_by` names the rule that recognized the application, if known. `outlook` contains
         why the application waits, which applications are ahead, and when it is expected to start
@@ -157,7 +156,7 @@ def add_applications(
         model: str | None,
         verb: Callable[[ServedModel], Awaitable[bool]],
     ) -> None:
-        """Apply `verb` to an application at one model, or at all models and then drop its spec."""
+        """Close or cancel an application at one model, or at all models."""
         known = await _gather_all([verb(m) for m in models.chosen(model)])
         if model is None:
             known.append(specs.drop_spec(key))
@@ -166,7 +165,7 @@ def add_applications(
 
 
 def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
-    """Return the spec of the application that a caller wants to open.
+    """Return the application that a caller wants to open, from the request.
 
     Raises:
         Forbidden: If the caller may not use that tenant or weight.
@@ -189,7 +188,7 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
 
 
 def _with_tenant_names(view: Json) -> Json:
-    """Return the view of an application, with the key split into tenant and id."""
+    """Return the state of an application, with its key split into tenant and id."""
     tenant, application_id = split_key(view["application_id"])
     return view | {"tenant": tenant, "application_id": application_id}
 
@@ -220,7 +219,7 @@ async def _gather_all(answers: Sequence[Awaitable[Any]]) -> list[Any]:
 
 
 def _combined_view(opened: Json, views: Mapping[str, Json]) -> Json:
-    """Return one view of an application that combines its state at several models.
+    """Return the state of an application combined over several models.
 
     Amounts are summed. Tags and lags of different queues cannot be compared, so the view has them
     only if the application is in one queue.

@@ -24,7 +24,7 @@ class BodyReader:
     """Reads request bodies up to a maximum length, of any content type."""
 
     max_bytes: int
-    """Maximum length of a body after decoding (bytes)."""
+    """Maximum bytes of a request body after decoding."""
     room: BodyRoom
     """Limit on the memory of all large bodies that an ingress process holds."""
 
@@ -78,7 +78,7 @@ class BodyReader:
             for step in self._decode_piece(piece, decoders, made):
                 body += step
                 held.note_size(len(body) + _kept_bytes(decoders, made))
-                # Decoding 16 MiB takes 0.1 s: other tasks run between the steps.
+                # Other tasks run between the steps, because decoding 16 MiB takes 0.1 s.
                 await asyncio.sleep(0)
         if read and not all(decoder.is_at_end() for decoder in decoders):
             raise RequestError(f"the body ends before what its {HEADER} says does")
@@ -88,7 +88,7 @@ class BodyReader:
     def _decode_piece(
         self, data: bytes, decoders: Sequence[Decoder], made: list[int]
     ) -> Iterator[bytes]:
-        """Decode a piece of the body with all content codings, in small steps.
+        """Decode a piece of a request body with all content codings, in small steps.
 
         Args:
             data: The piece.
@@ -138,12 +138,12 @@ class BodyReader:
 
 
 def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
-    """Return how many bytes of output the decoders keep in memory."""
+    """Return how many bytes of output the decoders of a body keep in memory."""
     return sum(min(d.window_bytes, size) for d, size in zip(decoders, made, strict=True))
 
 
 async def _received_pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:
-    """Yield the pieces of a body as they arrive, each with whether it is the last piece."""
+    """Yield the pieces of a request body as they arrive, and whether each is the last."""
     more = True
     while more:
         message = await receive()

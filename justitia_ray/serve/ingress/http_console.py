@@ -26,13 +26,11 @@ from justitia_ray.units import ClientId, Seconds
 
 SNAPSHOTS = "/v1/console/snapshots"
 LIFE_S: Seconds = 60.0
-"""Longest time of a console stream (seconds): after it a revoked key sees nothing more, and an
-ingress that is replaced waits for no viewer.
-"""
+"""Maximum seconds of a console stream, so that a revoked key soon sees nothing more."""
 QUIET_S: Seconds = 2.0
-"""Longest silence of a console stream, after which an empty line is sent (seconds)."""
+"""Seconds without a line of the console's stream after which an empty line is sent."""
 SLOW_S: Seconds = 30.0
-"""Longest time for which a console viewer may leave a line unread (seconds)."""
+"""Maximum seconds for which a console viewer may leave a line unread."""
 _STREAM_HEAD = (
     (b"content-type", CONTENT_TYPE.encode()),
     (b"cache-control", b"no-store"),
@@ -42,7 +40,7 @@ _STREAM_HEAD = (
 
 
 def add_console(app: FastAPI, models: ServedModels) -> None:
-    """Add the routes of the console's page and of single applications.
+    """Add the routes of the console's page and of its views of single applications.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -86,7 +84,7 @@ def add_console(app: FastAPI, models: ServedModels) -> None:
 
 
 def viewed_tenant(context: RequestContext) -> ClientId | None:
-    """Return the tenant that a caller sees, with all tenants below it; None: an operator sees all.
+    """Return the tenant that a caller sees, with its descendants; None: an operator sees all.
 
     Raises:
         Forbidden: If the credential does not cover the named tenant.
@@ -100,7 +98,7 @@ def viewed_tenant(context: RequestContext) -> ClientId | None:
 
 
 class SnapshotStream:
-    """ASGI endpoint of the console's stream of frames.
+    """ASGI endpoint of the console's stream, which sends the state of the models.
 
     Args:
         models: The served models.
@@ -116,7 +114,6 @@ class SnapshotStream:
         self._limit_s = limit_s
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one ASGI call with a stream of frames."""
         try:
             context = context_of(scope)
             chosen = self._models.chosen(AnyRequest(scope).query_params.get("model"))
@@ -148,7 +145,7 @@ class SnapshotStream:
 
 
 async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds) -> None:
-    """Send a viewer's lines until the stream has lasted `LIFE_S`."""
+    """Send lines to a viewer of the console until the stream has lasted `LIFE_S`."""
     time = asyncio.get_running_loop().time
     until = time() + lasts_s
     await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEAD]})
@@ -171,6 +168,5 @@ async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the viewer disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -15,8 +15,8 @@ from justitia_ray.units import Seconds
 
 _EARLIER = 0.05
 _EARLIER_MOST_S: Seconds = 0.5
-"""Time by which the ingress ends a call earlier than Ray Serve would (seconds): Serve cuts a stream
-without an event, and answers with a text that no client parses.
+"""Seconds by which the ingress ends a call earlier than Ray Serve would, because Serve's own
+timeout sends no answer that a client parses.
 """
 
 

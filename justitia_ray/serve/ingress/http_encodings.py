@@ -14,16 +14,15 @@ from justitia_ray.protocol.errors import ACCEPTED_ENCODINGS
 HEADER = "content-encoding"
 
 _STEP_BYTES = 2**18
-"""Maximum decoded bytes of one step, which takes a millisecond."""
+"""Maximum decoded bytes of a request body in one step, which takes a millisecond."""
 _MOST_CODINGS = 4
 _MOST_MEMBERS = 1_024
-"""Maximum number of gzip members or zstd frames in a body. An empty gzip member has 20 bytes,
-decodes to nothing, and takes as long as decoding 10 kB; the program bgzip writes a member for each
-64 KiB.
+"""Maximum number of gzip members or zstd frames in a request body, because an empty member of 20
+bytes takes as long as decoding 10 kB.
 """
 _ZSTD_PIECE_BYTES = 512
-"""Number of bytes given to the zstd decoder at once: every 4 bytes may decode to a block of 128
-KiB, so 512 bytes may decode to 16 MiB.
+"""Bytes given to the zstd decoder at once. Every 4 bytes may decode to a block of 128 KiB, so 512
+bytes may decode to 16 MiB.
 """
 
 
@@ -35,7 +34,7 @@ class Decoder(Protocol):
         """Maximum bytes of decoded output that the decoder keeps in memory."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decoded output of the next piece of the body, in steps that may be empty.
+        """Yield the decoded output of the next piece of a body, in steps that may be empty.
 
         Raises:
             RequestError: If the piece is malformed.
@@ -46,7 +45,7 @@ class Decoder(Protocol):
 
 
 def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
-    """Return the decoders of a body, for the coding that was applied last first.
+    """Return the decoders of a body's content codings, for the last one applied first.
 
     Args:
         values: Values of the header `content-encoding`.
@@ -86,7 +85,7 @@ class _Zlib:
                 raise _malformed_error(self._name, str(error)) from None
             yield step
             data = self._decoder.unconsumed_tail
-            # A full step may leave output in the decoder although all input is consumed.
+            # A decoder may still have output although all input is consumed.
             is_more = len(step) == _STEP_BYTES and not self._decoder.eof
             if self._decoder.eof:
                 data, self._decoder = self._decoder.unused_data, None
@@ -98,8 +97,7 @@ class _Zlib:
         if self._begun:
             raise _trailing_error(self._name)
         self._begun = True
-        # The zlib format starts with compression method 8; no encoder of raw deflate writes this
-        # byte.
+        # The zlib format starts with compression method 8, unlike raw deflate.
         return zlib.decompressobj(15 if data[0] & 0x8F == 0x08 else -15)
 
 
@@ -125,10 +123,9 @@ class _Zstd:
     """Decoder of Zstandard bodies with one or several frames."""
 
     def __init__(self, most_bytes: int) -> None:
-        import zstandard  # imported only for a body with this coding
+        import zstandard  # The import is only needed for bodies in this coding.
 
-        # RFC 9659 allows windows of 8 MiB; a body compressed in one call declares its whole length
-        # as the window.
+        # RFC 9659 limits windows to 8 MiB, but a body compressed in one call declares its length.
         self.window_bytes = max(2**23, 1 << (most_bytes - 1).bit_length())
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=self.window_bytes)
         self._error = zstandard.ZstdError
@@ -166,7 +163,7 @@ class _Brotli:
     window_bytes = 2**24
 
     def __init__(self) -> None:
-        import brotli  # imported only for a body with this coding
+        import brotli  # The import is only needed for bodies in this coding.
 
         self._decoder = brotli.Decompressor()
         self._error = brotli.error
@@ -181,7 +178,7 @@ class _Brotli:
             data = b""
             if self._decoder.is_finished():
                 return
-            # A full step may leave output in the decoder.
+            # A decoder may still have output after a full step.
             if len(step) < _STEP_BYTES and self._decoder.can_accept_more_data():
                 return
 

@@ -26,11 +26,11 @@ from justitia_ray.serve.asgi import Message
 logger = logging.getLogger("ray.serve")
 
 UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
-"""Error that a caller gets for an exception without a handler."""
+"""Error that a caller gets for an unexpected exception."""
 
 
 def route_path(scope: Message) -> str:
-    """Return the path that routes are matched with; the door must check the same path."""
+    """Return the path that routes are matched with; the authentication must check the same one."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
@@ -65,7 +65,7 @@ def headers_of_limits(
 
 
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:
-    """Log an unexpected exception and return its answer; the caller raises it again, for Serve.
+    """Log an unexpected exception and return its answer; the caller re-raises it for Serve.
 
     Args:
         path: Route of the call, which determines the form of the answer.

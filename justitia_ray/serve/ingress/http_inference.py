@@ -70,8 +70,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 
 
 Respond = Callable[[Reply, RequestContext, bytes, HeldBody], Coroutine[Any, Any, None]]
-"""Coroutine function that answers a call, given the reply, the context, the body and the memory
-that it holds.
+"""Coroutine function that answers an inference call, given the reply, the context and the request
+body.
 """
 
 
@@ -83,10 +83,9 @@ class Endpoint:
     bodies: BodyReader
     respond: Respond
     limit_s: Seconds | None = None
-    """Time limit of a call from its head to the end of its answer (seconds); None: no limit."""
+    """Maximum seconds of a call from its head to the end of its answer; None: no limit."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one ASGI call."""
         reply, context = Reply(self.path, send), context_of(scope)
         try:
             async with ended_in_form(reply), within_time(scope, self.limit_s):
@@ -97,7 +96,7 @@ class Endpoint:
                     await until_disconnect(receive, self.respond(reply, context, body, held))
         except JustitiaError as error:
             if reply.begun:
-                raise  # the stream has reported the error; Ray Serve counts it by class
+                raise  # The stream has reported the error, and Ray Serve counts it by class.
             await error_response(self.path, error, reply.standings())(scope, receive, send)
         except Exception as error:
             response = unforeseen_response(self.path, error)
@@ -107,14 +106,14 @@ class Endpoint:
 
 
 async def _close_elsewhere(models: ServedModels, model: ServedModel, key: ApplicationId) -> None:
-    """Close an application at all other models; at `model` its last inference closes it."""
+    """Close an application at all models except `model`, where its last inference closes it."""
     others = [other.scheduler.close_application(key) for other in models if other is not model]
     # A scheduler that does not answer ends the application later, when it is idle.
     await asyncio.gather(*others, return_exceptions=True)
 
 
 def _keepalive_of(context: RequestContext, configured: Keepalive) -> Keepalive:
-    """Return the form of keepalive that the call's client accepts as a sign of life."""
+    """Return the form of keepalive events that the call's client understands."""
     if configured is Keepalive.EVENT and counts_chunks(context.headers):
         return Keepalive.CHUNK
     return configured
@@ -134,7 +133,7 @@ def inference_endpoints(
     finder: ApplicationFinder,
     limit_s: Seconds | None = None,
 ) -> dict[str, AsgiApp]:
-    """Return the inference endpoints by path; they share idempotent attempts and body memory.
+    """Return the inference endpoints by path, which share idempotent attempts and body memory.
 
     Args:
         models: The served models.
@@ -175,7 +174,7 @@ def inference_endpoints(
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)
             except RequestError as error:
-                # A path that is not served is the error that a caller should see first
+                # An unserved path is the first error that callers see.
                 refused = error
         held.release()
         await gateway.check_served(reply.path)
@@ -195,8 +194,7 @@ def inference_endpoints(
         application_id = found.context.application_id
         named = None
         if application_id is not None:
-            # A retry that begins a conversation may have another application id than the attempt
-            # that it joins.
+            # A retry joins an attempt whose application id may differ if it begins a conversation.
             if key is None or not found.context.begins_conversation:
                 reply.early_head = {APPLICATION_HEADER: application_id}
             named = application_key(found.context.tenant, application_id)
@@ -210,7 +208,7 @@ def inference_endpoints(
         if key is None:
             items = stream()
         else:
-            # The application id as the caller sent it, so that a retry joins its attempt.
+            # A retry joins its attempt by the application id that the caller sent.
             scope = (context.tenant, context.application_id, key)
             items = idempotent.join_attempt(
                 hashlib.sha256(json.dumps(scope).encode()).hexdigest(),
@@ -232,7 +230,7 @@ def inference_endpoints(
             fields = await held.read(read_object, raw)
             gateway = models.asked_for(fields).gateway
             payload = await held.read(gateway.name_body, raw, fields)
-        del fields  # parsed fields take up to ten times the memory of the body
+        del fields  # Parsed fields take up to ten times the memory of the body.
         answer = await gateway.unscheduled(reply.path, payload)
         held.release()
         await reply.send_whole(answer)

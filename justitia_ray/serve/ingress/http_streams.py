@@ -18,10 +18,10 @@ from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE, PlainWait, Wai
 from justitia_ray.units import Seconds
 
 _STREAM_HEAD = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Response headers of a stream, for proxies: nginx would buffer the stream without them."""
+"""Response headers of a stream, for proxies; nginx would otherwise buffer it."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 _SLACK_S: Seconds = 0.001
-"""Time by which a timer of keepalives may fire early (seconds)."""
+"""Seconds by which a timer of keepalives may fire early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class KeepaliveTerms:
     """Interval and form of the keepalives of a silent stream."""
 
     interval_s: Seconds
-    """Longest silence of the stream before a keepalive (seconds)."""
+    """Longest silence of a stream before a keepalive, in seconds."""
     kind: Keepalive = Keepalive.EVENT
 
 
 class SignsOfLife:
-    """Keepalives of one stream; the first keepalive may start the response, with status 200.
+    """Keepalives of one stream; the first may start the response, with status 200.
 
     A stream has one timer, which a chunk does not reset: when it fires, it checks when the last
     bytes were sent, and is set again for the remaining time.
@@ -51,7 +51,7 @@ class SignsOfLife:
     ) -> None:
         self.form = form
         self.spoke_at = since
-        """Time at which the last bytes of the stream were sent (loop clock, seconds)."""
+        """Time at which the last bytes of the stream were sent, in seconds of the loop's clock."""
         self._reply = reply
         self._kind = terms.kind
         self._quiet_s = silence_s(terms.interval_s)
@@ -72,7 +72,7 @@ class SignsOfLife:
         self.note_wait(waits=True)
 
     def note_wait(self, *, waits: bool) -> None:
-        """Note whether the stream waits for a lease; changes mark its periods of waiting."""
+        """Note whether the stream waits for a lease."""
         if waits != self._waits:
             self._waits = waits
             (self._wait.begin if waits else self._wait.end)()
@@ -83,7 +83,7 @@ class SignsOfLife:
         return self._task is not None
 
     async def settle(self) -> None:
-        """Wait for a keepalive that is being sent; cancel a keepalive that is being prepared."""
+        """Wait for a keepalive that is being sent, and cancel one that is only being prepared."""
         task = self._task
         if task is None:
             return
@@ -97,7 +97,7 @@ class SignsOfLife:
             task.result()
 
     async def stop(self) -> None:
-        """Stop the keepalives, after a keepalive that is being sent is complete."""
+        """Stop the keepalives; one that is being sent is completed."""
         await self.settle()
         self.end()
 
@@ -145,7 +145,7 @@ class SignsOfLife:
 
 def _retrieve_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # retrieved, or asyncio reports the exception as never retrieved
+        task.exception()  # asyncio reports exceptions that are never retrieved
 
 
 class Reply:
@@ -167,8 +167,8 @@ class Reply:
         self.early_head: Mapping[str, str] = {}
         """Additional response headers of a stream that starts with a keepalive."""
         self.on_failure: Callable[[int], None] = lambda status: None
-        """Function that is called, if the stream fails after its head, with the status that the
-        call would have had.
+        """Function that is called if the stream fails after its head, with the status that the call
+        would have had.
         """
         self.signs: SignsOfLife | None = None
         """Keepalives of the stream; None before `keep_alive` is called."""
@@ -184,7 +184,6 @@ class Reply:
         await self._send({"type": "http.response.body", "body": body})
 
     async def begin(self, status: int, head: Mapping[str, str]) -> None:
-        """Send the response's status and headers."""
         standings = self.standings()
         if standings:
             head = {**head, **headers_of_limits(self.path, standings)}
@@ -194,13 +193,11 @@ class Reply:
         self.is_sending = False
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send a piece of the response's body."""
         self.is_sending = True
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         self.is_sending = False
 
     async def end(self) -> None:
-        """Mark the response's body as complete."""
         self.has_ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -217,7 +214,7 @@ class Reply:
         self.signs = SignsOfLife(self, form, terms, since)
 
     async def fail(self, error: Exception) -> None:
-        """End a started stream with an error event, unless the engine has sent an error event."""
+        """End a started stream with an error event, unless the engine has sent one."""
         if self.signs is None or self.has_ended:
             return
         await self.signs.stop()
@@ -297,7 +294,7 @@ async def send_stream(
 
 
 def as_head(item: StreamItem) -> Head:
-    """Return the first item of an answer's stream as status and headers.
+    """Check that the first item of an answer's stream is status and headers, and return it.
 
     Raises:
         TypeError: If the item is a part of the body.
@@ -308,5 +305,5 @@ def as_head(item: StreamItem) -> Head:
 
 
 async def rest_of(items: AsyncGenerator[StreamItem]) -> bytes:
-    """Return the body of an answer whose head was already read, in one piece."""
+    """Return the rest of an answer's body, in one piece."""
     return b"".join(cast("list[bytes]", [item async for item in items]))

@@ -30,7 +30,7 @@ _FORMATS = ("rows", "cloudevents")
 
 
 def add_usage(app: FastAPI, models: ServedModels) -> None:
-    """Add the route `/v1/usage`.
+    """Add the route `/v1/usage` to the HTTP application.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -104,7 +104,7 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
     for day, of_day in told["days"].items():
         for name, totals in of_day.items():
             if tenant is None or is_within(name, tenant):
-                # Totals of earlier releases lack these fields.
+                # Totals that earlier releases stored lack these fields.
                 cached = totals.get("cached_prompt_tokens", 0)
                 prefill = totals.get("prefill_token_time", 0)
                 yield {
@@ -137,7 +137,7 @@ def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
 
 
 def _visible_tenant(context: RequestContext, named: str | None) -> str | None:
-    """Return the tenant whose usage a caller may see; None means all tenants, for an operator.
+    """Return the tenant whose usage a caller may see; None: all tenants, for an operator.
 
     Raises:
         Forbidden: If the named tenant is not the caller's.

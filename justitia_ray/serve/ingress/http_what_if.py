@@ -32,7 +32,7 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 LASTS_S: Seconds = 60.0
-"""Time limit of an estimate (seconds)."""
+"""Maximum seconds of a what-if estimate."""
 MOST_REPLICAS = 256
 MOST_WEIGHTS = 100
 _COMMAND = (sys.executable, "-m", "justitia_ray.console.what_if")
@@ -48,13 +48,13 @@ class WhatIfBody(BaseModel):
     model: str | None = None
     """Model whose queue is replayed; may be missing if one model is served."""
     minutes: Annotated[float, Field(ge=0.5, le=15, allow_inf_nan=False)] = 5
-    """Length of the history that is replayed (minutes)."""
+    """Length of the replayed history, in minutes."""
     policy: str | None = None
     """Name of a scheduling policy that this package contains."""
     weights: Annotated[dict[str, Weight], Field(max_length=MOST_WEIGHTS)] = {}
-    """Weights by tenant for the replay."""
+    """Weights by tenant for the replay of the queue."""
     replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = None
-    """Number of replicas for the replay."""
+    """Number of replicas for the replay of the queue."""
 
     def check(self) -> None:
         """Raise RequestError for an unknown policy or a malformed tenant.
@@ -75,7 +75,7 @@ class WhatIfBody(BaseModel):
 
 
 def _import_path() -> list[str]:
-    """Return the import path with this package, which Ray may have added in this process only."""
+    """Return Python's import path with this package, which Ray may have added only here."""
     own = str(Path(__file__).parents[3])
     return [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
@@ -163,7 +163,7 @@ class Estimator:
 def add_what_if_route(
     app: FastAPI, models: ServedModels, bodies: BodyReader, estimator: Estimator | None = None
 ) -> None:
-    """Add the route `/v1/console/what-if`.
+    """Add the route `/v1/console/what-if` to the HTTP application.
 
     Args:
         app: The HTTP application, which answers errors.

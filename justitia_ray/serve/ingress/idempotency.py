@@ -19,11 +19,11 @@ from justitia_ray.serve.ingress.replica_calls import StreamItem, in_fresh_contex
 from justitia_ray.units import Seconds
 
 _MOST = 4_096
-"""Maximum number of attempts kept at once."""
+"""Maximum number of attempts with idempotency keys that an ingress keeps."""
 _MAY_PASS = frozenset({408, 409, 425, 429})
 """HTTP statuses below 500 after which another try may succeed."""
 _ITEM_BYTES = 100
-"""Memory that a kept chunk takes besides its payload (bytes)."""
+"""Memory in bytes that a kept chunk takes besides its payload."""
 
 
 class IdempotentAttempt:
@@ -38,7 +38,7 @@ class IdempotentAttempt:
     ) -> None:
         self.fingerprint = fingerprint
         self.kept_bytes = 0
-        """Memory of the answer that has arrived so far (bytes)."""
+        """Memory in bytes of the answer that has arrived so far."""
         self.readers = 0
         self._items: list[StreamItem] = []
         self._more = asyncio.Event()
@@ -120,14 +120,14 @@ class IdempotentAttempts:
         self._max_bytes = max_bytes
         self._attempts: dict[str, IdempotentAttempt] = {}
         self._bytes = 0
-        """Memory of all kept answers (bytes)."""
+        """Memory in bytes of all kept answers."""
         self._drain = Drain()
-        """Rate at which attempts are dropped, from which a refused call's Retry-After follows."""
+        """Rate at which attempts are dropped, which determines the Retry-After of refused calls."""
 
     def join_attempt(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
     ) -> AsyncGenerator[StreamItem]:
-        """Return the answer to a request, from the attempt with this key or from a new attempt.
+        """Return the answer to a request, from an earlier attempt with its key or from a new one.
 
         Args:
             key: The caller's key, made unique to the caller.
@@ -172,7 +172,7 @@ class IdempotentAttempts:
 
     def _note_attempt_ended(self, key: str, attempt: IdempotentAttempt) -> None:
         if attempt.failed:
-            self._forget_attempt(key, attempt)  # dropped, so that a retry runs again
+            self._forget_attempt(key, attempt)  # A retry then runs the request again.
         else:
             asyncio.get_running_loop().call_later(self._kept_s, self._forget_attempt, key, attempt)
 
@@ -184,5 +184,4 @@ class IdempotentAttempts:
             self._drain.depart(asyncio.get_running_loop().time(), len(self._attempts))
 
     def _retry_after(self) -> Seconds:
-        """Return the seconds after which a client should repeat a refused call."""
         return self._drain.retry_after("", asyncio.get_running_loop().time(), is_whole=True)

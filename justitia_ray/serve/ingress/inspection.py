@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
-from ray.serve.context import _get_global_client  # `serve.status` lacks the replicas
+from ray.serve.context import _get_global_client  # The function `serve.status` would lack replicas.
 
 from justitia_ray.config import PlacedModel
 from justitia_ray.protocol.inspection import (
@@ -34,9 +34,9 @@ from justitia_ray.serve.ingress.serve_facts import deployment_facts, failure
 from justitia_ray.units import ReplicaId, Seconds
 
 _SCHEDULER_S: Seconds = 10.0
-"""Time limit of the scheduler's report, which visits all applications and inferences (seconds)."""
+"""Maximum seconds of the scheduler's report, which visits all applications and inferences."""
 _REPLICA_S: Seconds = 3.0
-"""Time limit of a replica's report, which may need a new connection (seconds)."""
+"""Maximum seconds of a replica's report, which may need a new connection."""
 _SERVE_S: Seconds = 5.0
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
 """Name of the proxy actor that Ray Serve starts only behind HAProxy, for times when no ingress
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class InspectionCalls:
-    """Collects the reports of a model's scheduler and replicas, of Ray Serve and of this ingress.
+    """Collects reports from a model's scheduler and replicas, Ray Serve and this ingress.
 
     Args:
         placed: The model, and the deployments that serve it.
@@ -157,7 +157,7 @@ async def _answer_within(
         silent[name] = "its process is gone or being started again"
     except RayTaskError as error:
         silent[name] = f"{type(error.cause).__name__}: {error.cause}"
-    except Exception as error:  # the operator reads the failure in place of the report
+    except Exception as error:  # An operator finds the failure in the report.
         silent[name] = f"{type(error).__name__}: {error}"
     return None
 

@@ -22,18 +22,18 @@ from justitia_ray.protocol.inference_body import read_object
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _SMALL_BYTES = 65_536
-"""Maximum length of bodies that are parsed in one step, which takes at most 20 ms."""
+"""Maximum bytes of request bodies that are parsed in one step, which takes at most 20 ms."""
 _PIECE_BYTES = 2**20
 """Maximum bytes of text that one step decodes, and of one element of a list; both take about 3 ms.
 """
 _SCALAR_BYTES = 4_096
-"""Maximum bytes of a field that is neither a text nor a list."""
+"""Maximum bytes of a request field that is neither a text nor a list."""
 _MOST_CONTAINERS = 200_000
-"""Maximum number of objects and lists within one list, counting brackets in texts: 16 MiB of empty
-lists would take 0.4 GB.
+"""Maximum number of objects and lists within one list of a request, because 16 MiB of empty lists
+would take 0.4 GB.
 """
 _LONGEST_ESCAPE_BYTES = 12
-"""Length of the longest JSON escape of one character, a pair of surrogates (bytes)."""
+"""Bytes of the longest JSON escape of one character, a pair of surrogates."""
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _LATER_BYTES, _FIRST_OF_MANY_BYTES = 0x80, 0xC0
 """Smallest UTF-8 continuation byte, and smallest first byte of a UTF-8 character of several bytes.
@@ -44,7 +44,7 @@ _ABSENT = msgspec.Raw(b"")
 
 
 async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
-    """Return a body as its pydantic model.
+    """Return a request body as its pydantic model.
 
     Small bodies are read as strictly as those of inferences. In large bodies a name that is given
     twice is not found, because no parser in steps tells of it.
@@ -69,7 +69,7 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
             try:
                 values[name] = await _field_value(kind, name, value)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                reason = str(error).partition(" (byte ")[0]  # drop an offset within the field
+                reason = str(error).partition(" (byte ")[0]  # without the position in the field
                 raise RequestError(f"{name} is not valid JSON: {reason}", name) from None
     return kind.model_validate(values)
 
@@ -100,7 +100,7 @@ def _json_flaw(raw: bytes, error: Exception) -> str:
 
 
 def _refused_fields(reason: str) -> dict[str, int]:
-    """Return fields that the model refuses for the same `reason`.
+    """Return fields that the pydantic model refuses for the same `reason`.
 
     Raises:
         RequestError: If the body is no object.
@@ -113,7 +113,7 @@ def _refused_fields(reason: str) -> dict[str, int]:
 
 
 async def _field_value(kind: type[BaseModel], name: str, value: memoryview) -> object:
-    """Return a field's value; an over-long scalar becomes [], which the model refuses."""
+    """Return a request field's value; a scalar that is too long becomes [], which is refused."""
     if value[0] == ord('"'):
         return "".join([piece async for piece in _in_steps(text_pieces(value))])
     if value[0] == ord("[") and _takes_lists(kind.model_fields[name].annotation):
@@ -126,7 +126,7 @@ _Item = TypeVar("_Item")
 
 
 async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
-    """Yield the items of (item, size in bytes) pairs; other tasks run after each MiB."""
+    """Yield the items of (item, bytes) pairs; other tasks of the event loop run after each MiB."""
     bytes_since = 0
     for item, size_bytes in items:
         yield item
@@ -159,13 +159,13 @@ def text_pieces(value: memoryview, size_bytes: int = _PIECE_BYTES) -> Iterator[t
 
 
 def _whole_bytes(piece: bytes) -> int:
-    """Return the length of the longest prefix of whole characters and JSON escapes (bytes)."""
+    """Return the bytes of the longest prefix that ends between characters and JSON escapes."""
     last = piece.rfind(b"\\")
     if last < len(piece) - _LONGEST_ESCAPE_BYTES:
         return _whole_utf8_bytes(piece)
     begin = _start_of_backslashes(piece, last)
     if begin == 0:
-        return last // 2 * 2  # the text consists of backslashes, two for each character
+        return last // 2 * 2  # All characters are backslashes, two for each one in the text.
     high = begin - _LONGEST_ESCAPE_BYTES // 2
     if high > 0 and _HIGH_SURROGATE.match(piece, high):
         is_escape = (high - _start_of_backslashes(piece, high)) % 2 == 0
@@ -181,7 +181,7 @@ def _start_of_backslashes(piece: bytes, last: int) -> int:
 def _whole_utf8_bytes(piece: bytes) -> int:
     for back in range(1, min(4, len(piece)) + 1):
         if piece[-back] >= _FIRST_OF_MANY_BYTES:
-            return len(piece) - back  # the last character may continue in the next piece
+            return len(piece) - back  # The last character may continue in the next piece.
         if piece[-back] < _LATER_BYTES:
             break
     return len(piece)

@@ -20,7 +20,7 @@ from justitia_ray.serve.ingress.pending_inferences import PendingInferences
 from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 _ANSWER_S: Seconds = 30.0
-"""Longest wait for a scheduler's answer (seconds): one that waits for Redis does not answer."""
+"""Maximum seconds until a scheduler answers; one that waits for Redis does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class SchedulerCalls:
     """Pending inferences and applications of this ingress, which also record closed applications.
     """
     ended: EndedByOwner
-    """Applications that callers ended at this ingress, to be reported to the next scheduler."""
+    """Applications that callers ended at this ingress, which the next scheduler must know."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the scheduler's view of an application; None if it is unknown.
+        """Return the scheduler's state of an application; None if it is unknown.
 
         Raises:
             AdmissionError: If the scheduler does not answer, as in all these calls.
@@ -63,12 +63,12 @@ class SchedulerCalls:
         return is_known
 
     async def tell_ended(self) -> None:
-        """Tell a new scheduler which applications calls at this ingress have recently ended."""
+        """Tell a new scheduler which applications callers at this ingress have recently ended."""
         recent = self.ended.recent(asyncio.get_running_loop().time())
         # An application that was opened again after its end is skipped.
         ended = [one for one in recent if one[0] not in self.pending.applications]
         if ended:
-            with suppress(AdmissionError):  # the call is not repeated if the scheduler is lost
+            with suppress(AdmissionError):  # The call is not repeated if the scheduler is lost.
                 await self._call_scheduler("restore_ended", ended)
 
     def _note_ended(self, name: ApplicationId, reason: Refusal, *, is_known: bool) -> None:
@@ -76,14 +76,14 @@ class SchedulerCalls:
             self.ended.note(name, reason, asyncio.get_running_loop().time())
 
     async def status(self, applications: int) -> dict[str, Any]:
-        """Return the scheduler's status with the first `applications` applications in order."""
+        """Return the scheduler's status with its first applications, at most `applications`."""
         found: dict[str, Any] = await self._call_scheduler("status", applications)
         return found
 
     async def console_frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> tuple[Epoch, int, bytes] | None:
-        """Return a tenant's present console frame; None: the reader already has this frame.
+        """Return a tenant's present view for the console; None: the reader already has it.
 
         Args:
             tenant: The tenant; None: all.
@@ -95,7 +95,6 @@ class SchedulerCalls:
         return found
 
     async def console_application(self, application_id: ApplicationId) -> bytes | None:
-        """Return an application's timeline as JSON; None if the scheduler does not know it."""
         found: bytes | None = await self._call_scheduler("console_application", application_id)
         return found
 
@@ -159,7 +158,6 @@ class ServedModels:
 
     @property
     def only(self) -> ServedModel | None:
-        """The only served model; None if there are several."""
         return self._models[0] if len(self._models) == 1 else None
 
     @property

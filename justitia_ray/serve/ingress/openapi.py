@@ -13,7 +13,7 @@ DESCRIPTION_PATH = "/openapi.json"
 def description() -> dict[str, Any]:
     """Return the OpenAPI description of the HTTP API, with the version of this package."""
     text = (files(__package__) / "openapi.yaml").read_text(encoding="utf-8")
-    # The safe loader in C, ten times as fast
+    # The safe YAML loader in C is ten times as fast.
     document: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)
     document["info"]["version"] = __version__
     return document

@@ -15,8 +15,8 @@ from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
 _REMEMBERED_S: Seconds = 10.0
-"""Seconds for which ended applications are remembered: longer than a scheduler's save interval,
-because a scheduler that dies forgets the applications that ended after its last save.
+"""Seconds for which an ingress remembers ended applications, in case a new scheduler has not loaded
+their ends.
 """
 
 
@@ -27,26 +27,28 @@ class PendingInference:
     item: InferenceSubmitted
     submitted_at: Seconds
     opening: ApplicationArrived | None = None
-    """Application that this inference's submission opens; None: the application is already open."""
+    """Application that this inference's submission opens; None: it is already open."""
     is_last: bool = False
-    """Whether the application is closed after this inference."""
+    """Whether the application must be closed after this inference."""
     application: ApplicationArrived | None = None
-    """The inference's application as it was opened here: the application's end may be reported
-    before the answer.
+    """The inference's application as it was opened here. It may end before the inference's answer
+    arrives.
     """
     answers: deque[Grant | Refuse] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None
     """Lease under which a replica runs the inference; None while the inference waits."""
     on_grant: Callable[[Grant], None] | None = None
-    """Called with each lease that is granted while a replica still runs an earlier lease."""
+    """Function called with a new lease while a replica still runs an earlier lease of the
+    inference.
+    """
     position: int | None = None
     """Number of applications ahead of the inference's application when it was submitted; None:
     unknown.
     """
 
     def held_lease(self) -> LeaseId | None:
-        """Return the latest granted lease that is unused, else the lease in use."""
+        """Return the newest lease of the inference if it is unused, else the lease in use."""
         unused = [answer.lease_id for answer in self.answers if isinstance(answer, Grant)]
         return unused[-1] if unused else self.lease_id
 
@@ -69,15 +71,15 @@ class PendingInferences:
         follows.
         """
         self.unstored = UnstoredEnds()
-        """Ended inferences and applications whose end may not be stored yet, to be sent to a new
-        leader.
+        """Ended inferences and applications whose end may not be stored yet; a new leader gets
+        them.
         """
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
-        """Recently ended applications: an earlier checkpoint may bring them back at a new leader.
+        """Recently ended applications, which a new leader may restore from an earlier checkpoint.
         """
 
     def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
-        """Return the stage of an application's next inference, and its number of inferences."""
+        """Return the stage of an application's next inference, and its inferences so far."""
         position = self._positions.get(application_id)
         return (0, 1) if position is None else position.next()
 
@@ -95,7 +97,7 @@ class PendingInferences:
                 inference.position = position
 
     def note_answered(self, inference: PendingInference) -> None:
-        """Drop an answered inference; the application's next inference belongs to a later stage."""
+        """Drop an answered inference, and count the application's next one in a later stage."""
         if self.remove(inference):
             self.keep_end(inference, Outcome.FINISHED)
         position = self._positions.get(inference.item.application_id)
@@ -110,13 +112,13 @@ class PendingInferences:
         return known is not None
 
     def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
-        """Keep the end of an inference that had a lease until the scheduler has stored it."""
+        """Remember that an inference with a lease has ended, until the scheduler stores it."""
         if inference.lease_id is not None:
             now = asyncio.get_running_loop().time()
             self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
 
     def note_stored(self, told: EndsStored) -> None:
-        """Drop kept ends that the scheduler has stored, also of inferences without an answer.
+        """Forget the ended inferences and applications that the scheduler has stored.
 
         An application whose end is unknown here has ended under an earlier scheduler.
         """
@@ -161,7 +163,7 @@ class PendingInferences:
             self._closed.add(application_id)
 
     def note_ended(self, application_id: ApplicationId) -> None:
-        """Drop an ended application, but remember it: the next leader may have missed the end."""
+        """Drop an ended application, but remember it: the next leader may not know its end."""
         self.note_ended_elsewhere(application_id)
         self._ended.append((asyncio.get_running_loop().time(), application_id))
         self._drop_long_ended()
@@ -180,13 +182,13 @@ class PendingInferences:
         self._positions.pop(application_id, None)
 
     def change_ingress_id(self, ingress_id: IngressId) -> None:
-        """Move all pending inferences to another ingress id, without the old id's leases.
+        """Move all pending inferences to another ingress id, without leases of the old id.
 
         Unstored ends are dropped: the scheduler has expired the old id.
         """
         self.unstored.clear()
         for inference in self.inferences.values():
-            # A call that runs under a dropped lease fails, and then takes the next grant.
+            # A call that runs under a dropped lease fails, and then takes the next lease.
             inference.lease_id = None
             inference.answers = deque(a for a in inference.answers if isinstance(a, Refuse))
             inference.item = replace(inference.item, ingress_id=ingress_id)
@@ -233,7 +235,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions in their current form, as ends may have been stored meanwhile.
+        """Return submissions with their present contents; some ends may be stored by now.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """
@@ -255,7 +257,7 @@ class PendingInferences:
         return sent
 
     def closings_elsewhere(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return the closings of applications that another ingress has opened."""
+        """Return the closings in a batch for applications that another ingress has opened."""
         return [
             sent
             for sent in submissions

@@ -16,7 +16,7 @@ from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.replica_calls import call_remote
 
 MOST_SAMPLES = 1_000
-"""Maximum number of samples in one request."""
+"""Maximum number of samples in one request to the predictor."""
 
 
 class RollbackBody(BaseModel):
@@ -100,7 +100,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
 
 
 def _serving_state(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the part of a class's overview that a rollback changes."""
+    """Return the fields of a class's overview that a rollback changes."""
     if overview is None:
         return None
     return {name: overview[name] for name in ("serving", "active", "pinned") if name in overview}
@@ -115,7 +115,7 @@ async def _overview_or_error(model: ServedModel) -> dict[str, Any]:
 
 
 async def predictor_overview(model: ServedModel) -> dict[str, Any]:
-    """Return the overview of a model's predictor.
+    """Return the overview of a model's predictor, with the statistics of its classes.
 
     Raises:
         AdmissionError: If the predictor does not answer.

@@ -23,11 +23,11 @@ from justitia_ray.serve.transport.handshake import Keyring
 from justitia_ray.units import Tokens
 
 _STEPS = 4
-"""Number of prefix lengths that get a name between a number of blocks and its double."""
+"""Number of prefix lengths that are hashed between a number of KV blocks and its double."""
 
 
 class PrefixNames:
-    """Names prefixes of one model's prompts, so that the scheduler recognizes shared prefixes.
+    """Hashes prefixes of one model's prompts, so that the scheduler recognizes shared prefixes.
 
     Args:
         isolation: Which callers share cached prefixes (`engine.cache_isolation`).
@@ -38,7 +38,7 @@ class PrefixNames:
         self._isolation = isolation
         self._keyring = keyring
         self.block_size: Tokens = 0
-        """Block size of the engines' prefix caches (tokens); 0 without prefix cache, or while
+        """KV block size of the engines' prefix caches in tokens; 0 without prefix cache, or while
         unknown.
         """
 
@@ -50,7 +50,7 @@ class PrefixNames:
         return bool(self.block_size) and body.keeps is None and reads_cache(body)
 
     def names(self, count: PromptCount, body: InferenceBody, tenant: str) -> bytes:
-        """Return the packed names of a prompt's prefixes, at most four, the longest last.
+        """Return the packed hashes of a prompt's prefixes, at most four, the longest last.
 
         Args:
             count: Count of the prompt, with its token ids.
@@ -73,7 +73,7 @@ class PrefixNames:
         return pack_prefixes(found)
 
     def _cache_scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
-        """Yield the values that separate blocks of the same text in the engine's prefix cache."""
+        """Yield values that keep equal text of two requests apart in the engine's prefix cache."""
         if scope := cache_scope(self._isolation, tenant):
             yield scope
         for name in ("cache_salt", "model", "add_special_tokens"):
@@ -81,7 +81,7 @@ class PrefixNames:
 
 
 def _round_lengths(most: int) -> set[int]:
-    """Return the longest round numbers of blocks up to `most`: four between n and 2n.
+    """Return the longest round numbers of blocks up to `most`, four between n and 2n.
 
     So texts of different lengths with a common prefix have a name for most of it.
     """

@@ -40,13 +40,13 @@ from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, Virt
 
 @dataclass(frozen=True, slots=True)
 class OpenedApplication:
-    """Application that a call has opened, or found open."""
+    """Application that a call has opened, or that was already open."""
 
     arrival: ApplicationArrived
     """Event that opened the application."""
     virtual_finish_time: VirtualTime
     is_new: bool = True
-    """Whether the call opened it, as far as this ingress knows."""
+    """Whether the call opened the application, as far as this ingress knows."""
 
 
 class QueueClient:
@@ -97,7 +97,6 @@ class QueueClient:
             task.add_done_callback(self._receiving.discard)
 
     async def stop(self) -> None:
-        """Cancel all calls to the scheduler."""
         running = list(self._receiving)
         for task in running:
             task.cancel()
@@ -107,7 +106,7 @@ class QueueClient:
     # --- applications
 
     async def open_application(self, arrival: ApplicationArrived) -> OpenedApplication:
-        """Open an application at the scheduler, or find it open there.
+        """Open an application at the scheduler, unless it is already open there.
 
         Raises:
             AdmissionError: If there is no room for the application, it cannot be stored, or the
@@ -124,8 +123,7 @@ class QueueClient:
         if known is not None:
             arrival = known
         if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
-            # An application that was opened under an earlier epoch or ingress id is registered
-            # again.
+            # Register an application again that was opened under an earlier epoch or ingress id.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
             self.session.send(arrival)
         self.pending.note_opened(arrival)
@@ -184,18 +182,18 @@ class QueueClient:
             answer = inference.answers.popleft()
             if isinstance(answer, Grant):
                 if any(isinstance(later, Grant) for later in inference.answers):
-                    continue  # a later grant has replaced this grant
+                    continue  # A later lease has replaced this one.
                 inference.lease_id = answer.lease_id
-                # The deadline limits only the wait for the first lease.
+                # Only the wait for the first lease is limited by the deadline.
                 inference.item = replace(inference.item, deadline_s=math.inf)
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
             if is_unknown and inference.answers:
-                continue  # the batch was sent twice; only the later answer counts
+                continue  # The batch was sent twice, and only the later answer counts.
             if not is_unknown or inference.application is None:
                 name = inference.item.application_id
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
-            # The application was open before, and has expired or ended with a lost answer.
+            # An application that was open before has expired, or has ended with a lost answer.
             self._submit_under_new_id(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
@@ -214,7 +212,7 @@ class QueueClient:
         unread = [grant for grant in inference.answers if isinstance(grant, Grant)]
         self.pending.note_answered(inference)
         if unread and unread[-1].lease_id != inference.lease_id:
-            # no payload will come: its replica would keep the lease until it expires
+            # Without a payload, the replica would keep the lease until it expires.
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def cancel_inference(self, inference: PendingInference) -> None:
@@ -224,7 +222,7 @@ class QueueClient:
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_under_new_id(self, inference: PendingInference, *, was_closed: bool = True) -> None:
-        """Submit an inference under a new id, because the scheduler has ended the old id.
+        """Submit an inference under a new id, because the scheduler counts the old id as ended.
 
         Args:
             inference: The inference.
@@ -244,13 +242,12 @@ class QueueClient:
         if inference.opening is None and inference.application is not None:
             inference.opening, inference.is_last = inference.application, was_closed
         if inference.opening is not None:
-            # The scheduler reports the application's end to the ingress id in its opening, so that
-            # must be the current id.
+            # The scheduler reports the application's end to this ingress id.
             inference.opening = replace(
                 inference.opening,
                 ingress_id=self.session.ingress_id,
                 resubmitted=True,
-                # The application's end was stored and counted; only the answer was lost.
+                # Only the answer was lost; the application's end was stored and counted.
                 is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
         self._queue_submission(inference)
@@ -279,7 +276,7 @@ class QueueClient:
         mail = answer.mail
         if mail is not None:
             if mail.addresses:
-                self._note_addresses(mail.addresses)  # before the grants on these replicas
+                self._note_addresses(mail.addresses)  # addresses are needed before leases
             if mail.standings:
                 self._note_standings(mail.standings)
             self.pending.note_positions(mail.positions)
@@ -295,7 +292,7 @@ class QueueClient:
             is_again = name not in self.pending.applications
             is_again = is_again and self.pending.unstored.has_application(name)
             self.pending.note_ended(name)
-            if not is_again:  # an application that was reopened only to count its end is left out
+            if not is_again:  # An application that was reopened only to count its end is left out.
                 self._on_application_ended(message)
         elif isinstance(message, EndsStored):
             self.pending.note_stored(message)

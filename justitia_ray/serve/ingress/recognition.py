@@ -25,20 +25,22 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.units import Seconds
 
 _DIRECTORY_S: Seconds = 1.0
-"""Longest wait of a call, and of its finished answer, for the directory (seconds)."""
+"""Maximum seconds for which a call, or its finished answer, waits for the scheduler's table of
+conversations.
+"""
 _MOST_NAMED = 10_000
-"""Maximum number of names that an ingress sends to a new scheduler, the most recently used ones."""
+"""Maximum number of conversations that an ingress sends to a new scheduler, the latest ones."""
 _AT_ONCE = 1_000
 
 
 class DirectoryLink(Protocol):
-    """Link to the scheduler's directory of names of sessions and conversations."""
+    """Calls to the scheduler's table of sessions and conversations."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the scheduler and return the answer."""
 
 
-class NamedLately:
+class RecentNames:
     """Names of sessions and conversations that this ingress used recently."""
 
     def __init__(self, most: int = _MOST_NAMED) -> None:
@@ -46,19 +48,19 @@ class NamedLately:
         self._names: OrderedDict[Name, tuple[str, str]] = OrderedDict()
 
     def find(self, name: Name) -> str | None:
-        """Return the application id that a name stands for; None if the name is not stored here."""
+        """Return the application id of a session or conversation; None if it is not stored here."""
         found = self._names.get(name)
         return None if found is None else found[1]
 
     def add(self, tenant: str, name: Name, application_id: str) -> None:
-        """Store a tenant's name; beyond the maximum the oldest name is dropped."""
+        """Store a tenant's session or conversation; beyond the maximum the oldest is dropped."""
         self._names[name] = (tenant, application_id)
         self._names.move_to_end(name)
         if len(self._names) > self._most:
             self._names.popitem(last=False)
 
     def batches(self) -> Iterator[tuple[str, tuple[tuple[Name, str], ...]]]:
-        """Yield all names by tenant, in batches of at most `_AT_ONCE` names."""
+        """Yield all sessions and conversations by tenant, in batches of at most `_AT_ONCE`."""
         names: dict[str, list[tuple[Name, str]]] = {}
         for name, (tenant, application_id) in self._names.items():
             names.setdefault(tenant, []).append((name, application_id))
@@ -80,8 +82,8 @@ class ApplicationFinder:
         self._recognizer = Recognizer(section.rules, own, section.baggage_key)
         self._section = section
         self._directory = directory
-        self._sessions = NamedLately()
-        self._conversations = NamedLately()
+        self._sessions = RecentNames()
+        self._conversations = RecentNames()
 
     async def find(
         self, context: RequestContext, path: str, fields: Mapping[str, Any]
@@ -112,7 +114,7 @@ class ApplicationFinder:
                 if harness is None:
                     idle_s = self._section.conversation_idle_s
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
-                else:  # an agent harness nearly always calls again: a session's idle time
+                else:  # An agent program nearly always calls again.
                     context = replace(context, recognized_by=harness.name)
                 placed = await self._context_of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
@@ -134,7 +136,7 @@ class ApplicationFinder:
         )
 
     async def _application_of_root(self, context: RequestContext, found: Recognized) -> str:
-        """Return the application of a session's root; the directory is queried once per session."""
+        """Return the application of a session's root; the scheduler is asked only once."""
         tenant, namespace = context.tenant, context.namespace
         session = _name(tenant, found.application_id)
         known = self._sessions.find(session)
@@ -155,7 +157,7 @@ class ApplicationFinder:
         known = None
         if beginnings := conversation.beginnings:
             known = await self._call_directory("find_conversation", context.namespace, beginnings)
-            if known is None:  # a new scheduler may not have these names yet
+            if known is None:  # A new scheduler may not have these conversations yet.
                 known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
             context,
@@ -164,7 +166,7 @@ class ApplicationFinder:
         )
 
     async def name_conversation(self, context: RequestContext, names: tuple[Name, ...]) -> None:
-        """Store names by which any ingress finds this call's application for later calls."""
+        """Store the conversation of a call, by which any ingress finds its application later."""
         assert context.application_id is not None
         for name in names:
             self._conversations.add(context.namespace, name, context.application_id)
@@ -173,18 +175,18 @@ class ApplicationFinder:
         )
 
     async def _call_directory(self, method: str, *arguments: Any) -> str | None:
-        """Call the scheduler's directory; return None if it does not answer in time."""
+        """Look up a conversation at the scheduler; return None if it does not answer in time."""
         if self._directory is None:
             return None
         try:
             async with asyncio.timeout(_DIRECTORY_S):
                 answer: str | None = await self._directory.call(method, *arguments)
         except (JustitiaError, TimeoutError):
-            return None  # the names stored here are sent to a restarted scheduler
+            return None  # A restarted scheduler gets the names stored here.
         return answer
 
     async def tell_new_scheduler(self) -> None:
-        """Send a new scheduler the names by which recent calls found their applications.
+        """Send a new scheduler the conversations by which recent calls found their applications.
 
         A scheduler that has just started is busy, but no call waits for these answers.
         """
@@ -197,14 +199,14 @@ class ApplicationFinder:
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """A call with its application; the call's answer adds a name of its conversation."""
+    """A call with its application, whose answer becomes part of its conversation."""
 
     context: RequestContext
     _conversation: Conversation | None
     _finder: ApplicationFinder
 
     async def read_answer(self, answer: Answer) -> None:
-        """Name the conversation by a whole answer, before the caller receives the answer."""
+        """Add a whole answer to the conversation, before the caller receives the answer."""
         status, _, whole = answer
         if self._conversation is not None and status == 200:
             reader = AnswerReader(self._conversation.path, stream=False)
@@ -214,7 +216,7 @@ class FoundApplication:
     def reading(
         self, items: AsyncGenerator[StreamItem], *, stream: bool
     ) -> AsyncGenerator[StreamItem]:
-        """Yield the items of an answer, and name the conversation before the last item.
+        """Yield the items of an answer, and add the answer to the conversation before the last one.
 
         Args:
             items: (status, headers), then the body; closed at the end.

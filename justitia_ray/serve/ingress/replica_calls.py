@@ -47,21 +47,19 @@ _NO_ANSWER = (
     EngineError,
     RayActorError,
     TaskCancelledError,
-    RequestCancelledError,  # the replica was shut down while it ran the call
+    RequestCancelledError,  # The replica was shut down while it ran the call.
 )
 """Errors of a replica call after which another replica may answer."""
 _HEADERS = {"content-type": "application/json"}
 _NO_HEADERS: Mapping[str, str] = {}
 _UNSCHEDULED_S: Seconds = 30.0
-"""Time limit of a call without a lease (seconds), which includes the wait for a replica."""
+"""Maximum seconds of a call without a lease, including the wait for a replica."""
 _PATHS_S: Seconds = 2.0
-"""Time limit of a request for a replica's paths or context length (seconds), as calls can go on
-without the answer.
+"""Maximum seconds of a request for a replica's paths or context length, which calls can do without.
 """
 _AGAIN_S: Seconds = 0.1
 _MOST_DEATHS = 2
-"""Number of replica processes that may die under a call without a lease before the call is refused.
-"""
+"""Number of replicas that may die during a call without a lease before it is refused."""
 
 
 class ReplicaCalls:
@@ -71,7 +69,7 @@ class ReplicaCalls:
         self.links = links
         self._replicas = replicas
         self._silent_since: Seconds | None = None
-        """Time since which no replica has answered a call without a lease; None: the last call was
+        """Time since which no replica has answered a call without a lease; None: the last one was
         answered.
         """
 
@@ -97,7 +95,7 @@ class ReplicaCalls:
         resume: Resume | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> AsyncGenerator[Head | Part]:
-        """Yield (status, headers), then the parts of a leased call's answer.
+        """Yield (status, headers) of a leased call's answer, then its parts.
 
         Args:
             grant: The lease.
@@ -148,7 +146,7 @@ class ReplicaCalls:
         return answer
 
     async def context(self) -> Tokens:
-        """Return the context length of the engines (tokens), as reported by any replica.
+        """Return the context length of the engines in tokens, as reported by any replica.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -157,7 +155,7 @@ class ReplicaCalls:
         return answer
 
     async def cache_block(self) -> Tokens:
-        """Return the block size of the engines' prefix caches (tokens); 0 without prefix cache.
+        """Return the block size of the engines' prefix caches in tokens; 0 without a cache.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.

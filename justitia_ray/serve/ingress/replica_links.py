@@ -10,7 +10,7 @@ from justitia_ray.units import ReplicaId, Seconds
 
 _PAUSE_S: Seconds = 0.1
 LONGEST_PAUSE_S: Seconds = 5.0
-"""Longest pause before a lost or failed connection to a replica is opened again (seconds)."""
+"""Longest pause in seconds before a lost connection to a replica is opened again."""
 _MOST_KNOWN = 4096
 """Maximum number of replica addresses kept, as replicas start and stop."""
 
@@ -21,13 +21,13 @@ class _Known:
 
     address: str
     link: Link | None = None
-    """The connection to the replica, which may be lost; None: no connection is open."""
+    """Connection to the replica, which may be lost; None: no connection is open."""
     opening: asyncio.Task[Link] | None = None
     """Task that is opening the connection to the replica."""
     pause_s: Seconds = _PAUSE_S
-    """Pause after the next failed connection (seconds)."""
+    """Seconds to pause after the next failed connection."""
     not_before: Seconds = 0.0
-    """Time until which no connection is tried (loop clock, seconds)."""
+    """Time until which no connection is tried, in seconds of the loop's clock."""
 
     def pause(self) -> None:
         """Start a pause after a failed connection; the next pause is twice as long."""
@@ -36,7 +36,7 @@ class _Known:
 
 
 class ReplicaLinks:
-    """Connections, at most one to each replica; a lost connection does not mean a lost replica.
+    """Connections to replicas; a lost connection does not mean a lost replica.
 
     Args:
         dial: Opens a connection to an address, at which the process with the given name
@@ -48,7 +48,6 @@ class ReplicaLinks:
         self._known: dict[ReplicaId, _Known] = {}
 
     def note_addresses(self, addresses: Mapping[ReplicaId, str]) -> None:
-        """Store the addresses of replicas."""
         for replica_id, address in addresses.items():
             known = self._known.get(replica_id)
             if known is None or known.address != address:
@@ -84,7 +83,6 @@ class ReplicaLinks:
             known.link.abandon(first, error)
 
     async def close(self) -> None:
-        """Close all connections to replicas."""
         closing = list(self._known.values())
         self._known.clear()
         for known in closing:

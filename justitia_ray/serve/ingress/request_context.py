@@ -34,12 +34,12 @@ IDENTIFYING = tuple(
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _COUNT = re.compile(r"[0-9]{1,9}")
 MAX_DEADLINE_S: Seconds = 604_800.0
-"""Largest allowed deadline of a call (seconds): a week, longer than any wait."""
+"""Largest allowed deadline of a call in seconds: a week, longer than any wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Facts of a request, at first from its headers and credential.
+    """Tenant, application and options of a request, at first from its headers and credential.
 
     Its body and the rules of recognition add tier, application and idle time.
     """
@@ -47,8 +47,8 @@ class RequestContext:
     identity: Identity
     named_tenant: str | None = None
     application_id: str | None = None
-    """Application id, unique within the tenant: from the request's header, or by a rule of
-    recognition; None: the call names no application.
+    """Application id, unique within the tenant, from a header or a rule of recognition. None: the
+    call names no application.
     """
     application_class: str | None = None
     idempotency_key: str | None = None
@@ -59,7 +59,7 @@ class RequestContext:
     begins_conversation: bool = False
     """Whether the call opens an application because it starts a conversation."""
     idle_s: Seconds | None = None
-    """Idle time after which the call's application ends (seconds); None: the configured time."""
+    """Seconds without a call after which the application ends; None: the configured time."""
     is_final: bool = False
     """Whether the application is closed after this call."""
     tier: str = DEFAULT_TIER
@@ -69,7 +69,7 @@ class RequestContext:
 
     @property
     def deadline_s(self) -> Seconds | None:
-        """Longest time that the call may wait for its first lease (s); None without a header.
+        """Longest time in seconds that the call may wait before it starts; None without a header.
 
         Raises:
             RequestError: If the header is malformed or out of range.
@@ -122,7 +122,7 @@ class RequestContext:
 
     @property
     def body_holder(self) -> str:
-        """Name under which the memory of the call's body is counted while the body arrives.
+        """Name of a tenant or credential to which the call's body counts while it arrives.
 
         This is the tenant if headers or credential name one, and otherwise the credential, because
         a gateway may name the tenant in the body.
@@ -137,7 +137,7 @@ class RequestContext:
 
     @property
     def namespace(self) -> str:
-        """Tenant whose quota of stored names the call uses; see `Identity.namespace_of`.
+        """Tenant to whose limit of sessions the call counts; see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.

@@ -24,17 +24,14 @@ from justitia_ray.units import Epoch, IngressId, RequestId, Seconds
 logger = logging.getLogger("ray.serve")
 
 BATCH = 500
-"""Maximum number of submissions in one call: as many block the scheduler for 0.1 s. The 20,000
-submissions that a new leader may receive would, in one call, block it until its connections time
-out.
-"""
+"""Maximum number of submissions in one call, because so many block the scheduler for 0.1 s."""
 _RETRY_S: Seconds = 0.2
-"""Pause before a failed call to the scheduler is repeated (seconds)."""
+"""Seconds before a failed call to the scheduler is repeated."""
 _PREPARED_WITHIN_S: Seconds = 5.0
-"""Longest wait of submissions until a new leader has received its settings (seconds)."""
+"""Maximum seconds for which submissions wait until a new leader has received its settings."""
 _GIVE_UP_S: Seconds = 10.0
-"""Time for which a scheduler may answer that another one leads, before pending inferences are
-refused (seconds): the actor handle may not reach the other scheduler.
+"""Seconds for which a scheduler may answer that another one leads, before pending inferences are
+refused.
 """
 
 
@@ -46,7 +43,7 @@ class _Terms(NamedTuple):
 
 
 class SchedulerAnswer(NamedTuple):
-    """Result of a call to the scheduler, for the queue client."""
+    """Result of a call to the scheduler."""
 
     accepted: bool = False
     """Whether the scheduler accepted the call."""
@@ -79,16 +76,15 @@ class SchedulerSession:
         submit_interval_s: Seconds,
     ) -> None:
         self.ingress_id = _new_ingress_id()
-        """Id of this ingress at the scheduler; replaced after the scheduler has expired the old id.
-        """
+        """Id of this ingress at the scheduler, replaced when the scheduler has expired it."""
         self.epoch: Epoch = 0
         """Highest epoch that a scheduler has reported; 0 before any report."""
         self._scheduler = scheduler
         self._pending = pending
         self._on_new_epoch = on_new_epoch
         self._superseded_at: Seconds | None = None
-        """Time since which the scheduler answers that another scheduler leads (loop clock); None:
-        it leads.
+        """Time in seconds (loop clock) since which the called scheduler answers that another one
+        leads; None: it leads.
         """
         self._submit_interval_s = submit_interval_s
         self._cursor = Cursor()
@@ -103,7 +99,7 @@ class SchedulerSession:
         """Tasks that run the callback `on_new_epoch`."""
 
     async def stop(self) -> None:
-        """Stop running `on_new_epoch` for new epochs."""
+        """Stop the running callbacks `on_new_epoch`."""
         tasks = list(self._announcing)
         for task in tasks:
             task.cancel()
@@ -151,7 +147,7 @@ class SchedulerSession:
             except JustitiaError as error:
                 answer = self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    # Given up: the caller of this method refuses all pending inferences
+                    # Pending inferences are then refused by the caller.
                     return True, answer
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -192,11 +188,10 @@ class SchedulerSession:
                 await self._requeue_batch(batch, asked)
 
     async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
-        """Queue a failed batch again, unless all pending submissions were queued again since."""
+        """Queue a failed batch again, unless all pending submissions were queued meanwhile."""
         if self._present_terms == asked:
             if self._is_given_up():
-                # The other submissions are pending, and are submitted again if another scheduler
-                # becomes leader.
+                # The other submissions stay pending until another scheduler becomes leader.
                 batch = self._pending.closings_elsewhere(batch)
             self._unsent = batch + self._unsent
             await asyncio.sleep(_RETRY_S)
@@ -211,7 +206,7 @@ class SchedulerSession:
             answer = await self._call_scheduler("poll_grants")
             yield answer
             if not answer.accepted and self._present_terms == asked:
-                # The call failed, or a scheduler with a lower epoch answered
+                # The call failed, or a scheduler with a lower epoch answered.
                 await asyncio.sleep(_RETRY_S)
 
     async def _call_scheduler(
@@ -278,13 +273,13 @@ class SchedulerSession:
             await asyncio.sleep(_RETRY_S)
 
     def _change_ingress_id(self) -> None:
-        """Submit everything under a new ingress id: the scheduler has expired the old one."""
+        """Submit everything under a new ingress id; the scheduler has expired the old one."""
         self.ingress_id = _new_ingress_id()
         self._pending.change_ingress_id(self.ingress_id)
         self._submit_everything(resubmitted=True)
 
     def _submit_everything(self, *, resubmitted: bool) -> None:
-        """Queue everything pending, for a scheduler without state of this ingress."""
+        """Queue everything pending, for a scheduler that knows nothing of this ingress."""
         self._cursor.reset()
         self._unsent = self._pending.all_submissions(self._unsent, resubmitted=resubmitted)
         self._unsent.append(Resubmitted(self.ingress_id))
@@ -301,7 +296,7 @@ class SchedulerSession:
             elif self._is_given_up():
                 return SchedulerAnswer(given_up=True)
         elif isinstance(error, RayActorError | ConnectionLost):
-            self._superseded_at = None  # another scheduler may answer the next call
+            self._superseded_at = None  # Another scheduler may answer the next call.
         else:
             log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
         return SchedulerAnswer()

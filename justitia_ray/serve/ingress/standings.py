@@ -8,7 +8,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import ClientId, Seconds
 
 _MAXIMUM_TENANTS = 1_024
-"""Maximum number of tenants whose limits are kept; those updated longest ago are dropped first."""
+"""Maximum number of tenants whose limits are kept; the least recently updated are dropped first."""
 
 
 class TenantStandings:
@@ -18,7 +18,7 @@ class TenantStandings:
         self._told: OrderedDict[ClientId, tuple[Seconds, tuple[LimitStanding, ...]]] = OrderedDict()
 
     def note(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]], now: Seconds) -> None:
-        """Replace the limits of tenants; a tenant without limits is removed."""
+        """Replace the rate limits of tenants; a tenant without limits is removed."""
         for tenant, told in standings.items():
             self._told.pop(tenant, None)
             if told:
@@ -30,7 +30,7 @@ class TenantStandings:
         return bool(self._told)
 
     def of(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return a tenant's limits as of now, without limits whose reset has passed."""
+        """Return a tenant's rate limits as of now, without limits whose reset has passed."""
         told = self._told.get(tenant)
         if told is None:
             return ()

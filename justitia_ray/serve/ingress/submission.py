@@ -28,7 +28,9 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, Virt
 DEFAULT_CLASS = "default"
 
 _MAX_CHARACTERS = 16 * 2**20
-"""Maximum characters of all cached inputs, some tens of MB; the oldest inputs are dropped first."""
+"""Maximum characters of all cached inputs of applications, some tens of MB; the oldest are dropped
+first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,10 @@ class ApplicationSpec:
     recognized_by: str = ""
     """Name of the rule that recognized the application (see `recognition`); empty: no rule did."""
     idle_s: Seconds | None = None
-    """Idle time after which the application ends (seconds); None: the configured time."""
+    """Seconds without a call after which the application ends; None: the configured time."""
     deadline_s: Seconds | None = None
-    """Longest wait of each inference of the application for a lease (seconds); None: the configured
-    time.
+    """Longest wait in seconds of each inference of the application before it starts; None: the
+    configured time.
     """
     tier: str = DEFAULT_TIER
     is_retry: bool | None = None
@@ -74,7 +76,7 @@ class ApplicationSpec:
 
 
 class ApplicationSpecCache:
-    """Cache of the specs of open applications, to open them in other models' queues later.
+    """Cache of open applications' specifications, to open them at other models later.
 
     The first inference at a model opens the application in that model's queue, and its headers name
     at most class and tenant. Only the ingress process that opened the application has its input and
@@ -96,7 +98,7 @@ class ApplicationSpecCache:
         self._kept: OrderedDict[ApplicationId, tuple[ApplicationSpec, Seconds]] = OrderedDict()
 
     def add_spec(self, spec: ApplicationSpec, now: Seconds) -> None:
-        """Cache the spec of an application that has none; an over-long input is left out."""
+        """Cache the specification of an application that has none, unless its input is too long."""
         if len(spec.input) > self._max_characters:
             spec = replace(spec, input="")
         if self.find_spec(spec.key, now) is None:
@@ -106,7 +108,7 @@ class ApplicationSpecCache:
                 self.drop_spec(next(iter(self._kept)))
 
     def find_spec(self, application_id: ApplicationId, now: Seconds) -> ApplicationSpec | None:
-        """Return an application's cached spec, or None; the spec stays for another `idle_s`."""
+        """Return an application's cached specification, or None; it stays for another `idle_s`."""
         self._drop_idle(now)
         found = self._kept.get(application_id)
         if found is None:
@@ -116,7 +118,7 @@ class ApplicationSpecCache:
         return found[0]
 
     def drop_spec(self, application_id: ApplicationId) -> bool:
-        """Drop the cached spec of an application; return whether it was cached."""
+        """Drop the cached specification of an application; return whether it was cached."""
         found = self._kept.pop(application_id, None)
         if found is None:
             return False
@@ -163,7 +165,7 @@ class Submitter:
     async def open_application(
         self, spec: ApplicationSpec
     ) -> tuple[ApplicationArrived, VirtualTime]:
-        """Open an application if it is not open; return its arrival event and its tag.
+        """Open an application if it is not open; return the event that opened it and its tag.
 
         An application that this ingress has open stays as it was opened: input, class and weight of
         `spec` have no effect.
@@ -258,7 +260,7 @@ class Submitter:
         stage: int,
         inferences: int,
     ) -> tuple[Tokens, KvTokenTime]:
-        """Return an inference's predicted output tokens, and its application's remaining charge.
+        """Return an inference's predicted output tokens, and its application's remaining cost.
 
         For an unknown class, the inference is predicted to reach its maximum length, and its
         application's other inferences the usual length.
@@ -280,7 +282,7 @@ class Submitter:
     def _reserved_tokens(
         self, application_class: str, tenant: str, size: PromptSize, each: Tokens, most: Tokens
     ) -> Tokens:
-        """Return the output tokens that quotas reserve for each sequence of an inference.
+        """Return the output tokens of each sequence of an inference that quotas reserve.
 
         KV token-time grows with the square of the output length, so the ratio of two costs is the
         squared ratio of the lengths.
@@ -332,8 +334,7 @@ class Submitter:
             arrival, summary, source = await self._predict_application(
                 spec, size.total_tokens, most
             )
-        # Another inference may have opened the application meanwhile; then the input of that one is
-        # kept.
+        # If another inference has just opened the application, the input of that one counts.
         if arrival.application_id not in self._queue.pending.applications:
             self._estimates.inputs.keep_input(arrival.application_id, summary)
         return arrival, source
@@ -341,7 +342,7 @@ class Submitter:
     async def _predict_application(
         self, spec: ApplicationSpec, input_tokens: Tokens | None, max_tokens: Tokens | None
     ) -> tuple[ApplicationArrived, InputSummary, Source]:
-        """Return an application with predicted cost, input summary and estimate's source.
+        """Return an application with its predicted cost, input features and estimate's source.
 
         Args:
             spec: The application.
@@ -384,6 +385,6 @@ class Submitter:
 
 
 def _reserved_share(tree: TenantTree, tenant: str) -> float:
-    """Return the largest reserve quantile of the tenant's metered quotas; 1.0 without quotas."""
+    """Return the quantile of output length that the tenant's quotas reserve; 1.0 without quotas."""
     quotas = (quota for _, node in tree.nodes(tenant) for quota in node.quotas)
     return max((quota.reserve_quantile for quota in quotas if quota.unit in METERED), default=1.0)

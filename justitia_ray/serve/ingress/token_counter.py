@@ -38,7 +38,7 @@ class TokenCounter:
         self._threads = threads or FairThreads()
 
     def note_blocks(self, block_size: Tokens) -> None:
-        """Store the block size of the engines' prefix caches (tokens); 0: without prefix cache."""
+        """Store the block size of the engines' prefix caches in tokens; 0: without prefix cache."""
         if self.names is not None:
             self.names.block_size = block_size
 
@@ -61,7 +61,7 @@ class TokenCounter:
         )
 
     async def text_tokens(self, text: str, tenant: str) -> Tokens:
-        """Return the number of tokens of a text, counted in a turn of its tenant."""
+        """Return the number of tokens of a text, counted when it is the tenant's turn."""
         if not text:
             return 0
         counting = self._count(text, InferenceBody({"prompt": text}, [text]), None)
@@ -102,5 +102,4 @@ class TokenCounter:
         return PromptSize(len(body.prompts), sum(counts), max(counts), is_exact, prefixes, copies)
 
     def close(self) -> None:
-        """Shut the counting threads down."""
         self._threads.close()

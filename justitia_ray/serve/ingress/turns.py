@@ -25,9 +25,9 @@ class Place(Generic[T]):
         self.item = item
         self.tag = 0.0
         self.now = 0.0
-        """Start tag of the child node whose turn began last."""
+        """Start tag (virtual time) of the child node that was served last."""
         self.members = 0
-        """Number of calls below this node that have not left `Turns`."""
+        """Number of calls below this node that have not ended."""
         self.children: dict[str, Place[T]] = {}
         self.waiting: dict[Place[T], None] = {}
         """Children of this node with a waiting call, in order of arrival."""
@@ -41,7 +41,7 @@ class Place(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """Waiting calls of tenants in fair order, by start tags."""
+    """Waiting calls of tenants, which are served in fair order by start tags (virtual times)."""
 
     def __init__(self) -> None:
         self._root: Place[T] = Place(None, "")
@@ -65,7 +65,7 @@ class Turns(Generic[T]):
         return place
 
     def line_up(self, place: Place[T]) -> None:
-        """Queue a call for another turn; it has had a turn already."""
+        """Queue a call again after it has been served once."""
         for node, parent in place.path_to_root():
             if node in parent.waiting:
                 return
@@ -73,7 +73,7 @@ class Turns(Generic[T]):
             parent.waiting[node] = None
 
     def first(self) -> Place[T] | None:
-        """Return the call whose turn is next; None if no call waits."""
+        """Return the call to serve next; None if no call waits."""
         node = self._root
         if not node.waiting:
             return None
@@ -82,13 +82,13 @@ class Turns(Generic[T]):
         return node
 
     def take(self, place: Place[T]) -> None:
-        """Remove a call from the waiting calls, because its turn begins."""
+        """Remove a call from the waiting calls, because it is served now."""
         for node, parent in place.path_to_root():
             parent.now = max(parent.now, node.tag)
         self._remove_from_waiting(place)
 
     def charge(self, place: Place[T], cost: float) -> None:
-        """Charge a call and its tenants for the cost of the call's turn."""
+        """Charge a call and its tenants for the cost of serving it once."""
         for node, _ in place.path_to_root():
             node.tag += cost
 

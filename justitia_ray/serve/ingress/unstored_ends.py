@@ -15,12 +15,12 @@ from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds
 
 _KEPT_S: Seconds = 60.0
-"""Longest time that an answering scheduler may leave an end unstored (seconds). Replicas also
-report the inferences that ended in this period to a new leader, because only replicas know the
-tokens of an inference.
+"""Seconds for which an answering scheduler may leave the end of an inference unstored. Replicas
+also report these inferences to a new leader, because only replicas know their tokens.
 """
 _MOST = 20_000
-"""Maximum number of kept inferences, and of kept applications; the oldest ones are dropped first.
+"""Maximum number of ended inferences, and of ended applications, that are kept; the oldest are
+dropped first.
 """
 
 
@@ -42,7 +42,7 @@ class UnstoredEnds:
     def add_inference(
         self, item: InferenceSubmitted, lease_id: LeaseId, outcome: Outcome, now: Seconds
     ) -> None:
-        """Keep the end of an inference, unless the scheduler has already counted it.
+        """Keep an ended inference, unless the scheduler has already counted its end.
 
         Args:
             item: The inference as it was submitted.
@@ -55,35 +55,33 @@ class UnstoredEnds:
             _keep_newest(self._inferences, item.request_id, _KeptEnd(now, ended))
 
     def add_application(self, arrival: ApplicationArrived, now: Seconds) -> None:
-        """Keep the end of an application."""
         ended = replace(arrival, resubmitted=True)
         _keep_newest(self._applications, arrival.application_id, _KeptEnd(now, ended))
 
     def drop_stored(self, told: EndsStored) -> None:
-        """Drop the ends that the scheduler has stored."""
+        """Drop the ends of inferences and applications that the scheduler has stored."""
         for request_id in told.request_ids:
             self._inferences.pop(request_id, None)
         for application_id in told.application_ids:
             self._applications.pop(application_id, None)
 
     def drop_old(self, now: Seconds) -> None:
-        """Drop ends that were kept for the maximum time; called when a scheduler answers."""
+        """Forget ended inferences and applications that were kept for the maximum time."""
         ends: OrderedDict[str, _KeptEnd[Any]]
         for ends in (self._inferences, self._applications):
             while ends and next(iter(ends.values())).at < now - _KEPT_S:
                 ends.popitem(last=False)
 
     def clear(self) -> None:
-        """Drop all kept ends."""
         self._inferences.clear()
         self._applications.clear()
 
     def has_inference(self, request_id: RequestId) -> bool:
-        """Return whether the end of an inference is kept."""
+        """Return whether an ended inference is still kept because its end may not be stored."""
         return request_id in self._inferences
 
     def has_application(self, application_id: ApplicationId) -> bool:
-        """Return whether the end of an application is kept."""
+        """Return whether an ended application is still kept because its end may not be stored."""
         return application_id in self._applications
 
     def applications(self) -> Iterator[ApplicationArrived]:

@@ -12,13 +12,13 @@ from justitia_ray.errors import JustitiaError
 from justitia_ray.units import ApplicationId, Seconds
 
 KEEPALIVE = b": waiting\n\n"
-"""Keepalive comment of a waiting stream about whose application nothing is known."""
+"""Keepalive comment for a waiting stream if nothing is known about its application."""
 MOST_ASKED = 256
-"""Maximum number of applications in one request for outlooks; further ones are in the next request.
+"""Maximum number of applications in one request for predicted starts; further ones are in the next
+request.
 """
 ANSWER_S: Seconds = 0.5
-"""Longest wait for the scheduler's outlooks (seconds): a keepalive is due, and proxies wait for it.
-"""
+"""Maximum seconds until the scheduler answers with predicted starts, because a keepalive is due."""
 
 _MOST_EARLY_S: Seconds = 1.0
 _EARLY = 0.2
@@ -33,11 +33,12 @@ def silence_s(keepalive_s: Seconds) -> Seconds:
 
 
 Ask = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
-"""Coroutine function that returns the outlooks of applications, as JSON of `core.outlook`."""
+"""Coroutine function that returns the predicted starts of applications, as JSON of `core.outlook`.
+"""
 
 
 class Wait(Protocol):
-    """Waiting of one stream for its leases, in one or several periods."""
+    """Interface of one stream that waits for leases, in one or several periods."""
 
     def begin(self) -> None:
         """Note that the stream waits from now on."""
@@ -50,21 +51,18 @@ class Wait(Protocol):
 
 
 class PlainWait:
-    """Waiting of a stream whose keepalives do not describe the queue."""
+    """Waiting stream whose keepalives do not describe the queue."""
 
-    def begin(self) -> None:
-        """Do nothing: the keepalive comment never changes."""
+    def begin(self) -> None: ...
 
-    def end(self) -> None:
-        """Do nothing: the keepalive comment never changes."""
+    def end(self) -> None: ...
 
     async def comment(self) -> bytes:
-        """Return the plain keepalive comment."""
         return KEEPALIVE
 
 
 class StreamWait:
-    """Waiting of a stream whose application may be known only after its submission."""
+    """Waiting stream whose application may be known only after its submission."""
 
     def __init__(self, outlooks: "StreamOutlooks", application_id: ApplicationId | None) -> None:
         self.application_id = application_id
@@ -80,26 +78,24 @@ class StreamWait:
             self.begin()
 
     def begin(self) -> None:
-        """Note that the stream waits from now on."""
         if not self._waits and self.application_id is not None:
             self._outlooks.add(self.application_id)
         self._waits = True
 
     def end(self) -> None:
-        """Note that the stream no longer waits; a second call has no effect."""
         if self._waits and self.application_id is not None:
             self._outlooks.remove(self.application_id)
         self._waits = False
 
     async def comment(self) -> bytes:
-        """Return a keepalive comment with the application's outlook, or the plain comment."""
+        """Return a keepalive comment, if possible with the application's predicted start."""
         if self.application_id is None:
             return KEEPALIVE
         return await self._outlooks.comment(self.application_id)
 
 
 class StreamOutlooks:
-    """Outlooks of the applications of one model whose streams wait at this ingress.
+    """Predicted starts of applications whose streams wait at this ingress, for one model.
 
     The scheduler is queried at most once in an interval, for all these applications together.
 
@@ -112,7 +108,9 @@ class StreamOutlooks:
         self._ask = ask
         self._interval_s = interval_s
         self._waiting: dict[ApplicationId, int] = {}
-        """Number of waiting streams by application; applications queried longest ago come first."""
+        """Number of waiting streams by application; applications that were looked up longest ago
+        come first.
+        """
         self._known: Mapping[str, Any] = {}
         self._asked_at: Seconds | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -150,11 +148,11 @@ class StreamOutlooks:
         try:
             self._known = await asyncio.wait_for(self._ask(names), max(self._interval_s, ANSWER_S))
         except (TimeoutError, JustitiaError):
-            return  # keepalive comments are plain while the scheduler restarts
+            return  # Keepalive comments are plain while the scheduler restarts.
 
 
 def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
-    """Format an application's outlook as a comment of server-sent events.
+    """Format an application's predicted start as a comment of server-sent events.
 
     Args:
         outlook: Outlook as JSON of `core.outlook`.

@@ -98,7 +98,6 @@ def asks_for_tls(path: Path) -> bool:
 
 
 def check_values(values: Mapping[str, Any]) -> CheckedFile:
-    """Check the parsed values of a Serve configuration file."""
     errors: list[str] = []
     if _validate(ServeDeploySchema, values, "", errors) is None:
         return CheckedFile((), tuple(errors))
@@ -158,7 +157,7 @@ def _check_application(
         if name == "Ingress":
             settings_key = f"{inner}user_config"
             settings = _validate(AppSettings, user_config or {}, f"{settings_key}.", errors)
-        # without valid settings the allowed names are uncertain
+        # The allowed names are uncertain if the settings are not valid.
         elif len(allowed) > 1 and name not in allowed:
             errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
         elif user_config is not None:
@@ -209,7 +208,7 @@ def _scaled_twice(
 
 
 def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs) -> Iterator[str]:
-    """Yield an error if the file and the arguments differ in who scales the engines."""
+    """Yield an error if Serve's file and the arguments differ in who scales the engines."""
     sections = [place.config.autoscaling for place in args.each_model()]
     inside = [one for one in sections if one is not None and not one.external]
     outside = [one for one in sections if one is not None and one.external]
@@ -232,7 +231,7 @@ def _validate(model: type[Model], values: Any, key: str, errors: list[str]) -> M
         return model.model_validate(values)
     except ValidationError as error:
         errors += [_error_line(model, item, key) for item in error.errors(include_url=False)]
-    except Exception as error:  # Serve's schema imports what a file names, and lets its errors pass
+    except Exception as error:  # Serve's schema imports code, which may raise
         errors.append(f"{key.rstrip('.') or 'file'}: {type(error).__name__}: {error}")
     return None
 
@@ -262,7 +261,7 @@ def _unknown_key(name: str, section: type[BaseModel]) -> str:
 
 
 def _section_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel]:
-    """Return the section at `place`; numbers in lists and names in mappings are no sections."""
+    """Return the section of the configuration at `place`, a path of keys and list positions."""
     for part in place:
         field = model.model_fields.get(str(part))
         if field is not None:
@@ -271,7 +270,7 @@ def _section_at(model: type[BaseModel], place: Sequence[int | str]) -> type[Base
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field, or each element of a field, may be; None if none."""
+    """Return the section class in a field's type, also as an element; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section_of, get_args(annotation))), None)
@@ -286,7 +285,7 @@ def _unknown_keys(model: type[BaseModel], values: Mapping[str, Any], key: str) -
             continue
         section = _section_of(field.annotation)
         if section is None or section.model_config.get("extra") == "forbid":
-            continue  # `_validate` has reported the unknown keys of sections that forbid them
+            continue  # `_validate` reports unknown keys itself in sections that forbid them.
         if isinstance(value, dict):
             yield from _unknown_keys(section, value, f"{key}{name}.")
 

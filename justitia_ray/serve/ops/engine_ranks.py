@@ -18,7 +18,7 @@ _BACKEND = "distributed_executor_backend"
 
 
 def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield an error for each setting that keeps the ranks of an engine from their GPUs.
+    """Yield an error for each setting by which ranks of an engine would not get their own GPUs.
 
     Args:
         engine: The settings of the engine.
@@ -29,7 +29,7 @@ def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str)
     given = {name.replace("-", "_"): value for name, value in engine.vllm_args.items()}
     sizes = [given.get(name, 1) for name in _SIZES]
     if engine.kind != "vllm" or not all(isinstance(size, int) for size in sizes):
-        return  # sizes that are not numbers: vLLM's own parser reports them
+        return  # vLLM's own parser reports sizes that are not numbers
     ranks = int(sizes[0]) * int(sizes[1])
     needs = f"{' x '.join(_SIZES)} is {ranks}"
     own = float((deployment.get("ray_actor_options") or {}).get("num_gpus") or 0)

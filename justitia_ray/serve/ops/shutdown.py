@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` lacks arguments
+from ray.serve.context import _get_global_client  # `serve.status` has no arguments
 
 from justitia_ray.config import AppArgs, AppConfig
 from justitia_ray.errors import ConfigError
@@ -35,7 +35,7 @@ _DEPLOYMENTS = ("Ingress", "Replica", "Predictor")
 _SERVE_NAMESPACE = "serve"
 _POLL_S: Seconds = 0.2
 _KILLED_WITHIN_S: Seconds = 20.0
-"""Time limit for Ray Serve to notice that killed processes have exited (seconds)."""
+"""Maximum seconds until Ray Serve notices that killed processes have exited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,6 @@ class SchedulerName:
 
     @classmethod
     def of(cls, config: AppConfig) -> "SchedulerName":
-        """Return the name of the scheduler of a model."""
         return cls(config.scheduler.namespace, config.name, config.model.name)
 
     @property
@@ -97,7 +96,7 @@ def _configs_of(args: dict[str, Any]) -> Configs | None:
     try:
         return tuple(placed.config for placed in AppArgs.parse(args).each_model())
     except ConfigError:
-        return None  # deployed by another version; its scheduler is found by name
+        return None  # Another version deployed the application; its scheduler is found by name.
 
 
 def _has_our_deployments(names: Iterable[str]) -> bool:
@@ -110,7 +109,7 @@ def _is_scheduler(scheduler: SchedulerName) -> bool:
     try:
         actor = ray.get_actor(scheduler.actor_name, namespace=scheduler.namespace)
     except ValueError:
-        return False  # the actor has ended in the meantime
+        return False  # The actor has ended in the meantime.
     return hasattr(actor, "retire") and hasattr(actor, "cancel_application")
 
 
@@ -121,7 +120,7 @@ class Chosen:
     name: str | None = None
     model: str | None = None
     configs: Mapping[str, Configs] | None = None
-    """Configurations of the applications of a file, by the applications' names in Ray Serve."""
+    """Configurations of the applications in a file, by their names in Ray Serve."""
 
     def application(self, serve_name: str, configs: Configs | None) -> bool:
         """Return whether an application in Ray Serve is selected with all of its models."""
@@ -155,7 +154,7 @@ class ShutdownOutcome:
 
     ended: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """Parts that could not be ended, each with the reason."""
+    """Parts of the service that could not be ended, each with the reason."""
 
 
 def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
@@ -219,7 +218,7 @@ def _connected_to_ray(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(f"no Ray cluster can be reached at {address!r}: {reason}") from error
-    # a failure is found and reported at the end instead
+    # A failure is reported at the end of the shutdown.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         yield
@@ -261,7 +260,7 @@ def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
 
 
 def _kill_processes(serve_name: str) -> int:
-    """Kill processes that a deleted application still runs; return the number of killed processes.
+    """Kill processes that a deleted application still runs; return how many were killed.
 
     The processes are found by their actor names, because Serve reports no details of an application
     that it deletes.

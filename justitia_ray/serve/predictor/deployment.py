@@ -174,11 +174,11 @@ class EstimateBatch:
         open_calls = [(request, answer) for request, answer in waiting if not answer.done()]
         try:
             estimates = self._estimate_many([request for request, _ in open_calls])
-        except Exception as error:  # on any error the callers use their own estimates
+        except Exception as error:  # On any error the callers use their own estimates.
             if len(open_calls) == 1:
                 open_calls[0][1].set_exception(error)
                 return
-            # retried one by one, so that only an invalid call fails
+            # The calls are retried one by one, so that only an invalid one fails.
             for call in open_calls:
                 self._waiting = [call]
                 self._answer_batch()

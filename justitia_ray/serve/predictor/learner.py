@@ -38,11 +38,11 @@ logger = logging.getLogger("ray.serve")
 
 _TICK_S: Seconds = 0.5
 _HOLD_S: Seconds = 10.0
-"""Time after which another replica takes over from a learner that was killed or is blocked
-(seconds).
-"""
+"""Seconds after which another replica takes over from a learner that was killed or is blocked."""
 _AT_ONCE = 25
-"""Number of applications that are learned in about 10 ms, before estimates get their turn."""
+"""Number of applications that are learned in about 10 ms, before the event loop serves estimates
+again.
+"""
 _KEPT = 10_000
 """Maximum number of finished applications kept in memory while the store fails; beyond it the
 oldest are lost.
@@ -50,7 +50,7 @@ oldest are lost.
 
 
 class Learner:
-    """Learning of one predictor replica; only one replica learns. Used on one event loop.
+    """Lets one replica of the predictor learn, at most one at a time. Used on one event loop.
 
     Args:
         settings: Settings of the predictor.
@@ -86,10 +86,10 @@ class Learner:
             trainer, self._versions, metrics, clock, calendar, self._training_ended
         )
         self.predictor = LearningPredictor(settings)
-        """Predictor that makes the estimates; replaced when the store is read again."""
+        """Predictor that makes the estimates, replaced when the store is read again."""
         self.learns = False
         """Whether this replica is the one that learns: it holds the store's lock and has loaded the
-        histories.
+        samples.
         """
         self._unsent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """Finished applications that the store has not accepted yet."""
@@ -110,7 +110,7 @@ class Learner:
     async def stop(self) -> None:
         """Stop learning, and release the lock so that another replica can learn at once."""
         if self._loop is not None:
-            self._ends = True  # a call that the task awaits may swallow the cancellation
+            self._ends = True  # A call that the task awaits may swallow the cancellation.
             self._loop.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loop
@@ -124,12 +124,12 @@ class Learner:
     async def observe_many(self, observations: Iterable[Observation]) -> None:
         """Accept finished applications, from which the learning replica will learn soon."""
         self._unsent.extend(self._stored_form(observation) for observation in observations)
-        with suppress(StoreError):  # the next tick sends again, and logs a failure
+        with suppress(StoreError):  # sent again, and logged, by the next tick
             await self._send_observations()
         self._news.set()
 
     async def take_history(self, observations: Iterable[Observation]) -> None:
-        """Accept past applications that a user sends.
+        """Accept past applications that a user sends, for training.
 
         Raises:
             AdmissionError: If too many observations are waiting, so that some would be lost.
@@ -143,7 +143,7 @@ class Learner:
     async def roll_back(
         self, application_class: str, version: int | None, *, release: bool = False
     ) -> dict[str, Any]:
-        """Make an earlier version of a class's model active, until it is released.
+        """Make an earlier version of a class's model active, until the rollback is released.
 
         Args:
             application_class: Class of the model.
@@ -184,7 +184,7 @@ class Learner:
     # --- background work
 
     async def tick(self) -> None:
-        """Do all learning that is due; if the store fails, the next tick tries again."""
+        """Do all learning that is due; if the store fails, the next call tries again."""
         try:
             await self._send_observations()
             held = await self._store.hold(self._name, _HOLD_S)
@@ -251,7 +251,7 @@ class Learner:
     async def _restored_predictor(
         self, stored: StoredPredictions, *, with_histories: bool
     ) -> LearningPredictor:
-        """Return a predictor with the state in the store; without histories it cannot learn.
+        """Return a predictor with the state in the store; without samples it cannot learn.
 
         Unreadable values are left out, and logged if histories are read.
         """
@@ -296,7 +296,7 @@ class Learner:
         def parse_readable() -> list[Sample]:
             found = []
             for values in stored:
-                with suppress(ValueError):  # samples of another version are counted below
+                with suppress(ValueError):  # Samples of another version are counted as unreadable.
                     found.append(Sample.from_dict(values.get("sample")))
             return found
 

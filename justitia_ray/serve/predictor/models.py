@@ -20,16 +20,18 @@ _ATTEMPTS = 5
 
 
 class ModelVersions:
-    """Model versions in the store; an index is replaced only if unchanged since it was read."""
+    """Trained models in the store; an index is replaced only if unchanged since it was read."""
 
     def __init__(self, store: AnyPredictionStore) -> None:
         self.changing = asyncio.Lock()
-        """Lock that is held while a change of models is published, and while a `load` of the store
-        is followed: following an older load would undo the change.
+        """Lock held while a change of models is published or read, because following an older read
+        would undo the change.
         """
         self._store = store
         self._indexes: dict[str, VersionIndex] = {}
-        """Model indexes as last read from or written to the store, by application class."""
+        """Indexes of model versions as last read from or written to the store, by application
+        class.
+        """
         self._models: dict[str, tuple[str, TrainedModel]] = {}
         """Model that was read last and its SHA-256, by class."""
         self._refused: set[tuple[str, str]] = set()
@@ -38,7 +40,7 @@ class ModelVersions:
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
     ) -> None:
-        """Make a predictor use active models with a changed index, or all models if it is new.
+        """Make a predictor use active models whose index has changed, or all models if it is new.
 
         The caller holds the lock `changing`, and has loaded `stored` while holding it.
 
@@ -62,7 +64,7 @@ class ModelVersions:
             log_event(logger, logging.ERROR, "predictor.models_not_brought", reason=str(error))
 
     async def publish(self, application_class: str, ended: EndedTraining, data: bytes) -> None:
-        """Store a class's index after a training, with the model if it becomes active.
+        """Store a class's index of versions after a training, with the model if it becomes active.
 
         Raises:
             StoreError: If the versions were changed since the evaluation; nothing was stored.
@@ -79,7 +81,7 @@ class ModelVersions:
                 self._models[application_class] = (ended.index.versions[-1].sha256, ended.model)
 
     async def withdraw(self, names: Iterable[str], predictor: LearningPredictor) -> None:
-        """Deactivate stored models of classes that have changed too much for them.
+        """Deactivate stored models of classes whose costs have changed too much.
 
         Raises:
             StoreError: If the versions were changed meanwhile.
@@ -144,7 +146,7 @@ class ModelVersions:
     async def _activate_model(
         self, name: str, index: VersionIndex, predictor: LearningPredictor
     ) -> None:
-        """Activate the index's active model, else the last valid earlier model, else no model."""
+        """Activate the index's active model, else the last valid earlier model, else none."""
         for version in index.candidates():
             model = await self._valid_model(name, version)
             if model is not None:

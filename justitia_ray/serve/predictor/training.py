@@ -107,12 +107,10 @@ class TrainingTurns:
                 self.running = asyncio.create_task(self._train_class(predictor, job))
 
     def cancel(self) -> None:
-        """Cancel the running training."""
         if self.running is not None:
             self.running.cancel()
 
     async def stop(self) -> None:
-        """Cancel the running training, and wait until it has ended."""
         self.cancel()
         if self.running is not None:
             with suppress(asyncio.CancelledError):

@@ -10,7 +10,7 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.units import Seconds, Tokens
 
 IDLE_S: Seconds = 2.0
-"""Time without a lease after which no call is expected to fill the prefix cache (seconds)."""
+"""Seconds without a lease after which no call is expected to fill the prefix cache."""
 _LOOK_S: Seconds = 0.25
 
 

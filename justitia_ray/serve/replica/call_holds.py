@@ -7,18 +7,20 @@ from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, Replica
 from justitia_ray.units import ApplicationId, LeaseId
 
 _MOST = 4096
-"""Maximum number of stored context holds, and of stored releases; some leases never get a call."""
+"""Maximum number of stored orders to hold contexts, and of orders to release them, because some
+leases never get a call.
+"""
 
 
 class CallHolds:
-    """Context holds by lease, and applications that have ended since the last call."""
+    """Orders to hold contexts, by lease, and applications that have ended since the last call."""
 
     def __init__(self) -> None:
         self._of: dict[LeaseId, HoldContext] = {}
         self._ended: dict[ApplicationId, None] = {}
 
     def read(self, messages: Iterable[ReplicaMessage]) -> None:
-        """Store the context holds and releases among the scheduler's messages."""
+        """Store the orders about contexts among the scheduler's messages."""
         for message in messages:
             if isinstance(message, HoldContext):
                 self._of[message.lease_id] = message
@@ -30,7 +32,7 @@ class CallHolds:
                     del self._ended[next(iter(self._ended))]
 
     def take(self, lease_id: LeaseId) -> Hold | None:
-        """Return the context hold and all releases for a call that begins; None without them."""
+        """Return the order to hold a context and all releases for a call; None without them."""
         ordered = self._of.pop(lease_id, None)
         if ordered is None and not self._ended:
             return None

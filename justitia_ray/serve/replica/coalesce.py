@@ -14,7 +14,7 @@ Head = TypeVar("Head")
 def coalesce(
     items: AsyncGenerator[Head | Part], interval_s: Seconds
 ) -> AsyncGenerator[Head | Part]:
-    """Yield the first part of a stream at once, then every `interval_s` the joined new parts.
+    """Yield a stream's first part at once, then every `interval_s` the new parts joined.
 
     The head, which comes before all parts, is yielded unchanged. Errors of the source are raised
     after everything that came before them. Closing this generator closes the source.

@@ -19,7 +19,7 @@ from typing import Any
 
 _READ_BYTES = 65_536
 _TRIES_S = 5.0
-"""Time during which a crash notice is sent again while the scheduler is not reachable (seconds)."""
+"""Seconds for which a crash notice is sent again while the scheduler is not reachable."""
 _PAUSE_S = 0.2
 _TRY_S = 2.0
 
@@ -67,7 +67,7 @@ def _send_repeatedly(order: dict[str, Any]) -> None:
         except OSError as error:  # includes `ssl.SSLError`
             said = str(error)
         else:
-            if " 503 " not in said:  # 503: the scheduler has not become leader yet
+            if " 503 " not in said:  # 503: this scheduler is not leader yet
                 break
         time.sleep(_PAUSE_S)
     if " 204 " not in said:

@@ -30,7 +30,7 @@ _MOST_STARTS = 4
 
 
 class CrashWatch:
-    """Pipe and sender process that report a crash of this replica process to the scheduler."""
+    """Pipe and process that report a crash of this replica process to the scheduler."""
 
     def __init__(self, me: Peer, section: TransportSection) -> None:
         self._me = me
@@ -48,7 +48,7 @@ class CrashWatch:
                 [sys.executable, "-I", "-S", str(_SENDER)],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # keeps signals to this process group from the sender
+                start_new_session=True,  # Signals to this process group must not reach the sender.
             )
         except OSError as error:
             log_event(logger, logging.WARNING, "replica.crash_sender_failed", reason=str(error))
@@ -83,7 +83,6 @@ class CrashWatch:
             return
 
     def stop(self) -> None:
-        """Stop the crash sender. A second call is safe."""
         self._close_pipe()
         if self._sender is not None:
             self._sender.kill()

@@ -47,21 +47,22 @@ from justitia_ray.units import Seconds, Tokens
 if TYPE_CHECKING:
     from justitia_ray.serve.replica.call_holds import CallHolds
 
-logger = logging.getLogger("ray.serve")  # Serve's logger adds replica and request id to lines
+logger = logging.getLogger("ray.serve")  # Serve's logger adds replica and request id to lines.
 
 _LAST_WORDS_S = 2.0
-"""Time between a dead engine's error to callers and the end of the process (seconds)."""
+"""Seconds between a dead engine's error to callers and the end of the process."""
 _CALLERS_WAIT_S = 3.0
-"""Longest delay of a call's error until the scheduler has received the engine's failure (seconds);
-otherwise a call that kills engines could be leased again before the scheduler knows that it may
-have killed this one.
+"""Maximum seconds for which a call's error waits until the scheduler knows of the engine's failure.
+Otherwise the call could kill another engine.
 """
 _SCHEDULER_WAIT_S = 10.0
-"""Longest wait of the process until the scheduler has received its engine's failure (seconds)."""
+"""Maximum seconds until the process ends even if the scheduler has not received its engine's
+failure.
+"""
 
 
 class EngineReplica:
-    """Serve deployment of a replica: pulls leases, receives payloads, runs them in its engine.
+    """Serve deployment of a replica: fetches leases, receives payloads, runs them in its engine.
 
     Ingresses call `unary`, `stream` and `inspect` over their own connections, the other methods
     over Serve's handle.
@@ -107,7 +108,7 @@ class EngineReplica:
         on_offer = None if self._crashes is None else self._crashes.take_offer
         scheduler = await get_current_scheduler(self._config)
         self._scheduler = SchedulerLink(scheduler, keyring, dial, on_offer)
-        await self._scheduler.connected()  # the link's dialer receives the key that ingresses use
+        await self._scheduler.connected()  # The link's dialer receives the key that ingresses use.
         serve_calls: dict[str, Serve] = {
             "unary": self.unary,
             "stream": self.stream,
@@ -205,7 +206,7 @@ class EngineReplica:
         return coalesce(parts, self._config.replica.chunk_interval_s)
 
     async def aside(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Answer a call that needs no lease, e.g. `/tokenize`.
+        """Answer a call that needs no lease, such as `/tokenize`.
 
         Raises:
             EngineError: If the engine died.
@@ -258,7 +259,7 @@ class EngineReplica:
         Serve only counts the calls of its own handles and calls this method as soon as it has
         decided to stop the replica; `graceful_shutdown_timeout_s` later it ends the process.
         """
-        # the replica was shut down while its engine was loading: the process ends at once
+        # The replica was shut down while its engine was loading, so the process ends.
         if self._pulling is None:
             return
         self._puller.draining = True
@@ -281,7 +282,7 @@ class EngineReplica:
             await asyncio.to_thread(self._crashes.stop)
 
     def _watch_engine(self) -> asyncio.Task[None]:
-        """Start to watch for stalls; a pull at once reports when a stall begins and ends."""
+        """Start to watch for stalls, which are reported to the scheduler as they begin and end."""
         on_change = self._leases.news.set
         watch = EngineWatch(self._engine, self._stalls, on_change, self._engine_died)
         return asyncio.get_running_loop().create_task(watch.run())
@@ -330,11 +331,11 @@ class EngineReplica:
                             yield item
                 except (asyncio.CancelledError, GeneratorExit):
                     if caller.is_lost:
-                        # No outcome: the call may run again on another replica
+                        # Without an outcome, the call may run again on another replica.
                         lease.outcome = None
                     raise
                 except Exception:
-                    lease.outcome = Outcome.FAILED  # none if the engine died: it runs again
+                    lease.outcome = Outcome.FAILED  # no outcome if the engine died
                     raise
                 finally:
                     if self._tracer is not None and span is not None:
@@ -349,7 +350,7 @@ class EngineReplica:
     # --- failure of the engine
 
     def _engine_died(self, error: EngineError) -> None:
-        """Report the engine's failure; end the process once the scheduler and the callers know it.
+        """Report the engine's failure; end the process once scheduler and callers know it.
 
         A draining replica stays until it holds no more leases, as it does without a failure.
         """

@@ -9,7 +9,7 @@ from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.engine import Engine
 from justitia_ray.serve.replica.stalls import LOOK_S, StallWatch
 
-logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and the request
+logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and the request.
 
 
 class EngineWatch:

@@ -19,23 +19,22 @@ from justitia_ray.protocol.messages import ReplicaMessage
 from justitia_ray.units import LeaseId, ReplicaId, Seconds, Tokens
 
 _REMEMBERED_S: Seconds = 60.0
-"""Time for which finished leases are reported to a new leader, which may not have stored them
-(seconds).
+"""Seconds for which finished leases are reported to a new leader, which may not have stored them.
 """
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that the replica may run, or runs."""
+    """Lease that the replica may run once the payload arrives, or runs already."""
 
     lease_id: LeaseId
     priority: int
     armed_at: Seconds
-    """Time at which the replica received the lease (loop clock, seconds)."""
+    """Time at which the replica received the lease, in seconds of the loop's clock."""
     task: asyncio.Task[object] | None = None
-    """Task that runs the lease's payload; None while the lease is only armed."""
+    """Task that runs the lease's payload; None before the payload has arrived."""
     running_since: Seconds = 0.0
-    """Time at which the lease's payload arrived (loop clock, seconds)."""
+    """Time at which the lease's payload arrived, in seconds of the loop's clock."""
     aborted: bool = False
     outcome: Outcome | None = Outcome.CANCELLED
     """Outcome to report when the lease ends; None if the engine died, or if the call may run again
@@ -44,7 +43,7 @@ class HeldLease:
 
 
 class LeaseTable:
-    """Leases that a replica holds: armed by grants, run by payloads, reported by pulls.
+    """Leases that a replica holds, from their grant by the scheduler to the last report.
 
     Args:
         replica_id: Id of this replica, for errors.
@@ -57,9 +56,9 @@ class LeaseTable:
         self._engine = engine
         self._grace_s = grace_s
         self.held_leases: dict[LeaseId, HeldLease] = {}
-        """Leases that are armed or running, by id; read-only for other objects."""
+        """Leases that the replica may run or runs, by id. Other objects must not change them."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
-        """Events, by lease id, that wake a payload which arrived before its lease was armed."""
+        """Events, by lease id, that wake up a payload which arrived before its lease."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
         """Reports of ended leases that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
@@ -68,7 +67,7 @@ class LeaseTable:
         self.failure_told = asyncio.Event()
         """Event that is set once the current leader has received `failure`."""
         self._cut: list[LeaseRun] = []
-        """Leases that ended because the engine died; kept until the engine's failure is recorded.
+        """Leases that ended because the engine died, kept until the engine's failure is recorded.
         """
         self.prompt_tokens: Tokens = 0
         """Prompt tokens of all calls that have ended on this replica."""
@@ -81,11 +80,11 @@ class LeaseTable:
         self._freed = asyncio.Event()
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
-        """Arm granted leases and abort others, as the scheduler's messages say."""
+        """Accept granted leases and abort others, as the scheduler's messages say."""
         now = asyncio.get_running_loop().time()
         for message in messages:
             if not isinstance(message, Grant | Abort):
-                continue  # orders to hold contexts, which `CallHolds` reads
+                continue  # `CallHolds` reads the orders to hold contexts.
             lease_id = message.lease_id
             lease = self.held_leases.get(lease_id)
             if isinstance(message, Grant):
@@ -103,7 +102,7 @@ class LeaseTable:
 
     @asynccontextmanager
     async def hold_lease(self, lease_id: LeaseId) -> AsyncGenerator[HeldLease]:
-        """Run a payload under its lease, in the current task; leaving the block ends the lease.
+        """Run a payload under its lease in the current task, until the `with` block ends.
 
         Raises:
             UnknownLease: If the lease is not granted within the grace period, runs already, or is
@@ -149,7 +148,6 @@ class LeaseTable:
         return tuple(self.unconfirmed.values())
 
     def report_progress(self) -> tuple[LeaseProgress, ...]:
-        """Return the token counts of every held lease."""
         progress = []
         for lease_id, lease in self.held_leases.items():
             used = self._engine.progress(lease_id)
@@ -207,7 +205,7 @@ class LeaseTable:
         self._freed.set()
         outcome = lease.outcome
         if lease.aborted and outcome is Outcome.CANCELLED:
-            # no outcome: a new scheduler, which has not seen the abort, may repeat the call
+            # A new scheduler that has not seen the abort may repeat the call.
             outcome = None
         self.unconfirmed[lease.lease_id] = LeaseFinished(
             lease.lease_id,

@@ -25,25 +25,25 @@ from justitia_ray.units import Seconds, Tokens
 logger = logging.getLogger("ray.serve")  # Serve adds the replica
 
 _LONGEST: Tokens = 16_384
-"""Maximum length of a measured prompt (tokens): long enough to show attention, seconds on a GPU."""
+"""Maximum length of a measured prompt in tokens, long enough to show the cost of attention."""
 _LEAST: Tokens = 64
-"""Length below which even the longest measured prompt takes no measurable time (tokens)."""
+"""Length in tokens below which even the longest measured prompt takes no measurable time."""
 _TIMES_LONGER = 4
 """Ratio of each measured prompt length to the previous length."""
 _LENGTHS_USED = 3
-"""Number of prompt lengths that the fit uses, the longest ones."""
+"""Number of prompt lengths that the fit of the prefill cost uses, the longest ones."""
 _LONGEST_CALL_S: Seconds = 2.0
-"""Longest expected time of a measured prompt (seconds); longer prompts are left out."""
+"""Maximum expected seconds of a measured prompt; longer prompts are left out."""
 _DECODED = 16
-"""Number of iterations in each measurement of decoding."""
+"""Number of decode steps in each measurement of decoding."""
 _ROUNDS = 8
-"""Maximum number of measurements of each call, of which the shortest counts: interference only adds
-time.
+"""Maximum number of measurements of each call. The shortest time counts, because interference only
+adds time.
 """
 _SHORTER = 0.99
-"""Ratio of a time to the shortest one before it up to which it counts as shorter."""
+"""A time must be below this multiple of the shortest time so far to count as shorter."""
 _BUDGET_S: Seconds = 10.0
-"""Time after which no measurement is repeated (seconds)."""
+"""Seconds after which no measurement of the prefill cost is repeated."""
 _GIVEN_UP_AFTER_S: Seconds = 60.0
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 10, 250
 """Range of the prompts' token ids, which even the smallest vocabularies have."""
@@ -98,10 +98,10 @@ class _MeasurementPlan:
         self._now: Callable[[], Seconds] = asyncio.get_running_loop().time
         self._until = self._now() + _BUDGET_S
         self._calls = 0
-        # Two of the longest prompts and their outputs then take at most half of the KV memory.
+        # Two of the longest prompts and their outputs may take at most half of the KV memory.
         length = min(_LONGEST, capacity.kv_tokens // 4, capacity.max_model_len - _DECODED - 2)
         self.lengths: list[Tokens] = []
-        """Lengths of the measured prompts (tokens), ascending; empty: no length is measurable."""
+        """Lengths of the measured prompts in tokens, ascending; empty: no length is measurable."""
         while length >= _LEAST or (self.lengths and length >= _LEAST // _TIMES_LONGER):
             self.lengths.insert(0, length)
             length //= _TIMES_LONGER
@@ -162,7 +162,6 @@ class _MeasurementPlan:
         return short_s, await self._call_time(prompts, 1 + _DECODED, choices)
 
     async def _prompt_time(self, length: Tokens) -> Seconds:
-        """Return the time of a prompt that is computed alone."""
         return await self._call_time([self._random_prompt(length)], 1)
 
     def _random_prompt(self, tokens: Tokens) -> list[int]:

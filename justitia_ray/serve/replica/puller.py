@@ -32,14 +32,14 @@ from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens
 if TYPE_CHECKING:
     from justitia_ray.serve.replica.call_holds import CallHolds
 
-logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and the request
+logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and the request.
 
 _RETRY_S = 0.2
 _GOODBYE_S = 2.0
 
 
 class Puller:
-    """Sends the replica's reports to the scheduler, and the answers to the lease table.
+    """Sends the replica's reports to the scheduler, whose answers it gives to the lease table.
 
     Args:
         replica_id: Id of this replica.
@@ -92,16 +92,16 @@ class Puller:
         self._numbers = itertools.count(1)
         self._cursor = Cursor()
         self._progress_due_at = 0.0
-        """Loop time from which the next pull has to report every held lease; 0 if the scheduler may
-        have missed an earlier report.
+        """Loop time from which the next call must report every held lease; 0 if an earlier report
+        may be lost.
         """
         self.draining = False
-        """Whether every pull reports that this replica accepts no new leases."""
+        """Whether every report says that this replica accepts no new leases."""
         self.backlog_kv_tokens: Tokens = 0
         """KV tokens that all waiting inferences would need, in the scheduler's last answer."""
 
     async def run(self) -> None:
-        """Report and pull leases forever; a newer pull ends the wait of the previous pull."""
+        """Send reports and fetch leases until cancelled; a newer call ends the wait of the last."""
         pulls: set[asyncio.Task[bool]] = set()
         loop = asyncio.get_running_loop()
         while True:
@@ -168,7 +168,7 @@ class Puller:
         )
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
-        """Return the next report: all ended leases without confirmation and, if due, held leases.
+        """Return the next report: ended leases without confirmation and, if due, all held leases.
 
         Args:
             now: Current time (loop clock).
@@ -203,7 +203,7 @@ class Puller:
         )
 
     async def _send_pull(self, pull: Pull) -> bool:
-        """Send a report with a pull; return whether the next pull may follow at once.
+        """Send a report to the scheduler; return whether the next may follow at once.
 
         It may not if no scheduler was reached, or only one that this replica ignores: one with a
         lower epoch answers at once, for as long as the store that lost the epochs is unreachable.
@@ -223,7 +223,7 @@ class Puller:
             self._progress_due_at = 0.0
             self._take_epoch(mail.epoch)
             return mail.epoch == NOT_TAKEN or mail.epoch > pull.epoch
-        if mail.epoch == self.epoch:  # another scheduler may have become leader during the call
+        if mail.epoch == self.epoch:  # Another scheduler may have become leader during the call.
             self._leases.confirm_ends(pull.finished)
             if pull.failure is not None:
                 self._leases.failure_told.set()

@@ -12,10 +12,10 @@ from justitia_ray.protocol.engine import Steps
 from justitia_ray.units import Seconds
 
 LOOK_S: Seconds = 0.25
-"""Interval between two checks of an engine for a stall (seconds)."""
+"""Seconds between two checks of an engine for a stall."""
 _LONGEST_LOOK_S: Seconds = 1.0
-"""Maximum time that counts between two checks of an engine (seconds): while the event loop was
-blocked no step was reported, so a longer time shows no stall.
+"""Maximum seconds that count between two checks of an engine, because a blocked event loop is no
+stall of the engine.
 """
 _FIRST_STEPS = 16
 """Number of an engine's first steps in which kernels may still be compiled."""
@@ -24,11 +24,11 @@ _FIRST_ALLOWANCES = 4
 kernels.
 """
 _KEPT_S: Seconds = 600.0
-"""Time for which the longest step is remembered, at least once and at most twice this time, so that
-one slow step does not raise the limit forever (seconds).
+"""Seconds for which the longest step is remembered (at most twice as long), so that one slow step
+does not raise the limit forever.
 """
 _SUSPICIOUS_S: Seconds = 1.0
-"""Time without a step after which the engine's processes are checked for suspension (seconds)."""
+"""Seconds without a step after which the engine's processes are checked for suspension."""
 
 
 class StallWatch:
@@ -40,13 +40,13 @@ class StallWatch:
         self._made = 0
         self._longest_s: Seconds = 0.0
         self._longest_before_s: Seconds = 0.0
-        """Duration of the longest step in the period before `_longest_since` (seconds)."""
+        """Seconds that the longest engine step took in the period before `_longest_since`."""
         self._longest_since: Seconds = 0.0
         self._is_suspended = False
         self.silent_s: Seconds = 0.0
-        """Time since the last step during which the engine had work."""
+        """Seconds since the last step during which the engine had work."""
         self.stalled_s: Seconds | None = None
-        """Time since the stall was detected; None: the engine is not stalled."""
+        """Seconds since the stall was detected; None: the engine is not stalled."""
 
     @property
     def is_stalled(self) -> bool:
@@ -60,7 +60,7 @@ class StallWatch:
 
     @property
     def limit_s(self) -> Seconds:
-        """Time without a step after which an engine with work counts as stalled."""
+        """Seconds without a step after which an engine with work counts as stalled."""
         allowances = _FIRST_ALLOWANCES if self._made < _FIRST_STEPS else 1
         longest_s = max(self._longest_s, self._longest_before_s)
         return allowances * self._section.stall_allowance_s + self._section.stall_factor * longest_s
@@ -98,7 +98,7 @@ class StallWatch:
                 self.stalled_s = 0.0
 
     def _note_step(self, now: Seconds, made: int) -> None:
-        """End a silence with a step; update the longest step unless the engine was suspended."""
+        """Note an engine step after a silence; update the longest step unless it was suspended."""
         lasted_s = self.silent_s + (self.stalled_s or 0.0)
         if now - self._longest_since > _KEPT_S:
             self._longest_since = now

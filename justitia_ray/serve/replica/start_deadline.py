@@ -38,7 +38,7 @@ def start_deadline(limit_s: Seconds) -> Iterator[None]:
 
 def _end_process(limit_s: Seconds) -> None:
     log_event(logger, logging.ERROR, "replica.start_timed_out", limit_s=limit_s)
-    faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # shows where the process hangs
+    faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # This shows where the process hangs.
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -12,7 +12,7 @@ from justitia_ray.cost import PrefillCost
 from justitia_ray.units import Seconds, Tokens
 
 _LEAST_ATTENTION = 0.1
-"""Ratio of attention time to other time of the longest prompt below which attention counts as
+"""Ratio of attention time to other time of the longest prompt, below which attention counts as
 noise.
 """
 
@@ -35,7 +35,7 @@ class DecodeTime(NamedTuple):
 def fit_prefill_cost(
     kv_tokens: Tokens, prompts: Sequence[PromptTime], decodes: Sequence[DecodeTime]
 ) -> PrefillCost | None:
-    """Return the cost of computing prompts on an engine; None: the samples contradict the model.
+    """Return an engine's cost of computing prompts; None: the samples contradict the model.
 
     Args:
         kv_tokens: M, the engine's KV memory in tokens.

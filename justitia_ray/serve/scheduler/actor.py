@@ -46,7 +46,7 @@ class SchedulerActor:
     """Ray actor that starts a `SchedulerService` with its store, and retries a failed start."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        # Cyclic garbage collection finds nothing in the core, and blocks for 0.1 s.
+        # The garbage collector finds nothing in the scheduler core, and blocks it for 0.1 s.
         gc.freeze()
         gc.set_threshold(700, 10, 10_000)
         write_json_lines()
@@ -82,11 +82,9 @@ class SchedulerActor:
     configure = _forward_to_service("configure")
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the wanted number of replicas; None before this scheduler leads."""
         return None if self._leading is None else await self._leading.size(question)
 
     async def version(self) -> str:
-        """Return the version of the `justitia_ray` package in the actor's process."""
         if self._service is None:
             await self.started()
         return __version__
@@ -195,7 +193,7 @@ class SchedulerActor:
         return SchedulerService(term)
 
     def _start_new_term(self, above: Epoch) -> None:
-        """Start a new term with an epoch above one that callers know and the store has lost."""
+        """Start a new term with a higher epoch, as the store has lost one that callers know."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(
             self._replace_service(before, above)
@@ -212,8 +210,7 @@ class SchedulerActor:
         """End this actor for good, so that Ray does not restart it."""
         log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
         if self._service is not None and self._service.term.has_successor:
-            # Ray has replaced this process: ending the actor would end the process that replaces
-            # it.
+            # After Ray has replaced this process, ending the actor would end the new process.
             os._exit(0)
         asyncio.get_running_loop().create_task(self._end_actor())
 

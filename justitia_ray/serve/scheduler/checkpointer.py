@@ -30,11 +30,11 @@ from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
 logger = logging.getLogger(__name__)
 
 _LEEWAY_S: Seconds = 1.0
-"""Time added to two save intervals to get the validity of a confirmed epoch (seconds)."""
+"""Seconds added to two save intervals to get the time for which a confirmed epoch is valid."""
 _RETRY_S: Seconds = 0.5
 _MOST_AT_ONCE = 10_000
-"""Maximum number of applications in one write: it blocks Redis and this event loop for 0.1 s. One
-write of 200,000 applications would exceed Redis's timeout, and be retried forever.
+"""Maximum number of applications in one write to Redis, which blocks it for 0.1 s. A write of
+200,000 applications would always time out.
 """
 
 
@@ -47,7 +47,7 @@ class Checkpoint:
     settings: dict[str, Any] | None
     """Current scheduling settings; None: unknown, so that the stored settings are kept."""
     on_saved: Callable[[], None] = lambda: None
-    """Called once the whole checkpoint is stored."""
+    """Function called once the whole checkpoint is stored."""
 
 
 class Checkpointer:
@@ -96,24 +96,26 @@ class Checkpointer:
         self._waiting: list[asyncio.Future[bool]] = []
         self._confirmed_at: Seconds | None = None
         self._stalled_s: Seconds = 0.0
-        """Total stall time, by `clock`, at the start of the last completed save."""
+        """Total seconds of stalls (`clock`) at the start of the last completed save."""
         self.unsaved: dict[ApplicationId, None] = {}
         """Applications whose changes a failed save has left to the next save."""
         self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._everything = True
         self.saves = 0
-        """Number of successful saves; a change made before a save started survives this process."""
+        """Number of successful saves; a change made before a successful save started is stored."""
         self.saved_at: Seconds | None = None
-        """Time at which the last successful save ended (loop clock, seconds); None before any save.
+        """Time at which the last successful save ended, in seconds of the loop's clock; None before
+        any save.
         """
         self.instant: Seconds = -math.inf
-        """Scheduler time of the last stored checkpoint; the next leader's clock starts no earlier.
+        """Scheduler time of the last stored checkpoint, below which the next leader's clock does
+        not start.
         """
         self.trouble: str | None = None
         """Why the scheduler's store cannot be used now; None if it can."""
 
     async def become_leader(self, above: Epoch = 0) -> tuple[Epoch, StoredState]:
-        """Return a new epoch, also above the given epoch, and the state that the last leader saved.
+        """Return a new epoch, also above the given one, and the state that the last leader saved.
 
         Waits for the store without limit, because the epoch is unknown without it.
         """
@@ -171,7 +173,6 @@ class Checkpointer:
         self._ends = True
 
     def save_soon(self) -> None:
-        """Start the next save now instead of after the interval."""
         self._wanted.set()
 
     def save_everything(self) -> None:
@@ -215,7 +216,7 @@ class Checkpointer:
         return saved
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return the stored usage of the given days.
+        """Return the stored usage of the given days, each a number of days since 1970.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -223,12 +224,11 @@ class Checkpointer:
         return await self._store.load_usage(days)
 
     async def aclose(self) -> None:
-        """Close the connections to the store."""
         await self._store.aclose()
 
     async def _wait_until_due(self) -> None:
         """Wait until a save is requested, or the interval has passed."""
-        # Not `asyncio.wait_for`: in Python 3.11 it may swallow the cancellation that ends `run`.
+        # In Python 3.11 `asyncio.wait_for` may swallow the cancellation that ends `run`.
         due = asyncio.get_running_loop().call_later(self._interval_s, self._wanted.set)
         try:
             await self._wanted.wait()
@@ -263,7 +263,7 @@ class Checkpointer:
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
         try:
-            # A scheduler that dies between two parts loses the later parts only.
+            # A scheduler that dies between two writes loses only the later ones.
             while kept and len(changed) > _MOST_AT_ONCE:
                 part, changed = changed[:_MOST_AT_ONCE], changed[_MOST_AT_ONCE:]
                 kept = await self._store.save(epoch, clock, dict(part), ())
@@ -283,11 +283,11 @@ class Checkpointer:
             self._note_store_trouble(str(error))
             return False
         except BaseException:
-            self._everything = True  # after a cancellation it is unknown what was written
+            self._everything = True  # It is unknown what was written.
             raise
-        if not kept:  # the store was emptied or restored from a backup
+        if not kept:  # The store was emptied or restored from a backup.
             self._everything = True
-            again = self._take_checkpoint()  # the settings may have changed since the checkpoint
+            again = self._take_checkpoint()  # The settings may have changed since the checkpoint.
             if again is None:
                 return False
             return await self._write_changes(replace(checkpoint, settings=again.settings))

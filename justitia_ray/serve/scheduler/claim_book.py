@@ -6,37 +6,37 @@ from itertools import count
 
 from justitia_ray.accounts.messages import ClaimName, Use
 from justitia_ray.core.tenants import Unit
-from justitia_ray.serve.scheduler.claims import Claim, EndedClaims, LatelyTold
+from justitia_ray.serve.scheduler.claims import Claim, EndedClaims, RecentlyReportedEnds
 from justitia_ray.units import ApplicationId
 
 
 class ClaimBook:
-    """Live quota claims of a scheduler, and ended claims until the accounts know their usage."""
+    """A scheduler's open claims on quotas, and ended claims whose usage it must still report."""
 
     def __init__(self) -> None:
         self.claims: dict[ClaimName, Claim] = {}
         self.fresh: dict[ClaimName, Claim] = {}
-        """Claims that were made or decided since the last exchange."""
+        """Claims on quotas that were made or decided since the last exchange with the accounts."""
         self.waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
-        """Claims that wait until running inferences end, by application, oldest first."""
+        """Claims on quotas that wait until running inferences end, by application, oldest first."""
         self.over: list[Use] = []
-        """Usage of ended claims that the next exchange reports."""
+        """Usage of ended claims on quotas that the next exchange reports."""
         self.unstored = EndedClaims()
-        self.lately_told = LatelyTold()
+        self.lately_told = RecentlyReportedEnds()
         self.untold: list[tuple[Claim, Mapping[Unit, float]]] = []
-        """Claims that ended before the accounts knew them, with their usage."""
+        """Usage of claims on quotas that ended before the accounts knew them."""
         self.changed = asyncio.Event()
-        """Event that is set when there is something to exchange with the accounts."""
+        """Event that is set when there is something to exchange with the quota accounts."""
         self.exchanges = 0
-        """Number of the last exchange with the accounts."""
+        """Number of the last exchange with the quota accounts."""
         self._numbers = count(1)
 
     def is_live(self, claim: Claim) -> bool:
-        """Return whether a claim has not ended, also if a later claim has the same name."""
+        """Return whether a claim on quotas has not ended, even if a later claim has its name."""
         return self.claims.get(claim.name) is claim
 
     def make(self, claim: Claim) -> None:
-        """Add a claim that the accounts have to decide."""
+        """Add a claim on quotas, which the accounts have to decide."""
         self.report_end(claim.name)
         claim.number = next(self._numbers)
         self.claims[claim.name] = self.fresh[claim.name] = claim
@@ -47,7 +47,7 @@ class ClaimBook:
         self.waiting.setdefault(claim.application_id, {})[claim.name] = claim
 
     def stop_waiting(self, claim: Claim) -> None:
-        """Remove a claim from the claims that wait for running inferences to end."""
+        """Remove a quota claim from the claims that wait for running inferences to end."""
         waiting = self.waiting.get(claim.application_id)
         if waiting is not None:
             waiting.pop(claim.name, None)
@@ -57,7 +57,7 @@ class ClaimBook:
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        """End a claim that has not ended yet; its unused amount returns to the quota.
+        """End a quota claim that has not ended yet; its unused amount returns to the quota.
 
         Args:
             claim: The claim.
@@ -71,7 +71,7 @@ class ClaimBook:
         self.stop_waiting(claim)
         if claim.deadline is not None:
             claim.deadline.cancel()
-        if claim.is_untold:
+        if claim.is_unknown_to_accounts:
             self.untold.append((claim, used))
         else:
             now = asyncio.get_running_loop().time()
@@ -83,7 +83,7 @@ class ClaimBook:
         self.changed.set()
 
     def report_end(self, name: ClaimName) -> None:
-        """Report the end of a claim to the accounts, stored or not."""
+        """Report the end of a claim to the quota accounts, whether the end is stored or not."""
         ended = self.unstored.pop(name)
         if ended is not None:
             self.over.append(ended)
@@ -92,19 +92,19 @@ class ClaimBook:
             self.changed.set()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
-        """Report to the accounts the claims whose end is now in the store."""
+        """Report ended claims to the quota accounts, after the scheduler stored their end."""
         for use in ends:
             if self.unstored.holds(use):
                 self.report_end(use.name)
 
     def drop_claims(self) -> None:
-        """Forget the live claims without reporting their ends."""
+        """Forget the open claims on quotas without reporting their ends."""
         self.claims.clear()
         self.fresh.clear()
         self.waiting.clear()
 
     def clear(self) -> None:
-        """Forget all claims and the records of ended claims; unreported usage stays."""
+        """Forget all claims on quotas, open and ended; unreported usage stays."""
         self.drop_claims()
         self.untold.clear()
         self.unstored.clear()

@@ -18,9 +18,9 @@ from justitia_ray.serve.scheduler.claims import (
     Accounts,
     Claim,
     name_of_inference,
-    outrun_by,
-    retold,
+    use_beyond_claim,
     used_by,
+    with_lost_ends,
 )
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.known_quotas import KnownQuotas
@@ -30,7 +30,7 @@ from justitia_ray.units import ApplicationId, Epoch, RequestId, Seconds
 logger = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S: Seconds = 1.0
-"""Seconds between two reports of all usage to the accounts actor, which answers with the quotas.
+"""Seconds between two reports of all usage to the quota accounts.
 
 Messages in between cover only reservations of quota that are new, decided, waiting or ended.
 """
@@ -39,15 +39,17 @@ _IDLE_S: Seconds = 5.0
 _RETRY_S: Seconds = 0.2
 _ANSWER_S: Seconds = 5.0
 _ASK_AGAIN_S: Seconds = 0.1
-"""Seconds between two requests to the accounts actor while a reservation of quota waits for running
+"""Seconds between two requests to the quota accounts while a reservation waits for running
 inferences to end.
 """
 _MOST_WAITING_ASKED = 16
-"""Maximum number of waiting inferences of an application that are requested at once, in order."""
+"""Maximum number of waiting inferences of an application for which quotas are requested at once, in
+order.
+"""
 
 
 class ClaimExchange:
-    """Sends the claims of a book to the accounts actor, and their usage, while tenants have quotas.
+    """Sends claims on quotas, and their usage, to the accounts actor while tenants have quotas.
 
     Args:
         scheduler: Name of the scheduler for the accounts.
@@ -76,19 +78,23 @@ class ClaimExchange:
         self._tree = TenantTree()
         self._has_quotas = False
         self._all_due_at: Seconds = -math.inf
-        """Time at which the next exchange covers all claims, not only the changed ones."""
+        """Time at which the next exchange with the quota accounts covers all claims, not only
+        changed ones.
+        """
         self._began_at: Seconds | None = None
         self._epoch: Epoch = 0
         self._accounts_epoch: Epoch = 0
         self._last_accounts: Epoch = 0
-        """Epoch of the accounts' term that answered last."""
+        """Epoch of the quota accounts that answered last."""
         self._greeted: Epoch = 0
-        """Epoch of the accounts' term to which possibly lost ends of claims were reported."""
+        """Epoch of the quota accounts that have received the ends of claims which a restart may
+        have lost.
+        """
         self._told: Exchange | None = None
-        """Exchange that was sent and has no answer yet; None without one."""
+        """Exchange that was sent to the quota accounts and has no answer yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}
-        """Claims requested in the unanswered exchange; a later claim of the same name is another
-        claim.
+        """Claims on quotas that the unanswered exchange requests. A later claim may have the same
+        name.
         """
         self.known = KnownQuotas()
         self.meter = ExchangeMeter()
@@ -98,11 +104,11 @@ class ClaimExchange:
         return self._admission.driver
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin a term of the scheduler; its messages to the accounts carry the new epoch."""
+        """Begin a term of the scheduler; its messages to the quota accounts carry the new epoch."""
         self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
 
     def use_tree(self, tree: TenantTree, *, has_quotas: bool) -> None:
-        """Use another tree of tenants; the accounts receive it before the next exchange."""
+        """Use another tree of tenants; the quota accounts get it before the next exchange."""
         self._tree = tree
         self._accounts_epoch = 0
         if self._has_quotas and not has_quotas:
@@ -111,7 +117,7 @@ class ClaimExchange:
         self._book.changed.set()
 
     async def run(self) -> None:
-        """Exchange messages with the accounts until cancelled, while tenants have quotas."""
+        """Exchange messages with the quota accounts until cancelled, while tenants have quotas."""
         accounts: Accounts | None = None
         while True:
             if not self._has_quotas:
@@ -145,7 +151,7 @@ class ClaimExchange:
                 await self._wait_for_change(self._until_next_s())
 
     def _until_next_s(self) -> Seconds:
-        """Return the longest time until the next exchange with the accounts."""
+        """Return the longest time until the next exchange with the quota accounts."""
         if not (self._book.claims or self._book.unstored):
             return _IDLE_S
         due_in_s = max(0.0, self._all_due_at - asyncio.get_running_loop().time())
@@ -159,12 +165,12 @@ class ClaimExchange:
             due.cancel()
 
     async def _exchange_once(self, accounts: Accounts) -> None:
-        """Exchange messages with the accounts once; repeat an unanswered exchange unchanged."""
+        """Exchange messages with the quota accounts once; repeat an unanswered one unchanged."""
         while not self._accounts_epoch:
             tree = self._tree
             tenants = self._driver.settings.model_dump(mode="json")["tenants"]
             epoch = await accounts.configure(tenants)
-            if self._tree is tree:  # the tree of tenants did not change during the call
+            if self._tree is tree:  # The tree of tenants did not change during the call.
                 self._accounts_epoch = epoch
             for claim in self._book.claims.values():
                 claim.told = {}
@@ -185,7 +191,7 @@ class ClaimExchange:
         told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
         answer = await accounts.exchange(told)
         if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # the accounts actor has restarted, and recorded nothing
+            self._accounts_epoch = 0  # The accounts actor has restarted, and recorded nothing.
             return
         self._told = None
         self._last_accounts = answer.epoch
@@ -199,7 +205,7 @@ class ClaimExchange:
             if self._book.is_live(asked):
                 decided.append((asked, verdict))
                 continue
-            # the claim has ended during the exchange
+            # The claim on quotas has ended during the exchange.
             used = next((used for of, used in self._book.untold if of is asked), asked.unused())
             self._book.untold = [untold for untold in self._book.untold if untold[0] is not asked]
             if verdict.refused_by is None and verdict.holds:
@@ -209,7 +215,7 @@ class ClaimExchange:
         self._decide(decided)
 
     async def _repeat_lost_ends(self, accounts: Accounts) -> bool:
-        """Report again the usage of ended inferences that restarted accounts have lost.
+        """Report again the usage of ended inferences that restarted quota accounts have lost.
 
         Return False if the accounts have restarted since they were configured.
         """
@@ -221,7 +227,7 @@ class ClaimExchange:
                 return False
             lost = self._book.lately_told.after(answer.began_with)
             if told is not None and told.number <= answer.began_with:
-                lost = []  # the accounts have stored the last exchange that was sent
+                lost = []  # The accounts have stored the last exchange that was sent.
             if lost:
                 number = self._book.exchanges + 1 if told is None else told.number
                 self._book.exchanges += 1
@@ -229,7 +235,7 @@ class ClaimExchange:
                     self._book.over[:0] = lost
                 else:
                     live = {n for n, one in self._asked.items() if self._book.is_live(one)}
-                    told = self._told = retold(told, self._book.exchanges, lost, live)
+                    told = self._told = with_lost_ends(told, self._book.exchanges, lost, live)
                 asks = self._book.lately_told.asks(answer.began_with)
                 self._book.lately_told.renumber(
                     answer.began_with, self._book.exchanges + (told is None)
@@ -244,7 +250,7 @@ class ClaimExchange:
         return True
 
     def _next_exchange(self, now: Seconds) -> Exchange:
-        """Return the next message to the accounts: recent usage, and requests for claims."""
+        """Return the next message to the quota accounts: recent usage, and requests for claims."""
         uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
@@ -290,7 +296,7 @@ class ClaimExchange:
         )
 
     def _claims_to_exchange(self, now: Seconds) -> list[Claim]:
-        """Return the claims that the next message may have to report or request, in order."""
+        """Return the quota claims that the next message may have to report or request, in order."""
         if now >= self._all_due_at:
             self._all_due_at = now + _REPORT_INTERVAL_S
             for name in self._book.unstored.overdue(now):
@@ -302,7 +308,7 @@ class ClaimExchange:
         return sorted(found.values(), key=lambda claim: claim.number)
 
     def _ended_claims(self) -> dict[RequestId, Claim]:
-        """Return the claims of inferences that have ended and were not reported."""
+        """Return the claims on quotas of inferences that have ended and were not reported."""
         found: dict[RequestId, Claim] = {}
         for request_id, inference in (self._driver.core.state.ended or {}).items():
             claim = self._book.claims.get(name_of_inference(inference))
@@ -311,14 +317,14 @@ class ClaimExchange:
         return found
 
     def _drop_unclaimed_ends(self) -> None:
-        """Drop records of ended inferences without a claim, while the accounts are unreachable."""
+        """Drop records of ended inferences without quota claim, while accounts are unreachable."""
         state = self._driver.core.state
         if state.ended:
             claimed = self._ended_claims()
             state.ended = {name: one for name, one in state.ended.items() if name in claimed}
 
     def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
-        """Return the usage under a claim so far, and whether the usage is final."""
+        """Return the usage under a claim on quotas, and whether the usage is final."""
         state = self._driver.core.state
         if claim.request_id is None:
             is_open = claim.name in state.applications
@@ -338,12 +344,12 @@ class ClaimExchange:
         return {Unit.INFERENCES: 1.0}, not is_held
 
     def _requests_for(self, claim: Claim) -> Iterator[Ask]:
-        """Yield a claim's request to the accounts if it is new, exceeded or deprioritised."""
+        """Yield a claim's request to the quota accounts if it is new, exceeded or deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = (
             {}
             if inference is None or not claim.is_decided
-            else outrun_by(inference, claim, self._driver.core.state.prefill_cost)
+            else use_beyond_claim(inference, claim, self._driver.core.state.prefill_cost)
         )
         if more:
             claim.wants = {**claim.wants, **more}

@@ -18,15 +18,15 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Second
 
 RETRY_AFTER_S: Seconds = 5.0
 UNREACHABLE = LimitStanding("", "", 0, 0, 0)
-"""Limit named in the refusal of a claim that the accounts have not decided in time."""
+"""Limit named in the refusal of a claim that the quota accounts have not decided in time."""
 _MOST_REFUSED = 10_000
 _MOST_TOLD = 100_000
 _TOLD_KEPT_S: Seconds = 10.0
-"""Time for which an ended claim can be reported again to restarted accounts (seconds): longer than
+"""Seconds for which an ended claim can be reported again to restarted quota accounts, longer than
 the lag of a Redis replica that becomes master.
 """
 _STORED_WITHIN_S: Seconds = 5.0
-"""Maximum wait of an ended claim until the scheduler has stored that it ended (seconds)."""
+"""Maximum seconds that an ended quota claim waits until the scheduler has stored that it ended."""
 
 
 class Accounts(Protocol):
@@ -40,7 +40,7 @@ class Accounts(Protocol):
         """
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Report usage of quotas, and request claims.
+        """Report usage of quotas, and request reservations of quotas (claims).
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -49,7 +49,7 @@ class Accounts(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """Claim of an application, or of one inference, on the quotas of its tenant."""
+    """Reservation on the quotas of a tenant, for an application or one inference."""
 
     name: ClaimName
     application_id: ApplicationId
@@ -59,43 +59,43 @@ class Claim:
     needs: Mapping[Unit, float] = field(default_factory=dict)
     """Amounts that the application or inference is expected to use, by unit."""
     request_id: RequestId | None = None
-    """Inference that makes the claim; None for the claim of an application."""
+    """Inference that makes the quota claim; None for the claim of an application."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
     told: Mapping[Unit, float] = field(default_factory=dict)
-    """Usage under the claim, as last reported to the accounts."""
+    """Usage under the claim, as last reported to the quota accounts."""
     asks: bool = True
-    """Whether the next exchange with the accounts has to request the claim."""
+    """Whether the next exchange with the quota accounts has to request the claim."""
     is_decided: bool = False
     refused: Decision | None = None
-    """Refusal of the claim by the accounts; None while undecided or if granted."""
+    """Refusal of the claim by the quota accounts; None while undecided or if granted."""
     waits: Decision | None = None
-    """Refusal for which the claim waits until running inferences end, because a quota has too
-    little left; None if the claim does not wait.
+    """Refusal after which the claim waits until running inferences end, because a quota has too
+    little left; None if it does not wait.
     """
     in_the_way: tuple[Decision, Seconds] | None = None
-    """Last refusal of an inference of the application, with its time. Set only in the claim of an
-    application; None once an inference is admitted again.
+    """Last refusal of an inference of the application, with its time. Only the quota claim of an
+    application has one; None once an inference is admitted again.
     """
     is_deprioritised: bool = False
     may_have_run: bool = False
-    """Whether an earlier scheduler may have granted the claim and died before it reported the
+    """Whether an earlier scheduler may have granted the quota claim and died before it reported the
     grant.
     """
     has_run: bool = False
-    """Whether the claim's inference has ended already, so that it can no longer be refused."""
+    """Whether the quota claim's inference has already ended, so that a refusal comes too late."""
     number: int = 0
-    """Position of the claim in the order of the scheduler's claims."""
+    """Position of the quota claim in the order of the scheduler's claims."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
-    def is_untold(self) -> bool:
-        """Whether the claim was admitted while the accounts were unreachable and do not know it."""
+    def is_unknown_to_accounts(self) -> bool:
+        """Whether the claim was admitted while the quota accounts were unreachable."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return the used amounts to report if this scheduler has not admitted the claim."""
+        """Return the amounts that count as used if this scheduler has not admitted the claim."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -106,18 +106,17 @@ class Unopened:
 
     arrival: ApplicationArrived
     is_refused: bool
-    """Whether the application was refused; otherwise the accounts have not decided yet."""
+    """Whether the application was refused; otherwise the quota accounts have not decided yet."""
     node: ClientId | None
-    """Node whose quota keeps the application from being opened; None: unknown."""
+    """Tenant whose quota keeps the application from being opened; None: unknown."""
     comes_back_s: Seconds | None
-    """Time until the quota is expected to have enough for the application (seconds); None: unknown.
-    """
+    """Seconds until the quota is expected to have enough for the application; None: unknown."""
     waiting: int = 0
     """Number of inferences that are held back with the application."""
 
 
 _SOMETHING = 1.0
-"""Amount of a metered unit (such as tokens) that a quota must have left for an application to be
+"""Amount of a metered unit, such as tokens, that a quota must have left for an application to be
 opened.
 """
 
@@ -125,7 +124,7 @@ opened.
 def claim_of_application(
     tree: TenantTree, tenant: ClientId
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return the claim of an application that opens, and the amounts that quotas must have left.
+    """Return the claim on quotas of an application that opens, and the amounts that must be left.
 
     The claim reserves none of the units that its inferences claim, but checks whether a
     deprioritising quota is exhausted. The application is not opened if nothing of a metered unit is
@@ -150,7 +149,7 @@ def claim_of_inference(
     item: InferenceSubmitted,
     prefill_cost: PrefillCost | None = None,
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return the claim of an inference: its maximum usage and its expected usage.
+    """Return an inference's claim on quotas: its maximum usage and its expected usage.
 
     An inference that is expected to exceed a limit needs the whole limit; an inference that is
     certain to exceed it is never admitted.
@@ -170,7 +169,7 @@ def claim_of_inference(
             for output in (expected, max(reserved, expected))
         )
         if unit is Unit.COMPUTED_TOKENS:
-            least = float(item.least_output_tokens)  # the whole prompt may be in the prefix cache
+            least = float(item.least_output_tokens)  # The whole prompt may be in the prefix cache.
         limit = least_limit(tree, tenant, unit)
         needs[unit] = max(least, min(likely, limit))
         wants[unit] = max(held if limit < math.inf else likely, needs[unit])
@@ -215,7 +214,7 @@ def _metered_amount(
 
 
 def units_of(tree: TenantTree, tenant: ClientId) -> set[Unit]:
-    """Return the units of the quotas of a tenant and of the nodes above it."""
+    """Return the units of the quotas of a tenant and of its ancestors."""
     return {quota.unit for _, node in tree.nodes(tenant) for quota in node.quotas}
 
 
@@ -242,10 +241,10 @@ def used_by(inference: Inference) -> dict[Unit, float]:
     }
 
 
-def outrun_by(
+def use_beyond_claim(
     inference: Inference, claim: Claim, prefill_cost: PrefillCost | None = None
 ) -> dict[Unit, float]:
-    """Return the expected total use in each unit in which an inference exceeds its claim."""
+    """Return the expected total use in each unit in which an inference exceeds its quota claim."""
     used = used_by(inference)
     total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
     return {
@@ -256,7 +255,7 @@ def outrun_by(
 
 
 class EndedClaims:
-    """Ended claims that wait until the scheduler has stored that they ended.
+    """Ended claims on quotas, kept until the scheduler has stored that they ended.
 
     A new scheduler that has no record of the end would request the claim again, so the accounts
     must keep the claim until then.
@@ -269,50 +268,47 @@ class EndedClaims:
         return len(self._ended)
 
     def add(self, use: Use, now: Seconds) -> None:
-        """Add an ended claim, with its usage."""
         self._ended[use.name] = (now, use)
 
     def uses(self) -> tuple[Use, ...]:
-        """Return the usage of all ended claims, to report to the accounts."""
+        """Return the usage of all ended claims, for a report to the quota accounts."""
         return tuple(use for _, use in self._ended.values())
 
     def names(self) -> tuple[ClaimName, ...]:
-        """Return the names of all ended claims."""
         return tuple(self._ended)
 
     def pop(self, name: ClaimName) -> Use | None:
-        """Remove an ended claim and return its usage; None if the claim is unknown."""
+        """Remove an ended quota claim and return its usage; None if the claim is unknown."""
         ended = self._ended.pop(name, None)
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this report of an ended claim is contained."""
+        """Return whether exactly this report of an ended quota claim is among them."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
-        """Return the ended claims that have been kept for the maximum time."""
+        """Return the ended quota claims that have been kept for the maximum time."""
         return [name for name, (at, _) in self._ended.items() if now - at > _STORED_WITHIN_S]
 
     def clear(self) -> None:
-        """Remove all ended claims."""
         self._ended.clear()
 
 
 @dataclass(slots=True)
 class _ReportedEnd:
-    """Ended claim, as it was reported to the accounts."""
+    """Ended claim on quotas, as it was reported to the accounts."""
 
     tenant: ClientId
     claimed: Amounts
-    """Amounts that were used, in units that the claim covers."""
+    """Amounts that were used, in the units of the quota claim."""
     use: Use
     number: int
-    """Number of the exchange that reports that the claim ended."""
+    """Number of the exchange that reports that the quota claim ended."""
     at: Seconds
 
 
-class LatelyTold:
-    """Recently reported ends of claims; restarted accounts may have lost the reports.
+class RecentlyReportedEnds:
+    """Recently reported ends of claims on quotas, which restarted accounts may have lost.
 
     That happens if the accounts died while their store was unreachable, or if the store lost its
     latest writes because a lagging replica became the master.
@@ -321,18 +317,17 @@ class LatelyTold:
     def __init__(self) -> None:
         self._ends = count()
         self._told: dict[int, _ReportedEnd] = {}
-        """Reports of ended claims, oldest first; a claim's name may be reused before its end is
-        stored.
+        """Reports of ended quota claims, oldest first. A claim's name may be reused before its end
+        is stored.
         """
         self._last: dict[ClaimName, int] = {}
-        """Number in `_told` of each claim's latest report, by the claim's name."""
+        """Position in `_told` of each quota claim's latest report, by the claim's name."""
 
     def __bool__(self) -> bool:
-        """Return whether any reports are contained."""
         return bool(self._told)
 
     def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
-        """Keep the report of an ended claim that used anything, with the number of its exchange."""
+        """Keep the report of an ended quota claim that used anything, by its exchange's number."""
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
@@ -340,18 +335,18 @@ class LatelyTold:
             if len(self._told) > _MOST_TOLD:
                 self._forget_end(next(iter(self._told)))
         else:
-            # A later report of this claim must not find an earlier claim of the same name.
+            # A later report of this quota claim must not find an earlier claim of the same name.
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Record the exchange that reports that a claim's reported end is now stored."""
+        """Note the exchange that reports that the end of a quota claim is now stored."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget_end(place)
             self._put_last(_ReportedEnd(told.tenant, told.claimed, use, number, now))
 
     def note_stored(self, number: int, now: Seconds) -> None:
-        """Forget reports that the accounts stored some time ago, in exchanges up to this number."""
+        """Forget reports that the quota accounts stored some time ago, up to this exchange."""
         while self._told:
             place, oldest = next(iter(self._told.items()))
             if oldest.number > number or now - oldest.at <= _TOLD_KEPT_S:
@@ -359,11 +354,11 @@ class LatelyTold:
             self._forget_end(place)
 
     def after(self, number: int) -> list[Use]:
-        """Return the usage of claims whose end was reported after an exchange, once per name."""
+        """Return the usage of quota claims whose end was reported later than an exchange."""
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
-        """Return requests for claims as large as the usage that `after` returns.
+        """Return requests that cover the usage which `after` returns.
 
         If another tenant has reused a name since, the first tenant's usage is counted when the
         second one claims.
@@ -382,7 +377,7 @@ class LatelyTold:
         return [told for told in self._told.values() if told.number > number]
 
     def _merged_ends(self, number: int) -> list[_ReportedEnd]:
-        """Return the reports sent after an exchange, merged by claim name and tenant."""
+        """Return the reports sent after an exchange, merged by quota claim name and tenant."""
         merged: list[_ReportedEnd] = []
         places: dict[ClaimName, int] = {}
         for told in self._ends_after(number):
@@ -407,15 +402,14 @@ class LatelyTold:
         return told
 
     def clear(self) -> None:
-        """Forget all reports of ended claims."""
         self._told.clear()
         self._last.clear()
 
 
-def retold(
+def with_lost_ends(
     told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
 ) -> Exchange:
-    """Return an unanswered exchange, with the reports of ended claims that the accounts have lost.
+    """Return an unanswered exchange, with the ended quota claims that restarted accounts have lost.
 
     Args:
         told: The exchange.
@@ -434,18 +428,17 @@ def _sum_of_amounts(one: Amounts, other: Amounts) -> Amounts:
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:
-    """Return the limit that refuses a claim; None if the accounts have not decided in time."""
+    """Return the limit that refuses a quota claim; None if it was not decided in time."""
     return None if decision.refused_by is UNREACHABLE else decision.refused_by
 
 
-class LatelyRefused:
+class RecentRefusals:
     """Applications that a quota recently refused to open; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._known: dict[ApplicationId, tuple[ApplicationArrived, Decision, Seconds]] = {}
 
     def note(self, arrival: ApplicationArrived, decision: Decision, now: Seconds) -> None:
-        """Record the refusal of an application."""
         self._known[arrival.application_id] = (arrival, decision, now)
         if len(self._known) > _MOST_REFUSED:
             del self._known[next(iter(self._known))]
@@ -473,5 +466,4 @@ class LatelyRefused:
 
 
 def name_of_inference(inference: InferenceSubmitted | Inference) -> ClaimName:
-    """Return the name of an inference's claim."""
     return f"{inference.application_id}#{inference.inference_id}"

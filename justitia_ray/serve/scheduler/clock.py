@@ -13,13 +13,13 @@ from justitia_ray.units import Seconds
 
 _BEAT_S: Seconds = 0.2
 _STALL_S: Seconds = 1.0
-"""Minimum gap between two beats that counts as a stall (seconds); event loops are usually late by
+"""Minimum gap in seconds between two beats that counts as a stall; event loops are usually late by
 tens of milliseconds.
 """
 
 
 def elapsed() -> Seconds:
-    """Return a monotonic time (s); where supported, it includes suspension of the machine."""
+    """Return seconds of a monotonic clock, which includes suspension of the machine if possible."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -42,7 +42,7 @@ class SteadyClock:
         self._beat_at = monotonic()
         self._offset = wall() - self._beat_at
         self.stalled_s: Seconds = 0.0
-        """Total time of stalls so far (seconds), which `now` leaves out."""
+        """Total seconds of stalls so far, which `now` leaves out."""
 
     def not_before(self, instant: Seconds) -> None:
         """Set the clock forward to a recorded time, in case the wall clock was set back since."""
@@ -64,7 +64,6 @@ class SteadyClock:
         self._beat_at = self._monotonic()
 
     async def keep_beating(self) -> None:
-        """Call `beat` periodically until cancelled."""
         while True:
             self.beat()
             await asyncio.sleep(_BEAT_S)

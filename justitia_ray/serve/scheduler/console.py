@@ -24,25 +24,25 @@ from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 LINGER_S: Seconds = 120.0
-"""Time without a console viewer after which the recording ends (seconds): a viewer that returns in
-time still sees the earlier events.
+"""Seconds without a viewer of the console after which recording ends, so that a viewer who returns
+soon sees earlier events.
 """
 RETRY_S: Seconds = 15.0
-"""Retry-After of a request for the history while nothing is recorded yet (seconds)."""
+"""Seconds after which a request for the history may be retried while nothing is recorded yet."""
 MOST_FRAMES = 64
-"""Maximum number of different frames of one snapshot; they differ by tenant and by the reader's
-last frame.
+"""Maximum number of JSON texts made from one snapshot, which differ by tenant and by the reader's
+last state.
 """
 _TIMES_ITS_COST = 20
 _EARLY_S: Seconds = 0.1
-"""Time before a frame is due at which a reader may request it already (seconds)."""
+"""Seconds before a new state is due at which a reader of the console may already request it."""
 
 Told = tuple[Epoch, int, bytes]
-"""Epoch and number of a console frame, and the frame as JSON."""
+"""Number of a state of the console with its epoch, and its JSON."""
 
 
 class SchedulerConsole:
-    """Records the core's events while the console is watched, and encodes console frames.
+    """Records the scheduler's events while the console is watched, and encodes them.
 
     Args:
         term: Term of the scheduler.
@@ -60,15 +60,13 @@ class SchedulerConsole:
         self._term = term
         self._inspector = inspector
         self._watch: Watch | None = None
-        """Recording of the core's events; None without viewers."""
+        """Recording of the core's events; None without viewers of the console."""
         self._sight: Sight | None = None
         self._next_look_at: Seconds = 0.0
         self._spent_s: Seconds = 0.0
-        """CPU time that the last snapshot and its encoded frames took (seconds)."""
+        """CPU seconds that the last snapshot for the console and its encodings took."""
         self._encoded: dict[tuple[ClientId | None, int | None], bytes] = {}
-        """Frames of the last snapshot as JSON, by tenant and by the number of the reader's last
-        frame.
-        """
+        """The last snapshot as JSON, by tenant and by the number of the reader's last state."""
         self._asked_at: Seconds = 0.0
         config = term.config
         self._sampler: ApplicationSampler | None = None
@@ -85,7 +83,7 @@ class SchedulerConsole:
     def frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> Told | None:
-        """Return the present console frame; None: the reader already has this frame.
+        """Return the model's present state for the console; None if the reader already has it.
 
         Args:
             tenant: Tenant whose applications are shown, with all tenants below it; None: all.
@@ -113,7 +111,6 @@ class SchedulerConsole:
         return self._term.epoch, sight.number, encoded
 
     def application(self, application_id: ApplicationId) -> bytes | None:
-        """Return an application's timeline as JSON; None if the application is unknown."""
         watch, core = self._recording(), self._term.informed_core()
         now = self._term.driver.now()
         timeline = timeline_of(
@@ -144,7 +141,6 @@ class SchedulerConsole:
         return msgspec.json.encode(history)
 
     def stop(self) -> None:
-        """End the recording of the core's events."""
         self._term.driver.observer = None
         self._watch = self._sight = None
         self._encoded.clear()
@@ -189,7 +185,7 @@ class SchedulerConsole:
         return watch, self._sight
 
     def _delay_next_look(self, cost_s: Seconds) -> None:
-        """Delay the next frame, so that computing frames takes at most a twentieth of the time."""
+        """Delay the next snapshot for the console, because snapshots may take 5 % of the time."""
         self._spent_s += cost_s
         assert self._sight is not None
         least = self._sight.at + _TIMES_ITS_COST * self._spent_s
@@ -244,7 +240,7 @@ def _state_of(status: SchedulerStatus) -> tuple[str, str | None]:
 
 
 def shares_of(status: SchedulerStatus) -> tuple[ShareRow, ...]:
-    """Return the nodes of the tree of tenants with what their quotas have left."""
+    """Return the shares of tenants, with the remaining amounts of their quotas."""
     rows = {
         share.node: ShareRow(
             **{name: getattr(share, name) for name in NodeShare.__dataclass_fields__},
@@ -253,7 +249,7 @@ def shares_of(status: SchedulerStatus) -> tuple[ShareRow, ...]:
         for share in status.shares
     }
     for node in status.quotas:
-        if node not in rows:  # the node has no live application, and may have used up a quota
+        if node not in rows:  # A tenant without live applications may have used up a quota.
             rows[node] = ShareRow(
                 node=node,
                 weight=None,

@@ -18,14 +18,14 @@ from justitia_ray.units import ApplicationId, ReplicaId
 
 
 class ContextHolds:
-    """Context holds of open applications: how long a replica keeps a context after an inference."""
+    """Decides how long replicas keep the contexts of open applications after an inference."""
 
     def __init__(self) -> None:
         self._replicas: dict[ApplicationId, dict[ReplicaId, None]] = {}
         """Ids of the replicas that hold a context of each application."""
 
     def post(self, actions: Sequence[Action], core: SchedulerCore, outboxes: Outboxes) -> None:
-        """Add the holds and releases of contexts that follow from delivered actions."""
+        """Add the orders to hold or release contexts that follow from the core's actions."""
         for action in actions:
             if isinstance(action, Grant):
                 self._hold_for(action, core, outboxes)

@@ -34,7 +34,7 @@ Observer = Callable[[ev.Event, Sequence[Action], Seconds], None]
 
 
 class CoreDriver:
-    """A scheduler core with its settings, its clock, its timer, and the outboxes for its actions.
+    """A scheduler core with its settings, clock and timer, and the outboxes for its actions.
 
     The core is synchronous, so every event is handled completely before the next. The core is empty
     before `begin`.
@@ -63,7 +63,6 @@ class CoreDriver:
     ) -> None:
         self.core = SchedulerCore()
         self.settings = SchedulingConfig()
-        """Current scheduling settings."""
         self.outboxes = outboxes
         self.decisions = DecisionMeter()
         self._model = model
@@ -79,7 +78,7 @@ class CoreDriver:
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the core's next deadline, which may be set to an earlier time."""
         self._timer_at: Seconds = 0.0
-        """Scheduler time at which the timer fires."""
+        """Time on the scheduler's clock at which the timer fires."""
         self._has_failed = False
         self._is_closed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
@@ -87,10 +86,10 @@ class CoreDriver:
         self.observer: Observer | None = None
         """Observer of every event that the core handles; None without console viewers."""
         self.holds: ContextHolds | None = None
-        """Context holds of open applications; None if no replica supports them."""
+        """Decides how long replicas keep contexts of open applications; None if no replica can."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
-        """Restore the last leader's saved state; start to recover if there was a last leader.
+        """Restore the state that the last leader saved, and recover if there was one.
 
         The clock is set forward to the latest time that the last leader recorded.
 
@@ -205,7 +204,7 @@ class CoreDriver:
         return True
 
     def begin_holds(self) -> None:
-        """Post a hold of the context after each lease, for replicas that support context holds."""
+        """Order replicas that can hold contexts to do so after each lease."""
         from justitia_ray.serve.scheduler.context_holds import ContextHolds
 
         self.holds = ContextHolds()
@@ -245,7 +244,7 @@ class CoreDriver:
                 elif isinstance(action, Refuse) and action.reason is Refusal.ENGINE_KILLER:
                     self._log_killer(action)
         except Exception:
-            if not self._has_failed:  # log the failure once, because it may happen every time
+            if not self._has_failed:  # logged once, because it may recur
                 logger.exception("decision.not_told")
             self._has_failed = True
 
@@ -299,7 +298,7 @@ class CoreDriver:
 
 
 def _lag_meter() -> Callable[[State], Meter]:
-    """Return the constructor of the lag meter, whose module is imported only on this call."""
+    """Return the class of the lag meter, whose module is imported only if it is used."""
     from justitia_ray.core.lag.meter import LagMeter
 
     return LagMeter

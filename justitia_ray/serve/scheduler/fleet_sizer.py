@@ -12,10 +12,10 @@ from justitia_ray.scaling.sizing import Fleet, SizeDecision, Sizer, SizingRules
 from justitia_ray.units import Seconds
 
 _TIMES_ITS_COST = 20
-"""Maximum age of a cached wanted number, as a multiple of the time to compute it."""
+"""Maximum age of a cached wanted number of replicas, as a multiple of the time to compute it."""
 _LEAST_AGE_S: Seconds = 0.2
 _ASKED_S: Seconds = 60.0
-"""Time without a request from the autoscaler after which its rules are dropped (seconds)."""
+"""Seconds without a request from the autoscaler after which its rules are dropped."""
 
 
 class FleetSizer:
@@ -37,7 +37,7 @@ class FleetSizer:
 
     @property
     def target_drain_s(self) -> Seconds | None:
-        """Target time for serving all queued work (seconds); None: no autoscaler is active."""
+        """Target time in seconds for serving all queued work; None: no autoscaler is active."""
         is_scaled = self._section is not None or self._asked_at is not None
         return self._rules.target_drain_s if is_scaled else None
 

@@ -25,21 +25,21 @@ from justitia_ray.serve.transport.handshake import Keyring, Offer
 from justitia_ray.serve.transport.link import Link
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # logger of the process that looks up the scheduler actor
+logger = logging.getLogger("ray.serve")  # Processes that look up actors log here.
 
 _MAX_CONCURRENCY = 100_000
-"""Maximum number of concurrent calls of the actor. Long polls count, so beyond Ray's default of
-1,000 further calls would block forever.
+"""Maximum number of concurrent calls of the scheduler actor. Long polls count, so beyond Ray's
+default of 1,000 further calls would block forever.
 """
 _RETRY_S: Seconds = 0.2
 _HAND_OVER_S: Seconds = 60.0
-"""Longest wait until an older scheduler's queue is empty (seconds); new calls are held back
+"""Maximum seconds to wait until an older scheduler's queue is empty; new calls are held back
 meanwhile.
 """
 _EVERY_S: Seconds = 0.1
 _MOST = 30
-"""Maximum number of concurrent calls for the scheduler's address, e.g. while the scheduler waits
-for Redis.
+"""Maximum number of concurrent calls for the scheduler's address, for example while it waits for
+Redis.
 """
 
 
@@ -152,7 +152,6 @@ class SchedulerLink:
         return await asyncio.shield(self._search)
 
     async def close(self) -> None:
-        """Close the connection to the scheduler."""
         if self._search is not None:
             self._search.cancel()
         if self._link is not None:
@@ -185,7 +184,7 @@ class SchedulerLink:
             log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
 
     async def _find_offer(self) -> Offer:
-        """Ask the actor for the scheduler's address until it answers.
+        """Ask the actor for the scheduler's address and key until it answers.
 
         Raises:
             ConnectionLost: If the actor has ended for good.

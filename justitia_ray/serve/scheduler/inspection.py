@@ -47,8 +47,8 @@ _TIMES_ITS_COST = 20
 """Maximum age of a cached answer about all applications, as a multiple of the time to compute it.
 """
 _MAX_CHECKED = 20_000
-"""Maximum number of inferences up to which an inspection checks the core's invariants: the
-scheduler is blocked meanwhile.
+"""Maximum number of inferences up to which an inspection checks the core's invariants, because this
+blocks the scheduler.
 """
 
 
@@ -75,7 +75,7 @@ class _CachedWalk(Generic[T]):
 
 
 class SchedulerInspector:
-    """Describes the scheduler of a term for status and inspection, whether it leads or not."""
+    """Describes the scheduler in its term for status and inspection, whether it leads or not."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -164,7 +164,7 @@ def _scheduler_report(term: Term, now: Seconds) -> SchedulerReport:
             )
             for name, application in islice(state.applications.items(), MAX_ENTRIES)
             if name in accounts
-            and name in sessions  # a missing account or session is reported as a broken rule
+            and name in sessions  # Missing accounts or sessions violate an invariant.
         },
         ended=tuple(islice(tables["ended"], MAX_ENTRIES)),
         inferences={
@@ -282,5 +282,5 @@ def _broken_rules(core: SchedulerCore) -> Iterator[str]:
             check_rule(rule, core)
         except InvariantViolation as violation:
             yield str(violation)
-        except Exception as error:  # the scheduler's state is too damaged to check the rule
+        except Exception as error:  # The scheduler's state is too damaged to check the invariant.
             yield f"{rule.__name__}: {type(error).__name__}: {error}"

@@ -10,18 +10,18 @@ from justitia_ray.units import ClientId, Seconds
 
 
 class KnownQuotas:
-    """Quotas of all nodes of the tree of tenants, as in the accounts' last answer."""
+    """Quotas of all tenants, as in the quota accounts' last answer."""
 
     def __init__(self) -> None:
         self.nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}
         self._told_at: Seconds = -math.inf
 
     def note(self, nodes: Mapping[ClientId, tuple[NodeStanding, ...]], now: Seconds) -> None:
-        """Replace the known quotas by the accounts' answer."""
+        """Replace the known quotas by the quota accounts' answer."""
         self.nodes, self._told_at = nodes, now
 
     def age_s(self, now: Seconds) -> Seconds:
-        """Return the age of the accounts' last answer (seconds)."""
+        """Return the seconds since the quota accounts' last answer."""
         return now - self._told_at
 
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:

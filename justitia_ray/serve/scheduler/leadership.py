@@ -35,11 +35,12 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, ReplicaId, Second
 logger = logging.getLogger(__name__)
 
 _SETTINGS_WITHIN_S: Seconds = 5.0
-"""Longest wait of a call for the scheduling settings (seconds), which ingresses send when they
+"""Maximum seconds that a call waits for the scheduling settings, which ingresses send when they
 notice the new term.
 """
 _ALIKE = 2.0
-"""Ratio between two measured costs of prefill above which their engines must be of different kinds.
+"""If two measured prefill costs differ by more than this factor, their engines are of different
+kinds.
 """
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
@@ -227,7 +228,7 @@ class Term:
         self.has_settings.set()
 
     def admit(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Pass a submission to the core, through the quota gate and write-through admission if on.
+        """Pass a submission to the core, once quotas and the store allow it.
 
         Args:
             item: The submission.
@@ -272,7 +273,7 @@ class Term:
             self.checkpointer.save_soon()
 
     def note_prefill(self, replica_id: ReplicaId, measured: MeasuredPrefill) -> None:
-        """Use the cost of prefill that a replica has measured, if it is the first of this release.
+        """Use the prefill cost that a replica has measured, if it is the first of this release.
 
         A new replica with a very different measurement is logged: it may have another GPU, or the
         first one was disturbed.
@@ -303,7 +304,7 @@ class Term:
                 )
 
     def standing(self) -> dict[str, Any]:
-        """Return whether calls are served, the current trouble if any, and the epoch."""
+        """Return whether this scheduler serves calls, its present trouble if any, and its epoch."""
         return {
             "ready": self.serving.is_set() and self.lost is None,
             "degraded": self.lost or self.checkpointer.trouble,
@@ -311,7 +312,7 @@ class Term:
         }
 
     def informed_core(self) -> SchedulerCore:
-        """Return the core, after updating why applications wait for the store or for a quota."""
+        """Update why applications wait for the store or a quota, and return the scheduler core."""
         core = self.driver.core
         core.outlooks.held_by = held_by(self.admission.unstored(), self.gate.node_in_the_way)
         return core
@@ -350,7 +351,7 @@ class Term:
                 )
                 self._begin_again(higher)
 
-        # Without settings, store none: the next leader would take defaults for the users' settings.
+        # Without settings, none are stored, or the next leader would use defaults.
         settings = self.driver.settings.model_dump() if self.has_settings.is_set() else None
         return Checkpoint(self.driver.core, self.epoch, settings, on_saved)
 
@@ -374,7 +375,7 @@ class Term:
             self._step_down("another process of this actor leads")
 
     def _set_gauges(self) -> None:
-        """Set the gauges; to 0 after losing the lead, because the new leader exports them."""
+        """Set the gauges, to 0 if another scheduler leads and exports them."""
         assert self._metrics is not None
         if self.lost is not None:
             self._metrics.step_down(self.driver.core, self.driver.decisions)
@@ -401,7 +402,7 @@ def held_by(
     unstored: Iterable[ApplicationId],
     node_in_the_way: Callable[[ApplicationId], ClientId | None],
 ) -> HeldBy:
-    """Return a function that gives the reason why an application waits outside the core.
+    """Return a function that tells why an application waits outside the core.
 
     Args:
         unstored: Applications that wait to be stored.

@@ -23,7 +23,7 @@ from justitia_ray.serve.scheduler.status import application_view, in_order
 from justitia_ray.units import ApplicationId, Seconds
 
 MOST_ASKED = 256
-"""Maximum number of applications in one request of an ingress for outlooks."""
+"""Maximum number of applications whose predicted starts an ingress may request at once."""
 
 
 def application_with_outlook(
@@ -32,7 +32,7 @@ def application_with_outlook(
     now: Seconds,
     quota_comes_back_s: Seconds | None = None,
 ) -> dict[str, Any]:
-    """Return the view of a live application, with why it waits and its expected times.
+    """Return the state of a live application, with why it waits and its expected times.
 
     Args:
         core: The core.
@@ -49,7 +49,7 @@ def application_with_outlook(
 
 
 def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
-    """Return the view of an application that the quotas have kept from being opened.
+    """Return the state of an application that the quotas have kept from being opened.
 
     Args:
         unopened: The application.
@@ -77,7 +77,7 @@ def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
 def json_outlooks(
     core: SchedulerCore, names: Iterable[ApplicationId], now: Seconds
 ) -> dict[str, dict[str, Any]]:
-    """Return the outlooks of live applications, with their tags, for calls of an ingress.
+    """Return the predicted starts of live applications, with their tags, for an ingress.
 
     Args:
         core: The core.
@@ -94,7 +94,7 @@ def json_outlooks(
 def listing(
     core: SchedulerCore, now: Seconds, most: int, tenant: str | None = None
 ) -> dict[str, Any]:
-    """Return the first live applications in order with their outlooks, and counts of the others.
+    """Return the first live applications in order with predicted starts, and counts of the others.
 
     Args:
         core: The core.
@@ -119,7 +119,7 @@ def listing(
 
 
 def _as_json(view: ApplicationView, outlook: Outlook, **more: Seconds | None) -> dict[str, Any]:
-    """Return an application with its outlook as JSON, together with the fields of `more`."""
+    """Return an application with its predicted start as JSON, and with the fields of `more`."""
     return {**to_builtins(view), "outlook": {**to_builtins(outlook), **more}}
 
 

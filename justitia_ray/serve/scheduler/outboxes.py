@@ -23,7 +23,7 @@ _NO_HURRY_S: Seconds = 0.25
 
 
 class Outbox(Mailbox[Any]):
-    """Messages to one ingress or replica, and that process's newest waiting call.
+    """Messages to one ingress or replica, and the newest call with which it waits for them.
 
     Args:
         last: Messages get numbers above this one: a reader that was given up and returns has read
@@ -34,7 +34,7 @@ class Outbox(Mailbox[Any]):
         super().__init__()
         self.last = last
         self.last_pull: Pull | None = None
-        """Last accepted pull of the replica."""
+        """Last accepted report of the replica."""
         self.failure_id = ""
         """Id of the last handled failure of the replica's engine."""
         self._told: deque[tuple[int, EndsStored]] = deque()
@@ -42,13 +42,12 @@ class Outbox(Mailbox[Any]):
         self._ends: dict[ApplicationId, list[int]] = {}
         """Numbers of the unread messages that end each application."""
         self._ended: deque[tuple[int, ApplicationId]] = deque()
-        """Number and application of each message that ends an application, in order, including
-        withdrawn messages.
+        """Number and application of each message that an application has ended, in order. Withdrawn
+        messages are included.
         """
         self._notified: asyncio.Event | None = None
 
     def put(self, message: Any) -> None:
-        """Append a message to the outbox."""
         super().put(message)
         if isinstance(message, EndsStored):
             self._told.append((self.last, message))
@@ -57,7 +56,7 @@ class Outbox(Mailbox[Any]):
             self._ended.append((self.last, message.application_id))
 
     def take_acknowledged(self, ack: int) -> list[EndsStored]:
-        """Forget the messages that end applications up to number `ack`, which the ingress has read.
+        """Forget messages about ended applications that the ingress has read, up to number `ack`.
 
         Return each `EndsStored` message that the ingress has read, once.
         """
@@ -74,7 +73,7 @@ class Outbox(Mailbox[Any]):
         return read
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
-        """Remove the unread messages that end an application."""
+        """Remove the unread messages that say that an application has ended."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
 
@@ -88,7 +87,7 @@ class Outbox(Mailbox[Any]):
         if pull.progress is None if last is None else pull.number <= last.number:
             return None
         self.last_pull = pull
-        self.unread_after(pull.ack)  # drops what the replica has read
+        self.unread_after(pull.ack)  # This call drops the messages that the replica has read.
         return ReplicaPulled(
             pull.replica_id,
             pull.capacity,
@@ -102,7 +101,6 @@ class Outbox(Mailbox[Any]):
         )
 
     def notify(self) -> None:
-        """End the wait of the process's waiting call."""
         if self._notified is not None:
             self._notified.set()
 
@@ -111,7 +109,7 @@ class Outbox(Mailbox[Any]):
         self.notify()
         notified = self._notified = asyncio.Event()
         if not self:
-            # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
+            # In Python 3.11 `wait_for` may swallow a cancellation.
             timer = asyncio.get_running_loop().call_later(timeout_s, notified.set)
             try:
                 await notified.wait()
@@ -129,32 +127,30 @@ class Outboxes:
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ids of ingresses that were given up because of their silence; if one calls again, the
-        answer says so.
+        """Ids of ingresses that were given up because of their silence. An ingress that calls again
+        is told so.
         """
         self.replicas: dict[ReplicaId, Outbox] = {}
         self.on_lost_replica: Callable[[ReplicaId], None] = lambda replica_id: None
         """Function that is called for every replica that the core has given up."""
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0
-        """Highest message number in a dropped outbox."""
+        """Highest number of a message in an outbox that was dropped."""
 
     def of_ingress(self, ingress_id: IngressId) -> Outbox:
-        """Return the outbox of an ingress."""
         outbox = self.ingresses.get(ingress_id)
         if outbox is None:
             outbox = self.ingresses[ingress_id] = Outbox(self._last_dropped)
         return outbox
 
     def of_replica(self, replica_id: ReplicaId) -> Outbox:
-        """Return the outbox of a replica."""
         outbox = self.replicas.get(replica_id)
         if outbox is None:
             outbox = self.replicas[replica_id] = Outbox(self._last_dropped)
         return outbox
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
-        """Remove the unread message that ends an application whose id the ingress opens again.
+        """Remove the unread message about an application's end, because the ingress reopens its id.
 
         If the ingress read the message after the answer to the opening, it would forget the new
         application.
@@ -164,7 +160,6 @@ class Outboxes:
             outbox.withdraw_end(application_id)
 
     def notify_all(self) -> None:
-        """End the wait of all waiting calls."""
         for outbox in (*self.ingresses.values(), *self.replicas.values()):
             outbox.notify()
 
@@ -199,7 +194,7 @@ class Outboxes:
             outbox = self.of_ingress(ingress_id)
             outbox.put(message)
             if isinstance(message, EndApplication | ForgetApplication | EndsStored):
-                # Confirmations of stored ends are not urgent: many may share one answer.
+                # Confirmations of stored ends are not urgent, so many may share one answer.
                 asyncio.get_running_loop().call_later(_NO_HURRY_S, outbox.notify)
             else:
                 self._to_notify[id(outbox)] = outbox

@@ -33,7 +33,7 @@ from justitia_ray.serve.scheduler.claims import (
     UNREACHABLE,
     Accounts,
     Claim,
-    LatelyRefused,
+    RecentRefusals,
     Unopened,
     claim_of_application,
     claim_of_inference,
@@ -48,8 +48,8 @@ from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
 _GIVEN_UP_TOGETHER_S: Seconds = 0.1
-"""Claims of an application whose wait ends within this time of each other are decided together
-(seconds).
+"""If the waits of an application's quota claims end within this many seconds, they are decided
+together.
 """
 
 
@@ -76,18 +76,20 @@ class QuotaGate:
         self._timeout_s = timeout_s
         self._tree = TenantTree()
         self.has_quotas = False
-        """Whether any node of the tree of tenants has a quota."""
+        """Whether any tenant has a quota."""
         self.book = ClaimBook()
         self.exchange = ClaimExchange(
             scheduler, admission, self.book, connect, self._decide_all, resubmitted_within_s
         )
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
-        """Application of each held inference, by request id."""
-        self._refused = LatelyRefused()
+        """Application of each inference that is held back, by request id."""
+        self._refused = RecentRefusals()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
-        """`Resubmitted` messages of ingresses that are delayed while submissions are held back."""
+        """Messages by which ingresses end their resubmission, delayed while submissions are held
+        back.
+        """
         self.refusals = 0
         """Number of applications and inferences that a quota has refused since the start."""
 
@@ -123,7 +125,7 @@ class QuotaGate:
             for claim in list(self.book.claims.values()):
                 self._apply_decision(claim, Decision(claim.name))
             self.book.clear()
-            self._refused = LatelyRefused()
+            self._refused = RecentRefusals()
         self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
 
     def _claim_again(self) -> None:
@@ -173,7 +175,7 @@ class QuotaGate:
     # --- submissions
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Admit an item, or hold it back; `quiet` is passed to `CoreDriver.apply`."""
+        """Admit a submission, or hold it back; `quiet` is passed to `CoreDriver.apply`."""
         if isinstance(item, ev.Resubmitted):
             self._resubmitted.append(item)
             self._note_resubmitted()
@@ -201,7 +203,7 @@ class QuotaGate:
             self._advance_held(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
-        """Wait until a held application is admitted (None) or refused.
+        """Wait until an application that is held back is admitted (None) or refused.
 
         A `Decision` is a quota's refusal, a `Refusal` any other.
         """
@@ -214,7 +216,7 @@ class QuotaGate:
         return self._refused.decision(application_id)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
-        """Refuse the held submissions of a cancelled application."""
+        """Refuse the submissions of a cancelled application that were held back."""
         queue = self._queues.pop(application_id, None)
         if queue is not None:
             self._refuse_submissions(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
@@ -236,7 +238,7 @@ class QuotaGate:
 
     @property
     def waiting_claims(self) -> int:
-        """Number of claims that the accounts have not decided."""
+        """Number of claims on quotas that the accounts have not decided."""
         return sum(not claim.is_decided for claim in self.book.claims.values())
 
     # --- standings
@@ -246,13 +248,13 @@ class QuotaGate:
         return self.exchange.known.standings(tenant, asyncio.get_running_loop().time())
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
-        """Return the node whose quota holds a live application back; None without such a quota."""
+        """Return the tenant whose quota holds a live application back; None if none does."""
         refused, _ = self._current_refusal(application_id)
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
 
     def comes_back_s(self, application_id: ApplicationId) -> Seconds | None:
-        """Return the time until the quota that holds an application back has enough, if known."""
+        """Return the seconds until the quota that holds an application back has enough left."""
         refused, comes_back_s = self._current_refusal(application_id)
         return None if refused is None else comes_back_s
 
@@ -270,7 +272,7 @@ class QuotaGate:
         return (refused, left_s) if left_s > 0 else (None, None)
 
     def unopened_application(self, application_id: ApplicationId) -> Unopened | None:
-        """Return an application that waits for the accounts, or was recently refused for a quota.
+        """Return an application that waits for the accounts, or that a quota recently refused.
 
         None if the application is live, or may be opened by now.
         """
@@ -289,7 +291,7 @@ class QuotaGate:
     # --- claims
 
     def _claim_of(self, item: Submission) -> Claim | None:
-        """Return the quota claim for which a submission has to wait; None if it needs no claim."""
+        """Return the claim on quotas that a submission has to wait for; None if it needs none."""
         state = self._driver.core.state
         if isinstance(item, ev.ApplicationArrived):
             known = self.book.claims.get(item.application_id)
@@ -301,7 +303,7 @@ class QuotaGate:
             if not wants:
                 return None
             if self._driver.core.applications.resubmissions.is_counted(item):
-                return None  # the application is reopened only so that its end is counted
+                return None  # The application is reopened only so that its end is counted.
             self._refused.forget(item.application_id)
             name = item.application_id
             return self._make_claim(
@@ -321,11 +323,11 @@ class QuotaGate:
         known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                # The claim of the inference's earlier run counts the inference already.
+                # The quota claim of the inference's earlier run already counts it.
                 known.request_id = item.request_id
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
-            wants.pop(Unit.INFERENCES, None)  # the earlier run's claim counts the inference
+            wants.pop(Unit.INFERENCES, None)  # The earlier run's quota claim counts it.
             needs.pop(Unit.INFERENCES, None)
         elif known is not None:
             return None if known.is_decided else known
@@ -342,7 +344,7 @@ class QuotaGate:
         return self._make_claim(claim)
 
     def _is_of_earlier_run(self, claim: Claim, item: ev.InferenceSubmitted) -> bool:
-        """Return whether a claim is of an earlier run of an inference that is submitted again."""
+        """Return whether a quota claim is of an earlier run of a resubmitted inference."""
         of = claim.request_id
         if of is None or of == item.request_id or not claim.is_decided or of in self._requests:
             return False
@@ -369,7 +371,7 @@ class QuotaGate:
         return claim
 
     def _give_up(self, claim: Claim) -> None:
-        """Decide without the accounts on a claim whose time is up.
+        """Decide on a claim without the quota accounts, because they have not answered in time.
 
         Claims of the same application that expire at the same moment are decided with it.
         """
@@ -405,7 +407,7 @@ class QuotaGate:
             self._advance_held(name)
 
     def _apply_decision(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
-        """Record the decision on a claim, and admit or refuse the submissions that wait for it.
+        """Record the decision on a quota claim, and admit or refuse what waits for it.
 
         Args:
             claim: The claim.
@@ -423,7 +425,7 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self.book.is_live(claim):
             self.book.fresh[claim.name] = claim
-        # A claim that an earlier scheduler admitted is not refused, even if it is larger now.
+        # A quota claim that an earlier scheduler admitted is not refused, even if it is larger now.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
@@ -434,7 +436,7 @@ class QuotaGate:
             self._advance_held(claim.application_id)
 
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
-        """Record what the decision on a claim implies for the claim's application."""
+        """Record what the decision on a quota claim implies for the claim's application."""
         application = self.book.claims.get(claim.application_id)
         if application is None:
             return
@@ -474,7 +476,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # the item opens a new application with the same id
+                claim = self._claim_of(item)  # The id belongs to a new application.
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -499,7 +501,7 @@ class QuotaGate:
         self._delete_queue(name)
 
     def _delete_queue(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
-        """Delete an application's empty queue; `refusal` is a reason other than a quota."""
+        """Delete the empty queue of an application; `refusal` is a reason other than a quota."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
@@ -507,7 +509,7 @@ class QuotaGate:
         self._note_resubmitted()
 
     def _withdraw_held(self, name: ApplicationId, request_id: RequestId) -> bool:
-        """Drop a held inference that has not run; return whether the inference was held."""
+        """Withdraw a held inference that has not run; return whether it was held."""
         queue = self._queues.get(name, deque())
         for place, (item, claim) in enumerate(queue):
             if isinstance(item, ev.InferenceSubmitted) and item.request_id == request_id:
@@ -521,21 +523,21 @@ class QuotaGate:
         return False
 
     def _note_resubmitted(self) -> None:
-        """Pass on the delayed `Resubmitted` messages, once nothing is held back."""
+        """Pass on delayed `Resubmitted` messages, once no submission is held back."""
         if not self._queues:
             items, self._resubmitted = self._resubmitted, []
             for item in items:
                 self._driver.apply(item)
 
     def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
-        """Return whether the application that an item would have reopened has ended."""
+        """Return whether the application that a submission would have reopened has ended."""
         if claim is None or claim.refused is not None or not claim.is_decided:
             return False
         is_arrival = isinstance(item, ev.ApplicationArrived)
         return is_arrival and not self.book.is_live(claim)
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """End the claim of an item that the core has refused, as the item will not run."""
+        """End the quota claim of a submission that will not run, as the core has refused it."""
         if claim is None:
             return
         state = self._driver.core.state
@@ -551,7 +553,7 @@ class QuotaGate:
     def _admit_or_refuse(
         self, item: Submission, quiet: Outbox | None, claim: Claim | None = None
     ) -> None:
-        """Pass an item to admission, unless a quota has refused its application.
+        """Pass a submission to admission, unless a quota has refused its application.
 
         Args:
             item: The item.
@@ -579,7 +581,6 @@ class QuotaGate:
         reason: Refusal,
         decision: Decision | None,
     ) -> None:
-        """Send refusals of submissions to their ingresses."""
         limit = None if decision is None else limit_of(decision)
         wait_s = None if decision is None else decision.retry_after_s
         cancelled = {i.request_id for i, _ in items if isinstance(i, ev.InferenceCancelled)}

@@ -65,15 +65,19 @@ class SchedulerService:
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
-        """Applications that callers ended under an earlier scheduler, and whose ids may have been
-        opened again since.
+        """Applications that callers ended under an earlier scheduler; their ids may have been
+        reused since.
         """
         self._reopening: set[ApplicationId] = set()
-        """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
+        """Cancelled or closed applications that have not ended yet, and whose ids callers want to
+        reuse.
+        """
         self.connected: Container[ReplicaId] = ()
         """Ids of the replicas that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
-        """Time of the last outlook that was computed only to measure the accuracy of outlooks."""
+        """Time of the last predicted start that was computed only to measure the accuracy of
+        predictions.
+        """
 
     # --- calls of ingresses
 
@@ -130,7 +134,7 @@ class SchedulerService:
         return known
 
     async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Restore recent ends of applications from an ingress, as a new scheduler has no record.
+        """Restore recently ended applications from an ingress, for a scheduler without record.
 
         Args:
             ended: Id, reason, and seconds since the end.
@@ -142,7 +146,7 @@ class SchedulerService:
                 self._ended_before.note(application_id, Refusal(reason), now - ago_s)
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the view of an application; None if the id is unknown.
+        """Return the state of an application; None if the id is unknown.
 
         Applications that the quotas hold back, or have refused recently, have a view too.
         """
@@ -159,36 +163,34 @@ class SchedulerService:
         return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
-        """Return the outlooks of the live applications among the given ones; see `listing`."""
+        """Return the predicted starts of the live ones among some applications; see `listing`."""
         term = await self.term.admit_caller()
         return json_outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
     async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
-        """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
+        """Return the first applications, of a tenant or of all, with their predicted starts."""
         term = await self.term.admit_caller()
         return listing(self.term.informed_core(), term.driver.now(), most, tenant)
 
     async def console_frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> Told | None:
-        """Return the console's present frame; see `SchedulerConsole.frame`."""
+        """Return the model's present state for the console; see `SchedulerConsole.frame`."""
         await self.term.admit_caller()
         return self.console.frame(tenant, epoch, number)
 
     async def console_application(self, application_id: ApplicationId) -> bytes | None:
-        """Return an application's timeline; see `SchedulerConsole.application`."""
         await self.term.admit_caller()
         return self.console.application(application_id)
 
     async def console_history(self, lasts_s: Seconds) -> bytes:
-        """Return the recorded past of the queue; see `SchedulerConsole.history`."""
         await self.term.admit_caller()
         return self.console.history(lasts_s)
 
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
-        """Submit a batch in order, and return the grants that are possible at once.
+        """Submit a batch in order, and return the leases that can be granted at once.
 
         Raises:
             AdmissionError: If the scheduler receives no settings in time; nothing was accepted.
@@ -205,7 +207,7 @@ class SchedulerService:
         outbox = outboxes.of_ingress(ingress_id)
         self._note_read(outbox, ack)
         if ingress_id not in term.driver.core.state.ingresses:
-            # Registers the ingress first: the core drops messages to unknown ingresses.
+            # This call registers the ingress: the core drops messages to unknown ingresses.
             term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
             refusal = self._refusal_of_ended(item)
@@ -215,7 +217,7 @@ class SchedulerService:
                 term.admit(self._with_count(item), outbox)
             else:
                 term.admit(item, outbox)
-        # After the items: the ingress's heartbeat is then no older than any grant in this answer.
+        # The heartbeat follows the items, so it is no older than any lease in this answer.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         return await self._ingress_mail(outbox, ack, self._applications_ahead(items))
 
@@ -230,7 +232,7 @@ class SchedulerService:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))
             outbox = outboxes.of_ingress(ingress_id)
             self._note_read(outbox, ack)
-            outbox.unread_after(ack)  # drops what the ingress has read
+            outbox.unread_after(ack)  # This call drops the messages that the ingress has read.
             if not await outbox.wait(LONG_POLL_S):
                 return IngressMail(term.epoch)
             if ingress_id not in outboxes.forgotten:
@@ -241,7 +243,7 @@ class SchedulerService:
     async def refuse_lease(
         self, request_id: RequestId, lease_id: LeaseId, reason: ev.NackReason
     ) -> bool:
-        """Reject a lease that the ingress could not use; return whether its inference waits again.
+        """Reclaim a lease that an ingress could not use; return whether the inference waits.
 
         False means that the inference has ended here, so the ingress has to submit it again.
         """
@@ -274,18 +276,17 @@ class SchedulerService:
             return ReplicaMail(NOT_TAKEN)
         self.inspector.kv_meter.record_pull(pull, driver.now())
         if pull.prefill is not None and term.config.measures_prefill:
-            # Before the report, whose tokens get this cost
+            # The cost must be noted before the report, whose tokens get this cost.
             term.note_prefill(pull.replica_id, pull.prefill)
         if pull.capacity.holds_contexts and driver.holds is None:
             driver.begin_holds()
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
-            # Handled before the report, or inferences that ended with the engine would be leased
-            # again.
+            # After the report, inferences that ended with the engine would be leased again.
             outbox.failure_id = pull.failure.failure_id
             driver.apply(pull.failure)
         driver.apply(report)
-        # until this call is answered, the replica repeats the failure to a new scheduler
+        # Until this call is answered, the replica repeats the failure to a new scheduler.
         if is_news:
             await term.checkpointer.next_save()
             term.check_lead()
@@ -301,7 +302,7 @@ class SchedulerService:
         )
 
     def replica_disconnected(self, replica_id: ReplicaId) -> None:
-        """End the waiting pull of a disconnected replica, so that the replica is granted nothing.
+        """End the waiting call of a disconnected replica, so that it is granted nothing.
 
         Its leases stay, because a lost connection does not mean a lost replica. But a replica that
         does not reconnect is lost if it does not call in time.
@@ -330,7 +331,7 @@ class SchedulerService:
     async def claim_session(
         self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
     ) -> str:
-        """Return the application of a harness's session; see `Directory`."""
+        """Return the application that belongs to a session of an agent program; see `Directory`."""
         await self.term.admit_caller()
         return self._directory.claim_session(tenant, session, own, parent, parents)
 
@@ -361,7 +362,7 @@ class SchedulerService:
         """
         term, core = self.term, self.term.driver.core
         if not term.standing()["ready"] or core.recovery.holding:
-            return None  # replicas and ingresses are still reporting their inferences
+            return None  # not before all have reported their inferences
         return term.fleet.answer(core, term.driver.now(), question)
 
     # --- usage
@@ -380,8 +381,7 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # Earlier days are complete in the last checkpoint: even a new leader adds nothing to these
-        # days.
+        # Even a new leader adds nothing to the days before the last checkpoint.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
@@ -394,7 +394,7 @@ class SchedulerService:
         return is_known
 
     def _refusal_of_ended(self, item: Submission) -> Refuse | RefuseApplication | None:
-        """Return the refusal of an item if its owner has ended its application; else None.
+        """Return the refusal of a submission whose application its owner has ended; else None.
 
         Resubmitted items of a closed application are accepted: they may claim a lease, report an
         end to be counted, or have waited before the close. An application that has not ended yet is
@@ -440,7 +440,7 @@ class SchedulerService:
         return True
 
     def _sample_outlooks(self) -> None:
-        """Periodically let the core compute an outlook, to measure the accuracy of outlooks."""
+        """Periodically compute a predicted start, to measure the accuracy of predictions."""
         now = self.term.driver.now()
         if now - self._sampled_at >= WALK_KEPT_S:
             self._sampled_at = now
@@ -448,7 +448,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: ev.InferenceSubmitted) -> ev.InferenceSubmitted:
-        """Return a resubmitted inference, marked if its end was counted before."""
+        """Return a resubmitted inference with a mark if its end was counted before."""
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(
             item.application_id, item.request_id
@@ -462,7 +462,7 @@ class SchedulerService:
     async def _ingress_mail(
         self, outbox: Outbox, ack: int, positions: dict[RequestId, int]
     ) -> IngressMail:
-        """Return an ingress's unread messages, and the addresses of the replicas in its grants."""
+        """Return an ingress's unread messages, with the addresses of the replicas it calls."""
         term = self.term
         messages = await term.collect_messages(outbox, ack)
         replicas = term.driver.outboxes.replicas
@@ -489,7 +489,7 @@ class SchedulerService:
                 continue
             inference = core.state.inferences.get(item.request_id)
             if inference is None:
-                continue  # the inference was refused, held back, or ended within the batch
+                continue  # The inference was refused, held back, or ended within the batch.
             position: int | None = 0
             if inference.lease_id is None:
                 position = core.outlooks.position(inference)

@@ -9,13 +9,13 @@ from justitia_ray.protocol.status import NodeShare
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
-"""Maximum number of nodes in the view of shares; nodes with most KV in use, then with most waiting
-inferences, come first.
+"""Maximum number of tenants in an answer about shares. Those with most KV in use come first, then
+those with most waiting inferences.
 """
 
 
 def shares_view(core: SchedulerCore) -> tuple[NodeShare, ...]:
-    """Return the nodes of the tree with live applications, parents first; O(applications)."""
+    """Return the shares of tenants with live applications, parents first; O(applications)."""
     waiting: dict[ClientId, int] = {}
     running: dict[ClientId, int] = {}
     for application in core.state.applications.values():
@@ -52,7 +52,7 @@ def _node_at(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | No
 
 
 def _weight_at(core: SchedulerCore, path: ClientId) -> float | None:
-    """Return the weight φ of a node of the tree; None unless `fairness` is `tenant`."""
+    """Return the weight φ of a tenant; None unless `fairness` is `tenant`."""
     found = _node_at(core, path)
     return None if found is None else found[1].weight
 

@@ -37,22 +37,23 @@ from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens
 
 
 class KvMeter:
-    """KV usage by the replicas' reports: the last ones, and integrals over time.
+    """KV usage by the replicas' reports: the latest values, and sums over time.
 
     The usage in a period is the difference of two readings of an integral.
     """
 
     def __init__(self) -> None:
         self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
-        """Last reading of each replica: time, used KV, KV capacity and preemptions."""
+        """Last report of each replica on its KV: time, used KV, KV capacity and preemptions."""
         self.kept: dict[ReplicaId, KeptKv] = {}
-        """Held contexts and use of host memory at the last report of each replica with either."""
+        """Cached contexts and use of host memory in the last report of each replica that has any.
+        """
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0
 
     def record_pull(self, pull: Pull, now: Seconds) -> None:
-        """Record the KV usage in a replica's pull, the usage reported before counts until `now`."""
+        """Record the KV usage in a replica's report; the earlier usage counts until `now`."""
         if pull.replica_id in self._last:
             at, used, capacity, preemptions = self._last[pull.replica_id]
             self._used_token_s += used * (now - at)
@@ -65,7 +66,7 @@ class KvMeter:
             self.kept[pull.replica_id] = pull.kept
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """Drop the readings of a lost replica; if it returns, it counts from its next pull on."""
+        """Drop the KV usage of a lost replica; if it returns, it counts from its next report."""
         self._last.pop(replica_id, None)
         self.kept.pop(replica_id, None)
 
@@ -166,7 +167,7 @@ def core_view(
 
 
 def kept_kv_view(kept: KeptKv, capacity: ReplicaCapacity) -> KeptKvView:
-    """Return the held contexts and the use of host memory of a replica."""
+    """Return the cached contexts and the use of host memory of a replica."""
     return KeptKvView(
         held_contexts=kept.held_contexts,
         held_kv_tokens=kept.held_kv_tokens,
@@ -196,13 +197,13 @@ def prefill_cost_view(core: SchedulerCore) -> PrefillCostView | None:
 def quotas_view(
     nodes: Mapping[ClientId, Sequence[NodeStanding]],
 ) -> dict[ClientId, list[dict[str, Any]]]:
-    """Return the quotas of each node in the accounts' last answer, over all models."""
+    """Return the quotas of each tenant in the accounts' last answer, over all models."""
     return {path: [_quota_view(one) for one in standings] for path, standings in nodes.items()}
 
 
 def _quota_view(standing: NodeStanding) -> dict[str, Any]:
     view = asdict(standing)
-    del view["period_s"]  # the field `per` names the period
+    del view["period_s"]  # The field `per` names the period.
     return view
 
 
@@ -273,7 +274,7 @@ def head_view(core: SchedulerCore, now: Seconds) -> HeadView | None:
 
 
 def working_set_view(core: SchedulerCore) -> WorkingSetView | None:
-    """Return the state of the working set; None without working set. O(idle contexts)."""
+    """Return the state of the policy's working set; None without one. O(idle contexts)."""
     gate = core.ledger.gate
     if gate is None:
         return None

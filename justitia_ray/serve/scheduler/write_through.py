@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds
 
 
 class _WaitingApplication:
-    """An application that waits to be stored, and its held submissions."""
+    """An application that waits to be stored, and its submissions that are held back."""
 
     def __init__(self, deadline: asyncio.TimerHandle) -> None:
         self.deadline = deadline
@@ -51,7 +51,7 @@ class WriteThroughAdmission:
         self._held: dict[RequestId, ApplicationId] = {}
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Pass an item to the core, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        """Pass a submission to the core, or hold it back; `quiet` as for `CoreDriver.apply`."""
         if self._timeout_s is None:
             self.driver.apply(item, quiet)
             return
@@ -63,7 +63,7 @@ class WriteThroughAdmission:
         name, known = item.application_id, self.driver.core.state.applications
         was_open = name in known
         self.driver.apply(item, quiet)
-        if not was_open and name in known:  # the core has admitted the application
+        if not was_open and name in known:  # The core has admitted the application.
             loop = asyncio.get_running_loop()
             deadline = loop.call_later(self._timeout_s, self._expire_opening, name)
             self._waiting[name] = _WaitingApplication(deadline)
@@ -83,13 +83,13 @@ class WriteThroughAdmission:
         return True if waiting is None else await asyncio.shield(waiting.stored)
 
     def note_stored(self, names: Iterable[ApplicationId]) -> None:
-        """Pass the held submissions of newly stored applications to the core."""
+        """Pass held submissions of applications that are now stored to the core."""
         for name in names:
             for item in self._release_held(name, stored=True):
                 self.driver.apply(item)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
-        """Pass the held submissions of a cancelled application to the core, which refuses them."""
+        """Pass a cancelled application's held submissions to the core, which refuses them."""
         for item in self._release_held(application_id, stored=False):
             self.driver.apply(item)
 

@@ -16,21 +16,19 @@ from justitia_ray.units import Seconds
 Socket: TypeAlias = WebSocketResponse | ClientWebSocketResponse
 
 MAX_FRAME_BYTES = 2 * FRAME_BYTES
-"""Maximum length of a received frame (bytes). aiohttp closes a connection with a longer frame, and
-every call on it fails.
+"""Maximum bytes of a received frame. aiohttp closes a connection with a longer frame, and every
+call on it fails.
 """
 _MAX_MESSAGE_BYTES = 2**30
 _PING_S: Seconds = 1.0
 _SILENT_PINGS = 5
-"""Number of unanswered pings, one second apart, after which a silent peer is given up, unless its
-machine answers. Pings are counted instead of timed: an event loop that was blocked has sent no ping
-meanwhile, and must not assume that the peer is lost. aiohttp's `heartbeat` would close the
-connection half an interval after the loop resumes.
+"""Number of unanswered pings, one second apart, after which a silent process is given up unless its
+machine answers. Pings are counted, not timed, because a blocked event loop sends none.
 """
 CLOSE_S: Seconds = 0.5
-"""Timeout of the closing handshake of a WebSocket (seconds); the peer may have exited."""
+"""Timeout in seconds of a WebSocket's closing handshake; the other process may have exited."""
 _WRITABLE_BYTES = 4 * 2**20
-"""Number of queued bytes above which streams pause because the peer reads too slowly."""
+"""Number of queued bytes above which streams pause because the other process reads too slowly."""
 
 
 class Connection:
@@ -66,7 +64,7 @@ class Connection:
         """Whether messages can no longer be sent or received."""
 
     def send(self, message: Message) -> None:
-        """Queue a message for the next frame of the event loop's turn; do nothing if lost."""
+        """Queue a message for the next frame; do nothing if the connection is lost."""
         if self.is_lost:
             return
         self._outgoing.put(message)
@@ -75,7 +73,7 @@ class Connection:
             self._is_writable.clear()
 
     async def until_writable(self) -> None:
-        """Wait while the peer reads too slowly."""
+        """Wait while the other process reads too slowly."""
         if not self._is_writable.is_set():
             await self._is_writable.wait()
 
@@ -92,12 +90,12 @@ class Connection:
         finally:
             self.is_lost = True
             self._is_writable.set()
-            # Reported before the closing handshake, which may take long.
+            # The loss is reported before the closing handshake, which may take long.
             self._lose(reason)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(Exception):  # ignore any error: the connection is closed in any case
+            with suppress(Exception):  # The connection is closed in any case.
                 await asyncio.wait_for(self._socket.close(), CLOSE_S)
 
     def abort(self, reason: str) -> None:

@@ -25,7 +25,7 @@ class _Notice(msgspec.Struct, frozen=True, array_like=True):
 
 
 def crash_notice(offer: Offer, me: Peer) -> bytes:
-    """Return an HTTP request that reports this process's crash to the scheduler of an offer."""
+    """Return an HTTP request that reports this process's crash to a scheduler."""
     proof = _notice_proof(offer.key, me, offer.target)
     notice = _Notice(offer.key.key_id, me.role, me.name, offer.target, proof)
     body = msgspec.msgpack.encode(notice)

@@ -18,7 +18,7 @@ _CONNECT_S: Seconds = 2.0
 
 
 class Dialer:
-    """Opens connections to listeners, with the keys that the process has received so far.
+    """Opens connections to other processes, with the keys that this process has received so far.
 
     Args:
         me: This process.
@@ -59,7 +59,7 @@ class Dialer:
                 async with asyncio.timeout(HANDSHAKE_S):
                     return await self._open_link(address, target, key)
             except UnknownKey as error:
-                reason = error  # the listener may still have the previous key
+                reason = error  # The other process may still have the previous key.
             except (aiohttp.ClientError, OSError, TimeoutError, ConnectionLost) as error:
                 reason = error
                 break
@@ -89,4 +89,4 @@ class Dialer:
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             )
         finally:
-            session.detach()  # only the socket stays open; the session has nothing else to close
+            session.detach()  # Closing the session would do no more, as only its socket is open.

@@ -15,46 +15,46 @@ from justitia_ray.errors import ConnectionLost
 
 PIECE_BYTES = 64 * 2**10
 FRAME_BYTES = 2**20
-"""Target length of a frame (bytes); its last message may exceed the target by less than a piece."""
+"""Target bytes of a frame; its last message may exceed the target by less than a piece."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Message: call of a method."""
+    """Message that calls a method of another process."""
 
     id: int
-    """Number of the call on its connection; all messages of the call contain it."""
+    """Number of the call on its connection, which all messages of the call contain."""
     method: str
     arguments: msgspec.Raw
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Message: the caller no longer waits for the answer of a call."""
+    """Message that the caller no longer waits for the answer of a call."""
 
     id: int
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Message: answer to a call."""
+    """Message that answers a call."""
 
     id: int
     value: msgspec.Raw
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Message: one item of the stream that answers a call."""
+    """Message with one item of the stream that answers a call."""
 
     id: int
     value: msgspec.Raw
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Message: end of a stream, after its last item."""
+    """Message that ends a stream, after its last item."""
 
     id: int
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Message: a call has failed with an error of `justitia_ray.errors`."""
+    """Message that a call has failed with an error of `justitia_ray.errors`."""
 
     id: int
     error: str
@@ -63,19 +63,19 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PauseStream(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Message: pause a stream whose reader is slow, until `ResumeStream`."""
+    """Message that pauses a stream whose reader is slow, until `ResumeStream`."""
 
     id: int
 
 
 class ResumeStream(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Message: continue a paused stream."""
+    """Message that continues a paused stream."""
 
     id: int
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Message: one piece of a long message of a call."""
+    """Message with one piece of a long message of a call."""
 
     id: int
     data: bytes
@@ -83,7 +83,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Message: sign of life of the sender."""
+    """Message that shows that its sender is alive."""
 
     id: int = 0
 
@@ -103,14 +103,12 @@ class Outgoing:
     def __init__(self) -> None:
         self._small: deque[bytes] = deque()
         self._long: dict[int, deque[bytes | memoryview]] = {}
-        """Queued messages of each call whose first queued message is long, by call; long messages
-        are memoryviews.
+        """Queued messages by call, if the call's first one is long; long messages are memoryviews.
         """
         self.size_bytes = 0
         """Number of queued bytes; 0 if no message is queued."""
 
     def put(self, message: Message) -> None:
-        """Queue a message for the next frames."""
         data = _encoder.encode(message)
         self.size_bytes += len(data)
         if len(data) > PIECE_BYTES:
@@ -151,7 +149,7 @@ class Outgoing:
             if rest:
                 waiting.appendleft(rest)
         if waiting:
-            self._long[call_id] = waiting  # the call's next piece comes after those of other calls
+            self._long[call_id] = waiting  # The call's next piece comes after those of other calls.
         return data
 
 
@@ -167,7 +165,7 @@ class Incoming:
         self._partial: dict[int, bytearray] = {}
 
     def read_frame(self, frame: bytes) -> Iterator[Message]:
-        """Yield the messages that the frame completes.
+        """Yield the messages that a received frame completes.
 
         Raises:
             ConnectionLost: If the frame is malformed, or a message is too long.

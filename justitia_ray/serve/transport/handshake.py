@@ -22,7 +22,7 @@ WIRE_VERSION = 4
 """
 _NONCE_BYTES = 32
 _MAX_BYTES = 4096
-"""Maximum length of a handshake message (bytes)."""
+"""Maximum bytes of a handshake message."""
 
 Send = Callable[[bytes], Awaitable[None]]
 Receive = Callable[[], Awaitable[bytes]]
@@ -44,7 +44,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Address of a scheduler, and the key that its processes share; sent by actor calls only."""
+    """Address and key of a scheduler, sent by actor calls to processes that connect to it."""
 
     address: str
     """Host and port of the scheduler, in the form of URLs."""
@@ -54,14 +54,13 @@ class Offer:
 
 
 class Keyring:
-    """The current and the previous key, so that a new scheduler's key breaks no connections."""
+    """Current and previous key, so that a new scheduler's key breaks no connections."""
 
     def __init__(self) -> None:
         self.keys: tuple[Key, ...] = ()
         """Known keys, the current key first."""
 
     def add(self, key: Key) -> None:
-        """Make a key the current key."""
         if self.keys[:1] != (key,):
             self.keys = (key, *self.keys[:1])
 
@@ -75,9 +74,9 @@ class Peer:
     """Process at the other end of a connection."""
 
     role: str
-    """Kind of the process: `ingress` or `replica`."""
+    """Kind of the process at the other end: `ingress` or `replica`."""
     name: str
-    """Ray Serve's unique id of the process's deployment replica."""
+    """Ray Serve's unique id of the deployment replica that runs in the process."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -103,7 +102,7 @@ class Challenge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownKey(ConnectionLost):
-    """The listener does not have the caller's key, because the key belongs to another scheduler."""
+    """The listener does not have the caller's key, because it belongs to another scheduler."""
 
 
 async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -> None:

@@ -37,7 +37,7 @@ class Link(Protocol):
         """Whether the connection is lost, so that every further call fails."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method; a cancellation cancels the call at the other side.
+        """Return the answer of a method; a cancellation cancels the call in the other process.
 
         Raises:
             ConnectionLost: If the connection is lost first; the call may have been executed.
@@ -55,10 +55,9 @@ class Link(Protocol):
         """
 
     def abandon(self, first: object, error: Exception) -> None:
-        """End calls whose first argument is `first` with an error, and cancel them remotely."""
+        """End calls whose first argument is `first` with an error, also in the other process."""
 
-    async def close(self) -> None:
-        """Close the connection; running calls fail."""
+    async def close(self) -> None: ...
 
 
 class _Pending:
@@ -88,7 +87,7 @@ class _Pending:
 
 
 class SocketLink:
-    """A link to another process over a WebSocket.
+    """Connection to another process over a WebSocket, for calling its methods.
 
     Args:
         socket: The WebSocket, after its handshake.
@@ -115,7 +114,6 @@ class SocketLink:
         self._running = asyncio.get_running_loop().create_task(self._connection.run())
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method; see `Link.call`."""
         number, pending = self._begin_call(method, arguments)
         try:
             if not pending.is_ended:
@@ -127,7 +125,6 @@ class SocketLink:
             self._end_call(number, pending)
 
     async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[list[Any]]:
-        """Yield the items of a method's stream; see `Link.stream`."""
         number, pending = self._begin_call(method, arguments)
         try:
             while True:
@@ -152,11 +149,10 @@ class SocketLink:
         for number, pending in self._pending.items():
             if pending.first == first and not pending.is_ended:
                 self._connection.send(Cancel(number))
-                pending.items.clear()  # unread items, which the caller has not seen, are dropped
+                pending.items.clear()  # Items that the caller has not read are dropped.
                 pending.end(error)
 
     async def close(self) -> None:
-        """Close the connection; running calls fail."""
         self.is_lost = True
         self._connection.abort("it is closed here")
         await asyncio.wait([self._running])
@@ -185,7 +181,7 @@ class SocketLink:
     def _take_message(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None or pending.is_ended:
-            return  # the call has already ended on this side; its caller may have dropped items
+            return  # The call has already ended on this side; its caller may have dropped items.
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()
@@ -211,9 +207,9 @@ class SocketLink:
 
 
 def _error_of(failure: Failure, peer: str) -> Exception:
-    """Return the error with which a call failed at the other side."""
+    """Return the error with which a call failed in the other process."""
     kind = error_class(failure.error)
     if kind is not None:
-        with suppress(TypeError):  # an argument that could not be encoded was sent as text
+        with suppress(TypeError):  # An argument that could not be encoded was sent as text.
             return kind(*failure.arguments)
     return RemoteFailure(f"{peer} failed to answer: {failure.error}; its log says why")

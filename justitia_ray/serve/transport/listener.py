@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 PATH = "/connect"
 HANDSHAKE_S: Seconds = 5.0
-"""Time within which a new connection must authenticate, or be closed (seconds)."""
+"""Seconds within which a new connection must authenticate, or be closed."""
 _MAX_STRANGERS = 256
 """Maximum number of unauthenticated connections; further connections are closed at once."""
 _STRANGER_BYTES = 2**14
-"""Maximum number of bytes that an unauthenticated connection may send: the head of its request, and
-the messages of its handshake or its notice of a crash.
+"""Maximum bytes that an unauthenticated connection may send: the head of its request, and its
+handshake or crash notice.
 """
 
 _OVER_LIMIT = ConnectionLost(f"more than {_STRANGER_BYTES} bytes came without a proof")
@@ -157,7 +157,7 @@ class Listener:
             await self._http.shutdown(CLOSE_S)
 
     def _next_protocol(self) -> asyncio.Protocol:
-        """Return the protocol for a new connection, which then has little time to authenticate."""
+        """Return the protocol for a new connection, which must soon authenticate."""
         if self._http is None or self._is_full():
             return _RefusedConnection()
         handler = self._http()
@@ -189,7 +189,7 @@ class Listener:
         opening = socket.prepare(cast("web.Request", request))
         stranger = self._strangers.get(request.protocol)
         peer = await self.shake_hands(socket, opening, stranger)
-        self._strangers.pop(request.protocol, None)  # not reached if the request was no WebSocket
+        self._strangers.pop(request.protocol, None)  # reached only by a WebSocket's request
         if peer is not None:
             if stranger is not None:
                 stranger.lift_limit()
@@ -231,7 +231,7 @@ class Listener:
         except (ConnectionLost, TimeoutError, OSError) as error:
             is_over_limit = stranger is not None and stranger.is_over_limit
             self._note_refused(_OVER_LIMIT if is_over_limit else error)
-            with suppress(Exception):  # ignore any error: the socket is not used any more
+            with suppress(Exception):  # The socket is not used any more.
                 await socket.close()
             return None
 
@@ -302,7 +302,7 @@ class _Stranger(asyncio.Protocol):
         return self._left_bytes < 0
 
     def lift_limit(self) -> None:
-        """Let the connection send any number of bytes from now on."""
+        """Let the connection send any number of bytes, because it has authenticated."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.set_protocol(self._handler)
 
@@ -331,7 +331,7 @@ class _Stranger(asyncio.Protocol):
 
 
 class _Served:
-    """A connection whose calls are served; its running calls are cancelled when it is lost."""
+    """Authenticated connection with its running calls, which are cancelled when it is lost."""
 
     def __init__(
         self,
@@ -392,9 +392,8 @@ class _Served:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # this call was cancelled, because its caller does not wait or is lost
-            # After an unexpected error, or the cancellation of a task that the call awaited, the
-            # caller receives the error's class, and this log the traceback.
+                raise  # The call was cancelled, because its caller is lost or does not wait.
+            # The caller receives only the class of an unexpected error, and this log the traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
 

@@ -56,7 +56,7 @@ class Form:
     pack: Callable[[Any], Any] | None = None
     """Function that converts a value to its encodable form; None: the value is encodable."""
     unpack: Callable[[Any], Any] | None = None
-    """Function that converts a decoded value back; None: the decoded value is the value."""
+    """Function that converts a decoded value back; None: the decoded value is used as it is."""
 
 
 def _with_type_name(value: object) -> tuple[str, object]:
@@ -151,7 +151,6 @@ class Method:
         self._decode_answer = msgspec.msgpack.Decoder(self._answer.wire).decode
 
     def pack_arguments(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """Return the arguments of a call in encodable form."""
         return [
             value if form.pack is None else form.pack(value)
             for form, value in zip(self._forms, arguments, strict=True)
@@ -197,7 +196,7 @@ SCHEDULER_METHODS: dict[str, Method] = {
     "name_conversation": Method((str, tuple[bytes, ...], str), None),
     "restore_names": Method((str, tuple[tuple[bytes, str], ...]), None),
 }
-"""Methods that a scheduler serves."""
+"""Methods of a scheduler that other processes may call."""
 
 _LEASED = (LeaseId, str, Headers, bytes)
 """Types of the arguments of a leased call: lease id, path, headers and body."""
@@ -206,4 +205,4 @@ REPLICA_METHODS: dict[str, Method] = {
     "stream": Method((*_LEASED, Resume | None), ResponseHead | Part, streams=True, runs=True),
     "inspect": Method((), dict[str, Any]),
 }
-"""Methods that a replica serves."""
+"""Methods of a replica that other processes may call."""

@@ -14,8 +14,8 @@ from typing import Any
 from justitia_ray.units import Seconds
 
 _SILENT_MS = 4_000
-"""Time without an acknowledgement, despite retransmissions, after which a machine counts as silent
-(milliseconds).
+"""Milliseconds without an acknowledgement, despite retransmissions, after which a machine counts as
+silent.
 """
 _COUNTS = struct.Struct("8B24I")
 """Layout of the first fields of Linux's `struct tcp_info`."""

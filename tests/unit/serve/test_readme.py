@@ -18,7 +18,7 @@ STATIONS = [
 
 
 def test_readmes_life_of_an_inference_has_nine_steps_with_files() -> None:
-    steps = re.split(r"(?m)^\d\. ", LIFE)[1:]
+    steps = re.split(r"(?m)^\d\) ", LIFE)[1:]
 
     assert 9 == len(steps)
     assert [] == [step for step in steps if ".py`" not in step]

@@ -19,13 +19,13 @@ def prefills() -> Prefills:
 def test_prefill_on_an_idle_engine_starts_on_arrival(prefills: Prefills) -> None:
     prefills.add_sequence("a", 0, now=1.0)
 
-    assert 200 == prefills.take_left("a", 3_000, now=1.1)
+    assert 200 == prefills.take_aborted("a", 3_000, now=1.1)
 
 
 def test_estimate_of_computed_tokens_never_exceeds_the_prompt(prefills: Prefills) -> None:
     prefills.add_sequence("a", 0, now=1.0)
 
-    assert 50 == prefills.take_left("a", 50, now=9.0)
+    assert 50 == prefills.take_aborted("a", 50, now=9.0)
 
 
 def test_waiting_sequence_has_no_computed_tokens(prefills: Prefills) -> None:
@@ -36,8 +36,11 @@ def test_waiting_sequence_has_no_computed_tokens(prefills: Prefills) -> None:
     prefills.add_sequence("c", 5, now=1.2)
     prefills.note_step(running=2, waiting=2, now=1.5)
 
-    assert (0, 0) == (prefills.take_left("b", 900, now=2.0), prefills.take_left("c", 900, now=2.0))
-    assert 900 == prefills.take_left("urgent", 900, now=2.0)
+    assert (0, 0) == (
+        prefills.take_aborted("b", 900, now=2.0),
+        prefills.take_aborted("c", 900, now=2.0),
+    )
+    assert 900 == prefills.take_aborted("urgent", 900, now=2.0)
 
 
 def test_step_figures_exclude_a_sequence_that_arrives_during_the_step(prefills: Prefills) -> None:
@@ -47,7 +50,7 @@ def test_step_figures_exclude_a_sequence_that_arrives_during_the_step(prefills: 
     prefills.note_step(running=1, waiting=0, now=1.2)
     prefills.note_step(running=1, waiting=1, now=1.5)
 
-    assert 0 == prefills.take_left("b", 900, now=2.0)
+    assert 0 == prefills.take_aborted("b", 900, now=2.0)
 
 
 def test_prefill_starts_with_the_step_that_scheduled_the_sequence(
@@ -62,7 +65,7 @@ def test_prefill_starts_with_the_step_that_scheduled_the_sequence(
     prefills.note_step(running=1, waiting=1, now=1.5)
     prefills.note_step(running=2, waiting=0, now=1.7)
 
-    assert 600 == prefills.take_left("b", 3_000, now=1.8)
+    assert 600 == prefills.take_aborted("b", 3_000, now=1.8)
 
 
 def test_prefill_never_starts_before_the_arrival(prefills: Prefills) -> None:
@@ -71,7 +74,7 @@ def test_prefill_never_starts_before_the_arrival(prefills: Prefills) -> None:
     prefills.add_sequence("b", 0, now=1.625)
     prefills.note_step(running=2, waiting=0, now=1.7)
 
-    assert 500 == prefills.take_left("b", 3_000, now=1.875)
+    assert 500 == prefills.take_aborted("b", 3_000, now=1.875)
 
 
 def test_no_prefill_is_charged_before_one_prompt_was_computed() -> None:
@@ -79,7 +82,7 @@ def test_no_prefill_is_charged_before_one_prompt_was_computed() -> None:
     prefills = Prefills()
     prefills.add_sequence("a", 0, now=1.0)
 
-    assert 0 == prefills.take_left("a", 3_000, now=5.0)
+    assert 0 == prefills.take_aborted("a", 3_000, now=5.0)
 
 
 def test_prefill_rate_follows_the_latest_prompts(prefills: Prefills) -> None:
@@ -94,7 +97,7 @@ def test_finished_sequences_are_forgotten(prefills: Prefills) -> None:
     prefills.add_sequence("a", 0, now=1.0)
     prefills.add_sequence("b", 0, now=1.0)
     prefills.note_read("b", 10, took_s=0.0)
-    prefills.take_left("a", 10, now=2.0)
+    prefills.take_aborted("a", 10, now=2.0)
 
-    assert 0 == prefills.take_left("a", 10, now=2.0)
+    assert 0 == prefills.take_aborted("a", 10, now=2.0)
     assert [{}, {}, {}] == [prefills._unread, prefills._added_at, prefills._scheduled_at]

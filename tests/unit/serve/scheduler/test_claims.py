@@ -5,7 +5,12 @@ from justitia_ray.core.entities import Inference
 from justitia_ray.core.events import InferenceSubmitted
 from justitia_ray.core.tenants import Period, Quota, TenantNode, TenantTree, Unit
 from justitia_ray.cost import PrefillCost
-from justitia_ray.serve.scheduler.claims import Claim, LatelyTold, claim_of_inference, used_by
+from justitia_ray.serve.scheduler.claims import (
+    Claim,
+    RecentlyReportedEnds,
+    claim_of_inference,
+    used_by,
+)
 
 _UNIT = Unit.APPLICATIONS
 
@@ -49,7 +54,7 @@ def test_cached_tokens_do_not_count_as_computed_tokens() -> None:
 
 def test_lost_usage_of_reservations_with_one_name_is_reported_together() -> None:
     """The accounts identify a reservation by its name, so two reports of one would count once."""
-    told = LatelyTold()
+    told = RecentlyReportedEnds()
     for number in (1, 2, 3):
         told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)
         told.note_over(Use("b", {_UNIT: 1.0}, is_over=True), number, 0.0)
@@ -61,7 +66,7 @@ def test_lost_usage_of_reservations_with_one_name_is_reported_together() -> None
 
 
 def test_end_of_an_unused_reservation_changes_no_other_reservation() -> None:
-    told = LatelyTold()
+    told = RecentlyReportedEnds()
     told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
     told.add(_claim_of("b"), Use("b", {}, is_final=True), 5, 0.0)
     told.note_over(Use("b", {}, is_over=True), 6, 0.0)
@@ -71,7 +76,7 @@ def test_end_of_an_unused_reservation_changes_no_other_reservation() -> None:
 
 
 def test_reservation_name_used_by_two_tenants_is_counted_for_both() -> None:
-    told = LatelyTold()
+    told = RecentlyReportedEnds()
     told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
     told.add(_claim_of("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)
 
