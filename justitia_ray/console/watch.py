@@ -84,7 +84,7 @@ class Watch:
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
     ) -> Sight:
-        """Take a snapshot of the scheduler core for the console.
+        """Store a snapshot of the scheduler core for the console.
 
         Args:
             now: The core's time.

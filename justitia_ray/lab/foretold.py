@@ -24,26 +24,25 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
-"""Options of justitia as in the paper, so that no application overtakes another."""
+"""Options that make the policy `justitia` keep the paper's order without exceptions."""
 
 
 class ForetellingJustitia(GuardedPolicy):
-    """Justitia with a shadow of VTC as in `justitia-guarded`, which does not change the order."""
+    """The policy `justitia`, which also predicts when each application would end under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
         self._ended: dict[ApplicationId, Shadow] = {}
-        """Shadows of ended applications, which run until VTC would have finished the
-        applications."""
+        """Simulated progress under VTC of each application that has ended."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
-        """Deadline predicted when each stage begins, from the inferences submitted so far."""
+        """Completion time under VTC as predicted when each stage of an application began."""
         self.observed: list[Observation] = []
-        """Ended applications in the form from which a predictor learns."""
+        """Ended applications, in the form from which a predictor learns."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
-        """Return the deadlines of ended applications whose last stage has started in the shadow."""
+        """Return the predicted completion time under VTC of each application."""
         iteration_s = self._vtc.pace.iteration_s
         return {
             name: shadow.last_started_at + shadow.stages[-1].output_tokens * iteration_s
@@ -52,7 +51,6 @@ class ForetellingJustitia(GuardedPolicy):
         }
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Record the predicted deadline at the beginning of a stage."""
         told = super().submitted(application, inference)
         name, now = application.application_id, self.context.now()
         if self._began.setdefault((name, inference.stage), now) == now:
@@ -62,7 +60,6 @@ class ForetellingJustitia(GuardedPolicy):
         return told
 
     def application_ended(self, application: Application) -> None:
-        """Record an ended application, whose shadow continues."""
         name = application.application_id
         counts = (application.inferences, application.output_tokens)
         self.observed.append(
@@ -80,7 +77,6 @@ class ForetellingJustitia(GuardedPolicy):
 class _ForetellingSimulation(Simulation):
     @property
     def policy(self) -> ForetellingJustitia:
-        """Policy of the simulated run."""
         policy = self._core.ledger.policy
         assert isinstance(policy, ForetellingJustitia)
         return policy
@@ -101,7 +97,7 @@ def foretold_over_vtc(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> dict[str, list[float]]:
-    """Return predicted over true completion times under VTC, by class and application.
+    """Return predicted over true completion times under VTC, by application class.
 
     Args:
         applications: A workload.
@@ -134,7 +130,7 @@ def off_by_learning(
     history: Sequence[Observation],
     replicas: int = 1,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return the deviation of deadlines with learned stages from those with true stages, by class.
+    """Return how far predictions with learned stages are from those with true stages.
 
     The distance is |ln| of the ratio of the two times from the application's arrival to its
     deadline. The first table is of deadlines predicted on arrival, the second of those predicted
@@ -161,7 +157,7 @@ def foretell(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> ForetellingJustitia:
-    """Simulate a run; return its policy with the predicted deadlines."""
+    """Simulate a run of `justitia` that predicts completion times under VTC; return its policy."""
     path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
     settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:

@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 class ToldVtc(ForetoldVtc):
-    """Shadow of VTC for the guard, with given deadlines instead of predicted ones.
+    """Gives the policy's guard the true completion times under VTC, in place of predicted ones.
 
     Critical paths, iteration times and margin are computed by the shadow. `urgent` checks every
     live application that waits: O(N).
@@ -29,30 +29,25 @@ class ToldVtc(ForetoldVtc):
     def __init__(self, kv_tokens: Callable[[], float]) -> None:
         super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
-        """Time at which each application ends under VTC; applications without a time are never
-        urgent.
-        """
+        """Time at which each application ends under VTC."""
         self._live: dict[ApplicationId, int] = {}
         """Sequence numbers of live applications that have submitted an inference."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Record an inference; `urgent` checks its application from now on."""
         self._live[application.application_id] = application.sequence
         super().submitted(application, inference, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Remove an ended application, which cannot be urgent any more."""
         self._live.pop(application.application_id, None)
         super().application_ended(application, now)
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return the time at which the application ends under VTC; None if it is not given."""
         return self.ends.get(application_id)
 
     def urgent(
         self, now: Seconds, waits: Callable[[ApplicationId], bool] | None = None
     ) -> list[ApplicationId]:
-        """Return the urgent applications by deadline, then by arrival.
+        """Return the applications that must run now to end as early as under VTC.
 
         Args:
             now: Time of the check.
@@ -67,7 +62,7 @@ class ToldVtc(ForetoldVtc):
 
 
 class ToldJustitia(GuardedPolicy):
-    """Justitia between applications, with a guard that uses given times."""
+    """The policy `justitia` with a guard that knows the completion times under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -92,7 +87,7 @@ def simulate_told(
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
 ) -> RunResult:
-    """Simulate justitia with a guard that knows when each application ends under VTC.
+    """Simulate `justitia` with a guard that knows when each application ends under VTC.
 
     Args:
         applications: A workload; each inference fits a replica.

@@ -14,7 +14,7 @@ from justitia_ray.lab.report.experiment import Arm, Scale
 from justitia_ray.lab.report.findings import Cell, Column, Judged, Number, ReportSection
 
 _OWN_POLICY = "justitia"
-"""Arm whose losses are listed at the top of the page."""
+"""Name of the arm whose losses are listed at the top of the report."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -47,7 +47,7 @@ $sections
 def render(
     scale: Scale, runs: int, sections: Sequence[ReportSection], drawings: Mapping[str, str]
 ) -> str:
-    """Return the HTML of the report.
+    """Return the report as one HTML page.
 
     Args:
         scale: Scale of the report.

@@ -61,19 +61,15 @@ Change nothing else: what is already complete and said once stays as it is worde
 
 MERGES = 2
 SCORES = 20
-"""Number of times that each thought is scored, as in the recorded runs; the original code uses
-three.
-"""
+"""Number of times that each merged document is scored; the original code uses three."""
 TEMPERATURE = 1.0
-"""Sampling temperature of the original code: thoughts must differ, and so must scores of one
-thought.
-"""
+"""Sampling temperature of the original code, above 0 so that drafts and scores differ."""
 
 _MARK = re.compile(r"^\W*(redundancy|retention)\W+(\d+(?:\.\d+)?)", re.IGNORECASE | re.MULTILINE)
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Merge documents, each in `<DocN>` tags; see `Workload`."""
+    """Agent that merges documents, each in `<DocN>` tags."""
     graph = _Graph(Steps(app, lengths), text, lengths)
     merges = await graph.think("generate_1", GENERATE, GENERATE_RULES, text, MERGES)
     ranked = await graph.rank("score_1", merges)
@@ -97,14 +93,14 @@ class _Graph:
     async def think(
         self, stage: str, instruction: str, rules: Sequence[str], material: str, count: int
     ) -> list[str]:
-        """Return `count` new thoughts, or the planned number."""
+        """Return new drafts of a merged document, `count` or the planned number."""
         materials = [material] * self._planned_count(stage, count)
         return await self.steps.ask_each(
             stage, instruction, materials, examples=rules, temperature=TEMPERATURE
         )
 
     async def rank(self, stage: str, thoughts: Sequence[str]) -> list[str]:
-        """Return the thoughts by mean score, best first.
+        """Return the drafts by mean score, best first.
 
         Thoughts with equal scores keep their order.
         """

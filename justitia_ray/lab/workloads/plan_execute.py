@@ -127,9 +127,7 @@ PLAN_EXAMPLES = (
         ("text-generation", [0], {"text": "a short poem about <result-0>"}),
     ),
 )
-"""Text with the tasks and rules, followed by requests with their plans: 4,943 characters in the
-recorded prompts.
-"""
+"""Prompt text with the tasks, the rules, and example requests with their plans."""
 
 
 PLAN = """\
@@ -173,7 +171,7 @@ class Subtask:
 
 
 async def no_models(task: str, model: str, arguments: str) -> str:
-    """Return the text that a model is not available; the default for `workload`."""
+    """Return the text that a model is not available."""
     return f"{model} for {task} is not available here"
 
 
@@ -187,7 +185,7 @@ def workload(run_model: RunModel) -> Workload:
 
 
 run = workload(no_models)
-"""Plan-and-execute agent with no other models than the LLM; see `Workload`."""
+"""Plan-and-execute agent with no other models than the LLM."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _await_child(child: int, libc: ctypes.CDLL) -> None:
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         return
-    os.closerange(0, 256)  # close the outputs, because their readers wait until they are closed
+    os.closerange(0, 256)  # Readers of the outputs wait until the last process closes them.
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 
@@ -61,7 +61,7 @@ def _become_nobody(libc: ctypes.CDLL) -> bool:
 
 
 def _nobody_can_read() -> bool:
-    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last path of the standard library
+    library = os.path.join(sys.path[-1], "")  # `lib-dynload` of the standard library
     os.seteuid(_NOBODY)
     readable = os.access(library, os.R_OK, effective_ids=True)
     os.seteuid(0)

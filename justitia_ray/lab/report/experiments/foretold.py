@@ -25,12 +25,12 @@ _METRICS = ("p5", "median", "p95")
 
 @dataclass(frozen=True, slots=True)
 class Foretelling:
-    """Runs of a load under `vtc`, and under justitia with a passive shadow of VTC."""
+    """Simulated runs under `vtc` and under `justitia`, to test predictions of times under VTC."""
 
     load: SuiteLoad
 
     def run(self) -> Mapping[str, list[float]]:
-        """Return, by class, the ratios of predicted to true completion times of applications.
+        """Return the ratios of predicted to true completion times under VTC, by class.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -38,7 +38,6 @@ class Foretelling:
         return foretold_over_vtc(build_cached(self.load), PAPER_ENGINE)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load and engine of the runs."""
         return {"load": self.load.configuration(), "engine": asdict(PAPER_ENGINE)}
 
 

@@ -59,7 +59,7 @@ _COMPARISONS = (
 
 
 def _relative_figures(outcomes: Outcomes) -> Measures:
-    """Return each arm's figures relative to the arms `vtc` and `alone` of its group."""
+    """Return each arm's completion times relative to VTC, and to running alone."""
     measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
     for arm, run in outcomes.items():
         under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
@@ -75,7 +75,7 @@ def _relative_figures(outcomes: Outcomes) -> Measures:
 
 
 def _paired_times(run: RunResult, other: RunResult) -> Sequence[tuple[float, float]]:
-    """Return pairs of completion times of applications that ended in both runs."""
+    """Return the two completion times of each application that ended in both runs."""
     theirs = {row.application_id: row.jct_s for row in other.applications}
     pairs = ((row.jct_s, theirs.get(row.application_id)) for row in run.applications)
     return [(here, there) for here, there in pairs if here is not None and there]
@@ -125,7 +125,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    """Return the arms for loads that were not used to tune the guard."""
+    """Return the arms for loads on which the guard against late applications was not tuned."""
     variants = {"sgps": PASSING, "guard": GUARD}
     at_1x = nine_class.load(scale, seed, 1)
     mice = scale.pick((400,), (50,))[0]
@@ -154,7 +154,9 @@ _GUARD_TARGETS = (
     ("2x", 1.25, 0.0, 0.98),
     ("3x", 1.25, 0.01, 0.985),
 )
-"""Density, and limits on: worst ratio to VTC, mean against SRJF, share no later than under VTC."""
+"""By density, limits on the worst ratio to VTC, the mean relative to SRJF, and the share no later
+than under VTC.
+"""
 
 
 def _guard_targets() -> tuple[Target, ...]:
@@ -188,7 +190,7 @@ def _new_experiment(
     targets: tuple[Target, ...] = (),
     chart: str | None = None,
 ) -> Experiment:
-    """Return an experiment; `chart` is the title of its curves at 3x, None for no chart."""
+    """Return an experiment; `chart` is the title of its chart, None for no chart."""
     drawn = ("justitia", *_VARIANTS)
     return Experiment(
         name=name,

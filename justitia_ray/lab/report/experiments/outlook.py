@@ -25,9 +25,7 @@ from justitia_ray.units import Seconds
 _PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
 _DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
 _SEATS, _SEATS_DENSITY = 6, 2
-"""Seats per replica and density of a load that is limited by seats, not by memory; the paper's
-engine has 256 seats.
-"""
+"""Sequences per replica, and density, of a load that is limited by sequences and not by memory."""
 _SHORT_OF_SEATS = f"{_SEATS_DENSITY}x, true costs, {_SEATS} seats"
 _AT_ARRIVAL, _LATER = "at arrival", "later"
 _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
@@ -36,21 +34,21 @@ _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("60 to 300 s", 60.0, 300.0),
     ("more than 300 s", 300.0, float("inf")),
 )
-"""Ranges of the predicted median by which predictions are grouped."""
+"""Predicted starts are grouped by how far ahead they are."""
 _LEAST, _MOST = 0.75, 0.85
-"""Allowed share of true starts from p10 to p90: 80 % ± 5."""
+"""Allowed share of true starts between the predicted p10 and p90: 80 % ± 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Simulated run that predicts the starts of waiting applications."""
+    """Simulated run that predicts when each waiting application will start."""
 
     load: SuiteLoad
     prediction: str
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> list[tuple[Told, Quantiles]]:
-        """Return each prediction with its true start and the last hour's quantiles.
+        """Return each prediction with the true start and the last hour's waiting times.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -60,7 +58,6 @@ class Telling:
         return list(zip(told, by_last_hour(told), strict=True))
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, engine and prediction mode of the run."""
         return {
             "load": self.load.configuration(),
             "engine": asdict(self.engine),
