@@ -23,14 +23,12 @@ LEAST_TRAINED_ON = 5
 """Minimum number of samples for training; with fewer samples the class mean is as good."""
 LEAST_HELD_BACK = 3
 LEAST_MINIMUM_SAMPLES = LEAST_TRAINED_ON + LEAST_HELD_BACK
-"""Minimum number of samples with which a model of a class can be trained and compared. It is
-defined in this module because the configuration starts faster without numpy.
-"""
+"""Minimum number of samples with which a model of a class can be trained and compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Stored):
-    """Finished application as used for training and tests."""
+    """A finished application, as used for training and tests."""
 
     kv_token_time: Positive
     """True cost of the application, in token·iterations."""
@@ -39,9 +37,9 @@ class Sample(Stored):
     output_tokens: Count
     """Output tokens of all inferences of the application."""
     features: InputFeatures | None
-    """Features of the input; None if the input is unknown."""
+    """Features of the application's input; None if the input is unknown."""
     input_text: str | None = None
-    """Input text; kept only in offline training, or with the setting `store_inputs`."""
+    """Input text, kept only in offline training or with the setting `store_inputs`."""
 
     @classmethod
     def of_calls(cls, calls: Iterable[tuple[Tokens, Tokens]], text: str) -> Self:
@@ -73,7 +71,7 @@ class Sample(Stored):
 
 
 def _add_later_fields(values: object) -> object:
-    """Return the numbers of a stage, with None for numbers that release 0.2.0 did not observe."""
+    """Return the numbers of a stage, with None for those that release 0.2.0 did not record."""
     if isinstance(values, list | tuple) and len(values) == 5:
         return (*values, None, None)
     return values
@@ -87,21 +85,21 @@ _StageNumbers = Annotated[
 _Stage = Annotated[
     StageServed, GetPydanticSchema(lambda _, handler: handler.generate_schema(_StageNumbers))
 ]
-"""Stage of an application: the core's `StageServed`, with bounds on its numbers."""
+"""Stage of an application, with limits on its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation(Stored):
-    """Finished application with its class and stages, from which the predictor learns."""
+    """A finished application with its class and stages, from which the predictor learns."""
 
     application_class: ClassName
     sample: Sample
     stages: Annotated[tuple[_Stage, ...], Field(max_length=MAXIMUM_STAGES)] = ()
-    """Sums of each stage; empty if unknown."""
+    """Work of each stage of the application; empty if unknown."""
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Recognition rules for applications whose callers close them explicitly."""
+"""Rules by which an application is recognised whose caller closes it."""
 
 
 def is_lesson(ended: EndApplication) -> bool:

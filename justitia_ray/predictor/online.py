@@ -34,9 +34,9 @@ class EstimateRequest:
     application_class: str
     input_tokens: Tokens
     max_tokens: Tokens | None
-    """Maximum output of an inference; None without a bound."""
+    """Maximum output of an inference in tokens; None without a limit."""
     features: InputFeatures | None = None
-    """Features of the input; None if the input is unknown."""
+    """Features of the application's input; None if the input is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,21 @@ class LearningSettings:
     """Finished applications with known inputs that a class needs for a model."""
     history_per_class: int = 500
     kind: str = "mlp"
-    """Kind of models to train, as for `train`."""
+    """Kind of models to train: `mlp` or `paper`."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTraining:
-    """Result of a training: the judgement, and the versions before and after it."""
+    """Result of a training, with the model versions before and after it."""
 
     judgement: Judgement
     before: VersionIndex
-    """Versions of the class before the training."""
+    """Versions of the class's model before the training."""
     index: VersionIndex
-    """Versions of the class after the training."""
+    """Versions of the class's model after the training."""
     model: TrainedModel | None
-    """New model if it takes over; otherwise None."""
+    """The new model if it is used from now on; otherwise None."""
     outcome: dict[str, Any]
     """Record of the training as JSON."""
 
@@ -88,7 +88,7 @@ class LearningPredictor:
         max_tokens: Tokens | None,
         features: InputFeatures | None = None,
     ) -> Estimate:
-        """Return the estimate of one application; see `estimate_many`."""
+        """Return the predicted cost of one application."""
         request = EstimateRequest(application_class, input_tokens, max_tokens, features)
         return self.estimate_many([request])[0]
 
@@ -127,14 +127,14 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # keep the prior's ratio of p90 to the cost
+        # The prior's ratio of p90 to the cost is kept.
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 
     def observe_application(
         self, application_class: str, sample: Sample, stages: Sequence[StageServed] = ()
     ) -> str:
-        """Learn from a finished application; return the class whose entry counts it.
+        """Learn from a finished application; return the class whose statistics count it.
 
         If the prediction error reveals that the class has changed, only samples since the change
         count, in the mean and in the next training; the mean replaces a model that is worse.
@@ -163,7 +163,7 @@ class LearningPredictor:
         return name
 
     def due_training(self, now: Seconds) -> TrainingJob | None:
-        """Start a training that is due, if any, and return its job.
+        """Start a training if one is due, and return its job.
 
         The caller ends it with `trained` or `training_failed`. Of several classes, the first by
         name is returned.
@@ -179,7 +179,7 @@ class LearningPredictor:
         return None
 
     def trained(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> Judgement:
-        """End a training; its model takes over if it beats the serving model on the latest samples.
+        """End a training; its model is used if it beats the present model on the latest samples.
 
         Args:
             job: As `due_training` returned it.
@@ -194,7 +194,7 @@ class LearningPredictor:
         return ended.judgement
 
     def judge(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> EndedTraining:
-        """End a training and decide whether its model takes over; `take_over` then sets it."""
+        """End a training and decide whether its model is used from now on."""
         model = model_from_bytes(data, f"new model of class {job.application_class}")
         life = self._life_of(job.application_class)
         judgement = life.end_training(job, model)
@@ -215,7 +215,7 @@ class LearningPredictor:
         return EndedTraining(judgement, before, index.published(data, outcome), model, outcome)
 
     def take_over(self, application_class: str, ended: EndedTraining) -> None:
-        """Set the model and index of a training that `judge` has ended."""
+        """Put the model of an ended training in use."""
         life = self._life_of(application_class)
         if ended.model is None:
             life.serve(ended.index, life.model, life.serving)
@@ -232,7 +232,7 @@ class LearningPredictor:
         return VersionIndex() if life is None else life.index
 
     def serving(self, application_class: str) -> int:
-        """Return the number of the version that serves a class; 0: the class mean serves."""
+        """Return the number of the model version that predicts a class; 0: the class mean does."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.serving
 
@@ -248,7 +248,7 @@ class LearningPredictor:
         model: TrainedModel | None,
         number: int,
     ) -> None:
-        """Set the model that serves a class; (None, 0) for the class mean.
+        """Set the model that predicts a class; (None, 0) for the class mean.
 
         The model is `index.active`, or an earlier version if that one cannot be read. Then the
         class is trained again as soon as it has enough samples.
@@ -299,7 +299,7 @@ class LearningPredictor:
 
 
 def train_due(predictor: LearningPredictor, now: Seconds) -> list[tuple[TrainingJob, Judgement]]:
-    """Run all due trainings in this process, which takes seconds each; return the judgements.
+    """Run all trainings that are due in this process; each takes seconds.
 
     Raises:
         ConfigError: If a package that training needs is not installed.

@@ -24,7 +24,7 @@ NO_MODEL = 0
 
 @dataclass(frozen=True, slots=True)
 class Version(Stored):
-    """Model that serves, or that has served."""
+    """A version of a class's model that serves, or has served."""
 
     number: AtLeastOne
     """Number of the version in the order of publication, never reused."""
@@ -32,8 +32,9 @@ class Version(Stored):
     """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
     record: dict[str, Any]
-    """Record of the model's training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,
-    …; each may be missing."""
+    """Record of the model's training as JSON, with `kind`, `samples`, `error`, `reason`,
+    `trained_at`.
+    """
 
     def holds(self, data: bytes) -> bool:
         """Return whether bytes are those of this version's model."""
@@ -42,20 +43,20 @@ class Version(Stored):
 
 @dataclass(frozen=True, slots=True)
 class VersionIndex(Stored):
-    """Versions of a class's model; immutable, changes return a new index."""
+    """The versions of a class's model; immutable, changes return a new index."""
 
     active: Count = NO_MODEL
     """Number of the version that serves; 0 if none serves."""
     pinned: StrictBool = False
-    """Whether an operator's rollback is in effect: trainings do not replace the active version."""
+    """Whether an operator rolled back: trainings then do not replace the active version."""
     last_number: Count = 0
-    """Largest number assigned so far."""
+    """Largest version number assigned so far."""
     last_training: dict[str, Any] | None = None
     """Outcome of the last training, even if its model was not used."""
     imported: str | None = None
     """SHA-256 of the last imported model, which is not imported again."""
     versions: Annotated[tuple[Version, ...], Field(max_length=KEPT_VERSIONS)] = ()
-    """Kept versions, ascending."""
+    """Versions that are kept, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
         """Return the index with a new active version.

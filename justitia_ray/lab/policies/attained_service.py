@@ -26,7 +26,7 @@ class MlfqPolicy(MeteredPolicy):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # The default is the cost of an inference of 256 tokens in and out (VTC, Sec. 5.2).
+        # The default is about the cost of an inference of 256 tokens in and out (VTC, Sec. 5.2).
         Option("quantum", 100_000, number(least=1e-6)),
     )
 

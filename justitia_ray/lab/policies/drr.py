@@ -80,8 +80,7 @@ class DrrPolicy(MeteredPolicy):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # A prompt of VTC's synthetic loads has 256 tokens (Sec. 5.2).
-        # time.
+        # The default is a prompt of VTC's synthetic loads (Sec. 5.2).
         Option("quantum", 256, number(least=1e-6)),
     )
     DEFAULT_COST: ClassVar[str] = "compute"

@@ -181,7 +181,7 @@ def _split_samples(
 
 def _fit_target(costs: Sequence[KvTokenTime], *, in_log: bool) -> S3Target:
     values = _to_target(torch.tensor(costs, dtype=torch.float64), in_log)
-    # Equal costs have a deviation of 0, by which nothing can be divided.
+    # Equal costs have a deviation of 0, which must not become a divisor.
     deviation = max(values.std().item(), 1e-6 * abs(values.mean().item()), 1e-6)
     return S3Target(
         in_log, values.mean().item(), deviation, min(costs) / _BOUND, max(costs) * _BOUND
