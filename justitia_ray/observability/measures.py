@@ -41,7 +41,7 @@ class MetricsBackend(Protocol):
 
 @dataclass(slots=True)
 class CounterSeries:
-    """Labelled series of a counter."""
+    """A counter, for one combination of label values."""
 
     metric: Metric
     labels: Mapping[str, str]

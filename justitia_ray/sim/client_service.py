@@ -38,12 +38,12 @@ _LEAST_LENGTH_S: Seconds = 1e-9
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
-    """Return a tenth of the profiled cost (App. B.2): the unit of Tables 3 and 4."""
+    """Return a tenth of the profiled cost (VTC, App. B.2), the unit of its Tables 3 and 4."""
     return profiled_quadratic(prompt_tokens, output_tokens) / 10
 
 
 def table_instants(span_s: Seconds = TABLE_SPAN_S) -> Floats:
-    """Return the 19 inner times of 20 equal steps after the warm-up, in seconds.
+    """Return the times in seconds at which a run is sampled for a table: 19 after the warm-up.
 
     Args:
         span_s: Time for which clients sent requests.
@@ -119,19 +119,19 @@ class ClientService:
         return asked
 
     def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return W(from, t) at each time t: the service that each client received since `from`."""
+        """Return the service that each client received from a time on, at each instant."""
         until = self._received_until(np.asarray(at, dtype=np.float64))
         received: Floats = self._owner @ (until - self._received_until(np.array([from_s])))
         return received
 
     def gaps(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return max over clients i, j of |W_i(from, t) − W_j(from, t)|, at each time t."""
+        """Return the largest difference of received service between clients at each time."""
         received = self.accumulated(at, from_s)
         spread: Floats = received.max(axis=0) - received.min(axis=0)
         return spread
 
     def differences(self, at: ArrayLike) -> Floats:
-        """Return the service difference per second at each instant (Tables 2 to 6), `[instants]`.
+        """Return VTC's service difference per second (Tables 2 to 6) at each instant.
 
         Σ over clients i of min(max_j s_j − s_i, |r_i − s_i|), where s is the received and r the
         requested service per second in the window of the instant. So a client counts as behind by

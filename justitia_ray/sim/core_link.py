@@ -32,11 +32,10 @@ class GpsHistory:
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
         self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
-        """Rises of virtual time V: V before, start time, end time."""
+        """Intervals in which virtual time V rose, as (V before, start time, end time)."""
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record virtual time V at time `now`."""
         before, since = self._last
         if virtual_time > before:
             self._reached.append(virtual_time)
@@ -62,7 +61,7 @@ class CoreLink:
     """Drives a `SchedulerCore` in a simulation and writes its decisions into the result."""
 
     def __init__(self, settings: RunSettings, result: RunResult) -> None:
-        """Create a core without timeouts, and register its replicas.
+        """Create a scheduler core without timeouts, and register the simulated replicas.
 
         Raises:
             ConfigError: If the policy, an option, the prediction or the recognition mode is not
@@ -75,7 +74,8 @@ class CoreLink:
         """Number of applications that have ended."""
         self.changes = 0
         """Counter that rises when a refused inference may fit now, or when the order may have
-        changed."""
+        changed.
+        """
         self._result = result
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
@@ -92,11 +92,9 @@ class CoreLink:
         self._to_finish: dict[ApplicationId, int] = {}
         """Number of unfinished inferences of each application of the workload."""
         self._to_submit: dict[ApplicationId, int] = {}
-        """Number of inferences still to be submitted, by application that is open in the
-        scheduler.
-        """
+        """Number of inferences still to be submitted, for each open application."""
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Final tag F of each application with all inferences submitted, on the clock for lags."""
+        """Final virtual finish time F of each application whose inferences are all submitted."""
         self._gps = GpsHistory()
         self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
         capacity = ReplicaCapacity(
@@ -108,7 +106,7 @@ class CoreLink:
             self.handle(ev.PullAnswered(str(index)), 0.0)
 
     def enter(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Register a replica; return the sequences that it must admit at once."""
+        """Register a replica; return the sequences that it starts at once."""
         kv_tokens = self._capacity.kv_tokens
         grants = self.handle(ev.ReplicaPulled(server.name, self._capacity, kv_tokens), now)
         self.handle(ev.PullAnswered(server.name), now)
@@ -124,7 +122,7 @@ class CoreLink:
         self.handle(ev.PullAnswered(server.name), now)
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Grant]:
-        """Send an event to the core; return the granted leases."""
+        """Send an event to the scheduler core; return the granted leases."""
         grants = []
         self._result.decisions += 1
         self.changes += isinstance(event, _CHANGES)
@@ -214,15 +212,15 @@ class CoreLink:
         self._gps.record(self._virtual_time, now)
 
     def withdraw_idle(self, now: Seconds) -> None:
-        """Report to the core that idle applications submit no more inferences at this time."""
-        # any replica will do, because its report is empty
+        """Report that idle applications submit no more inferences at this time."""
+        # The replica does not matter, because its report is empty.
         replica_id = next(iter(self.core.state.replicas), None)
         if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Request work for a replica; return the sequences that the replica must admit.
+        """Request work for a replica; return the sequences that it starts.
 
         Inferences are requested one at a time in two cases: if KV is reserved for each client,
         because the next inference in order may be a client's first; and if prompts are computed
@@ -235,7 +233,7 @@ class CoreLink:
         clients = [s.client for s in server.running.values()] if one_by_one else []
         grown = self._unreported_growth(server)
         if not self.core.state.leases:
-            self._gps.record(self._virtual_time, now)  # V has not changed since the last report
+            self._gps.record(self._virtual_time, now)  # V has not changed since the last report.
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -262,14 +260,14 @@ class CoreLink:
         return admitted
 
     def iterations_until_fit(self, inference: Inference, server: Server) -> Tokens:
-        """Return the number of iterations until an inference fits, by the last reports."""
+        """Return after how many iterations an inference fits into a replica's memory."""
         clients = [sequence.client for sequence in server.running.values()]
         clients.append(self.core.state.applications[inference.application_id].tenant)
         reserved = self._other_kv_tokens(server, clients, 0) + self._unreported_growth(server)
         return self.core.iterations_until_fit(inference.request_id, server.name, reserved)
 
     def first(self) -> Inference | None:
-        """Return the next inference to admit; None if none waits."""
+        """Return the next inference to start; None if none waits."""
         application = self.core.ledger.queue.first()
         return None if application is None else application.waiting.first
 
@@ -279,7 +277,7 @@ class CoreLink:
         return None if name is None else int(self._waiting_prompts.key(name)[0])
 
     def finish(self, end_at: Seconds) -> None:
-        """Write the time at which V reached each application's tag. Called after all have ended."""
+        """Write when GPS would have finished each application; called at the end."""
         for name, tag in self._tags.items():
             self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
 
@@ -314,7 +312,7 @@ class CoreLink:
         )
 
     def _other_kv_tokens(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
-        """Return the KV that a replica needs besides its leases after another admission."""
+        """Return the KV that a replica reserves besides its leases."""
         unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
         return server.memory.reserved(clients) + unforeseen
 

@@ -13,11 +13,11 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""The first waiting inference, and the link's change counter when it was read."""
+"""First waiting inference, and the state of the queue (a counter) when it was read."""
 
 
 class Gate:
-    """Avoids requests to the core that would be refused: stores each replica's last refusal."""
+    """Saves time: keeps a simulated replica from asking for work that it would not get."""
 
     def __init__(self, link: CoreLink, settings: RunSettings) -> None:
         self._core = link.core
@@ -26,19 +26,17 @@ class Gate:
         self._first_only = options.backfill == 0
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
-        """Whether a computed time of the next request stays valid while its replica does not
-        change.
-        """
+        """Whether the time of a replica's next request stays valid until the replica changes."""
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
-        """Whether reported service alone may make another inference first."""
+        """Whether service that a replica reports may by itself change which inference is first."""
         self._lets_pass = is_exact and not self._first_only
         """Whether an inference behind the first may start without a change of the order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only
-        """Whether the free KV of a replica decides if the first inference may start there."""
+        """Whether a replica's free KV decides if the first inference may start there."""
         self._each = settings.engine.block_size if self._goes_by_room else 0
-        """Tokens counted for each sequence: those of the next iteration, and the waste in partial
+        """KV tokens counted for each sequence: the next iteration's, and the waste in partial
         blocks.
         """
         self._loads: list[Tokens] = [0] * settings.replicas
@@ -49,17 +47,16 @@ class Gate:
         self.closed: set[int] = set()
         """Replicas that get no work: draining and missing replicas."""
         self.standing: _Standing = (None, -1)
-        """State at the last `look`. While it is unchanged, only changed replicas need to request
+        """State of the queue when it was last read; until it changes, only changed replicas ask for
         work.
         """
         self._least_behind: Tokens | None = None
-        """Lower bound of the shortest prompt that may overtake the first inference; None: none
-        may."""
+        """Lower bound of the shortest prompt that may overtake the first inference, or None."""
         self._smallest: list[Inference] = []
-        """Smallest inferences that may become first, computed when first needed after a `look`."""
+        """Smallest inferences that may become first."""
 
     def look(self) -> None:
-        """Update the first waiting inference, and the shortest prompt that may overtake it."""
+        """Read the first waiting inference, and the shortest prompt that may overtake it."""
         first = self._link.first()
         self.standing = (first, self._link.changes)
         self._least_behind = None
@@ -77,7 +74,7 @@ class Gate:
         self._loads[server.index] = self._kv_load(server)
 
     def is_worth_asking(self, server: Server) -> bool:
-        """Return whether the core may grant work to a replica in its present state."""
+        """Return whether the scheduler core may grant work to a replica in its present state."""
         if self.standing[0] is None or server.index in self.closed:
             return False
         if server.is_empty:
@@ -93,7 +90,7 @@ class Gate:
         )
 
     def has_reason(self, server: Server) -> bool:
-        """Return whether a request for a replica may succeed now or at a later boundary."""
+        """Return whether a request for a replica may succeed now or at a later iteration."""
         return self.is_worth_asking(server) or self.watches(server)
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
@@ -107,7 +104,7 @@ class Gate:
         return [server for server in roomy if self.is_worth_asking(server)]
 
     def watches(self, server: Server) -> bool:
-        """Return whether a replica may get an inference behind the first at an iteration boundary.
+        """Return whether a replica may start an inference that is not first in the queue.
 
         This is so when service changes the order, or when a later inference may overtake without
         delaying the first.
@@ -122,11 +119,11 @@ class Gate:
         )
 
     def refused(self, server: Server) -> None:
-        """Record that a request for a replica was refused."""
+        """Record that a replica asked for work and got none."""
         self._refused[server.index] = self.standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """Drop the refusals, because the first inference may fit now.
+        """Drop the recorded refusals, because the first inference may fit now.
 
         Called at a `next_try` or after a change.
         """
@@ -135,17 +132,17 @@ class Gate:
                 self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
-        """Return the next time from `later` on at which a replica requests work by itself."""
+        """Return the next time from `later` on at which a replica asks for work by itself."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
-            return None  # inferences on their way to the replica will wake it
+            return None  # Inferences on their way to the replica will wake it.
         if server.index in self.closed:
             return None
         watches = self.watches(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:
-            return None  # memory becomes free only when a sequence ends
+            return None  # Memory becomes free only when a sequence ends.
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))

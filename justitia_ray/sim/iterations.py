@@ -15,7 +15,7 @@ from justitia_ray.units import RequestId, Seconds, Tokens
 
 
 class Pace:
-    """Times at which the iterations of a run end; all iterations of a run have equal composition.
+    """Computes when an engine's iterations end, while the same sequences decode.
 
     A run continues with its times while batch and context are unchanged: so the same iteration ends
     at the same time, to the last digit, however often that time is computed.
@@ -46,7 +46,7 @@ class Pace:
         context_tokens: Tokens,
         prefill_s: Seconds = 0.0,
     ) -> None:
-        """Start a run of iterations of equal composition.
+        """Begin a series of iterations with the same sequences.
 
         Args:
             at: Time of the boundary at which the run starts.
@@ -65,7 +65,7 @@ class Pace:
         )
 
     def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
-        """Start another run at a boundary of this one, unless all iterations take the same time."""
+        """Begin another series of iterations, unless all iterations take the same time."""
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
@@ -127,7 +127,6 @@ class PrefillQueue:
         return len(self._sequences)
 
     def add_sequence(self, sequence: SimulatedSequence) -> None:
-        """Add a sequence that has started to run."""
         self._sequences[sequence.request_id] = sequence
 
     def remove_sequence(self, request_id: RequestId) -> None:
@@ -135,7 +134,7 @@ class PrefillQueue:
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
-        """Return the iteration number from which new prompts are considered."""
+        """Return the iteration from which new prompts are considered."""
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:

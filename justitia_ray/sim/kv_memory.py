@@ -21,8 +21,7 @@ class SimulatedSequence:
     output_tokens: Tokens
     result: InferenceResult
     prefill_tokens: Tokens
-    """Tokens that are computed before the sequence decodes: the prompt without its cached
-    prefix.
+    """Tokens that are computed before the sequence decodes: the prompt without its cached prefix.
     """
     follows: bool
     """Whether the inference continues an earlier inference of its application."""
@@ -57,7 +56,7 @@ class SimulatedSequence:
 
 
 class KvMemory:
-    """KV memory of a replica: its room for sequences, now and in later iterations.
+    """KV memory of a simulated replica: its room for sequences, now and in later iterations.
 
     All sizes are in tokens, in whole blocks.
     """
@@ -90,13 +89,13 @@ class KvMemory:
     def held(
         self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
     ) -> Tokens:
-        """Return the KV that sequences hold after an iteration and `more` tokens each. O(n)."""
+        """Return the KV that sequences hold after an iteration and `more` tokens each, in O(n)."""
         return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
 
     def overflows_at(
         self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
-        """Return the first iteration after which the next would need more than M; at most `last`.
+        """Return the first iteration after which the next would need more than the KV memory M.
 
         Args:
             sequences: Running sequences; each gains a token per iteration.

@@ -20,7 +20,7 @@ Rank = Callable[[RequestId], Any]
 
 
 class Server:
-    """Engine of one simulated replica; its state is that of the iteration boundary `at`.
+    """Engine of one simulated replica; its state is that of the end of an iteration.
 
     Args:
         index: Index of the replica.
@@ -44,9 +44,7 @@ class Server:
         self.memory = KvMemory(profile)
         self._dispatch_s = dispatch_s
         self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
-        """Inferences on their way to the replica, with their arrival times, in the order of
-        sending.
-        """
+        """Inferences on their way to the replica, with their arrival times."""
         self._sent_tokens: Tokens = 0
         """KV reserved for inferences on their way to the replica, in tokens."""
         self._uncomputed = PrefillQueue(profile)
@@ -59,7 +57,7 @@ class Server:
         self._ticks = False
 
     def next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the first iteration boundary from a time on.
+        """Return the first end of an iteration from a time on.
 
         The time itself if no inference runs.
         """
@@ -68,18 +66,18 @@ class Server:
         return self._pace.at(self._pace.first_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
-        """Return the first boundary from a time on at which new inferences are considered."""
+        """Return the first time at which the engine considers new inferences."""
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
         return self._pace.at(max(first, self._uncomputed.next_at()))
 
     def admits_now(self) -> bool:
-        """Return whether new inferences are considered at the present boundary."""
+        """Return whether the engine considers new inferences before the next iteration."""
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
-        """Return the time of the boundary some iterations ahead, if the batch does not change."""
+        """Return when some iterations will have ended, if the batch does not change."""
         return self._pace.at(self.iteration + iterations)
 
     @property
@@ -93,7 +91,7 @@ class Server:
         return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
-        """Return the next boundary at which the replica changes without an event, or None."""
+        """Return the next time at which the replica changes without an event, or None."""
         by_itself = self._next_iteration_change()
         if not self._sent:
             return by_itself
@@ -101,7 +99,7 @@ class Server:
         return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
-        """Advance to the last boundary at or before a time."""
+        """Advance to the last end of an iteration at or before a time."""
         if self.at >= instant:
             return
         if not self.running:
@@ -153,7 +151,7 @@ class Server:
             if self.profile.overflow == "recompute":
                 sequence.prefill_tokens = sequence.prompt_tokens + sequence.made
                 sequence.computed = False
-                if sequence.made:  # its prompt had been computed before it was swapped out
+                if sequence.made:  # Its prompt had been computed before it was swapped out.
                     sequence.recomputed_tokens += sequence.prefill_tokens
             self.admit(sequence)
 
@@ -167,7 +165,7 @@ class Server:
         self._sent_tokens += sequence.prompt_tokens
 
     def receive(self, now: Seconds) -> int:
-        """Admit arrived inferences if `now` is a boundary; return their number."""
+        """Start arrived inferences if an iteration ends at `now`; return their number."""
         arrived = 0
         while self.at == now and self._sent and self._sent[0][0] <= now:
             _, sequence = self._sent.popleft()
@@ -177,7 +175,7 @@ class Server:
         return arrived
 
     def hold_up(self, by_s: Seconds) -> None:
-        """Lengthen the iteration after the present boundary."""
+        """Lengthen the next iteration."""
         self._pace.hold_up(self.at, self.iteration, self._decoding_count, self.context_tokens, by_s)
         for sequence in self.running.values():
             first_token_at_s = sequence.result.first_token_at_s
@@ -185,7 +183,7 @@ class Server:
                 sequence.result.first_token_at_s = first_token_at_s + by_s
 
     def admit(self, sequence: SimulatedSequence) -> None:
-        """Run an inference from the present iteration boundary on."""
+        """Start an inference with the next iteration."""
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
@@ -194,7 +192,7 @@ class Server:
             self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
-        """Start the next iterations. Called after all admissions at this boundary.
+        """Start the next iterations, after all new inferences have been added.
 
         By the profile's rule, prompts are computed with the next iteration, in chunks over several
         iterations, or alone.
@@ -219,7 +217,7 @@ class Server:
         self._ticks = True
 
     def progress(self) -> list[LeaseProgress]:
-        """Return the progress of each lease at the present boundary."""
+        """Return the number of tokens that each lease has produced."""
         reports = [
             LeaseProgress(
                 s.lease_id,

@@ -43,11 +43,9 @@ class Timetable:
             self._instants.put(self._names[index], (at, index))
 
     def clear(self) -> None:
-        """Remove the times of all replicas."""
         self._instants = LazyHeap()
 
     def has(self, index: int) -> bool:
-        """Return whether a replica has a time."""
         return self._names[index] in self._instants
 
     def next(self) -> Seconds:
@@ -87,7 +85,7 @@ def simulate(
 
 
 class Simulation:
-    """Simulated run; can be run once."""
+    """A simulated run of a policy on a workload; it can be run once."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         self._applications = applications
@@ -114,7 +112,7 @@ class Simulation:
         """Times at which replicas may get inferences."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
-        """Replicas that changed or tried at the time `_seen_at`; their next try must be later."""
+        """Replicas that were processed at the present time; they are processed again only later."""
         self._due_at: Seconds = 0.0
         """Time at which the next submission is due, or the policy releases a client."""
         self._passed = 0
@@ -123,7 +121,6 @@ class Simulation:
         self._kv_held: dict[ApplicationId, Tokens] = {}
 
     def run(self, on_progress: Callable[[int], None]) -> RunResult:
-        """Run until every application has ended, and return the result."""
         result = self._result
         result.applications = [self._link.expect(a) for a in self._applications]
         now = 0.0
@@ -150,7 +147,7 @@ class Simulation:
         return coming_at if deadline is None else min(deadline, coming_at)
 
     def _next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the next iteration boundary of any replica.
+        """Return the next end of an iteration of any replica.
 
         An idle replica is at a boundary at any time.
         """
@@ -186,7 +183,7 @@ class Simulation:
             self._sample_kv(now)
 
     def _update_and_submit(self, woken: list[Server], now: Seconds) -> None:
-        """Report the iterations' results; then submit successors and inferences that are due."""
+        """Report the iterations' results; then submit inferences that are due."""
         if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
@@ -201,7 +198,7 @@ class Simulation:
         self._link.withdraw_idle(now)
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Report ended inferences of the replicas to the core; at intervals, all progress."""
+        """Report ended inferences to the scheduler core; at intervals, all progress."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -213,7 +210,7 @@ class Simulation:
                 continue
             server.advance(now)
             if server.at > now:
-                continue  # no boundary: the replica is in the middle of a prefill
+                continue  # The replica is in the middle of a prefill.
             ended = server.finish() if wakes else []
             if ended or looks_at_all:
                 self._link.report(server, ended, now, whole=looks_at_all)
@@ -238,7 +235,7 @@ class Simulation:
         return set(range(len(self._servers)))
 
     def _replicas_at_boundary(self, woken: set[int]) -> list[Server]:
-        """Return the replicas that may be at an iteration boundary.
+        """Return the replicas of which an iteration may end now.
 
         With delayed reports, a busy replica that has not woken is left out even if its boundary is
         now: it wakes at this time anyway, and checking each replica would cost more than it gains.
@@ -248,7 +245,7 @@ class Simulation:
         return [self._servers[index] for index in sorted(self._idle | woken)]
 
     def _resume_or_admit(self, server: Server, now: Seconds) -> bool:
-        """Resume or admit inferences on a replica at a boundary; return whether there were any."""
+        """Resume or start inferences on a replica; return whether there were any."""
         server.advance(now)
         if server.at != now:
             return False
@@ -266,7 +263,7 @@ class Simulation:
         return self._send(server, self._link.ask(server, now), now)
 
     def _send(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
-        """Send the core's granted inferences to a replica; return whether there were any."""
+        """Send the granted inferences to a replica; return whether there were any."""
         prefixes = self._prefixes[server.index]
         for sequence in admitted:
             row = sequence.result
@@ -281,7 +278,7 @@ class Simulation:
     def _set_next_times(
         self, changed: set[int], tried: set[int], now: Seconds, *, others: bool
     ) -> None:
-        """Set the next times of replicas that changed or tried; of all after a queue change."""
+        """Set the next times of replicas that changed; of all replicas after a queue change."""
         later = math.nextafter(now, math.inf)
         if now > self._seen_at:
             self._seen_at, self._seen_now = now, set()
@@ -307,7 +304,7 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # The first swapped-out sequence did not fit; service may put a smaller sequence before it.
+        # Service may put a smaller swapped-out sequence before the first one, which did not fit.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )

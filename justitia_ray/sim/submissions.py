@@ -87,9 +87,7 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """Number of arrivals that were opened in the scheduler ahead of the iteration boundary at
-        which they submit.
-        """
+        """Number of applications opened in the scheduler before they submit an inference."""
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
         """Inferences to submit, ordered by time and then by insertion."""
         self._dues_known = 0
@@ -117,7 +115,7 @@ class Submissions:
             self._link.submit(application, inference, due_at, now)
 
     def open_on_time(self, now: Seconds) -> None:
-        """Open applications exactly at their arrival times, as the nominal clock requires."""
+        """Open applications exactly at their arrival times."""
         for application in self._arrivals:
             if application.arrived_at_s > now:
                 return

@@ -43,20 +43,20 @@ _MAX_PARENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class InferenceSpan:
-    """Inference in a trace."""
+    """Inference in an OpenTelemetry trace."""
 
     application_id: str
     """Conversation of the inference; the trace if no conversation is named."""
     application_class: str
     """Agent that made the call; if unnamed, the service; otherwise `trace`."""
     tenant: str
-    """Tenant: the user named in the span; otherwise `default`."""
+    """User named in the span, as the tenant; otherwise `default`."""
     start_ns: int
     end_ns: int
-    """End time, at least 1 ns after the start."""
+    """End time of the span in nanoseconds, at least 1 ns after its start."""
     input_tokens: int
     output_tokens: int
-    """Output tokens; both counts are 0 for a span without counts, such as a failed call."""
+    """Output tokens; 0 for a span without counts, such as a failed call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _inference_of(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> Infere
 
 
 def _outermost_agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
-    """Return the outermost agent around the span, with which the user interacts."""
+    """Return the outermost agent around a span, with which the user interacts."""
     name, at = None, by_id.get((span.trace_id, span.span_id), span)
     for _ in range(_MAX_PARENTS):
         name = at.attributes.get("gen_ai.agent.name") or name
@@ -158,7 +158,7 @@ def _objects_of(record: JsonRecord, name: str, value: object) -> list[dict[str, 
 
 
 def _attributes_of(record: JsonRecord, holder: object) -> Mapping[str, Any]:
-    """Return attributes as a mapping, from a mapping or from OTLP's list of pairs."""
+    """Return a span's attributes as a mapping, from a mapping or from OTLP's list of pairs."""
     attributes = holder.get("attributes") if isinstance(holder, dict) else None
     if attributes is None:
         return {}
@@ -208,7 +208,7 @@ def _instant(record: JsonRecord, name: str, value: object) -> int:
 
 
 def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplication], int]:
-    """Return the applications of a trace, and the number of requests without output left out.
+    """Return the applications of a trace, and the number of requests that have no output.
 
     There is at least one application. Applications are in order of arrival; the first arrives at 0.
 

@@ -30,7 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
-"""Tile sizes of prefills that are tried; the best is chosen."""
+"""Numbers of tokens to which a GPU may round up a prefill; the one that fits best is chosen."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",
@@ -45,7 +45,7 @@ _NO_SUM: Floats = np.zeros(len(_FIELDS))
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Fitted coefficients, with the remaining error."""
+    """Fitted coefficients of an iteration's cost, with the remaining error."""
 
     cost: IterationCost
     speeds: tuple[float, ...]
@@ -60,15 +60,15 @@ class _Observations:
 
     decode_s: Floats
     quantities: Floats
-    """`[n, 3]` per request: decode iterations, and Σ running and Σ context over them."""
+    """For each request `[n, 3]`: decode iterations, and Σ running and Σ context over them."""
     prefills: Floats
     """Number of prefills during each request's decode time, `[n]`."""
     prefill_tokens: dict[Tokens, Floats]
-    """Prompt tokens of these prefills in whole tiles, `[n]`, for each tile size."""
+    """Prompt tokens computed during each request's decode time, rounded up to tiles, `[n]`."""
 
 
 def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:
-    """Fit the cost of an iteration with the tile size that leaves the least error.
+    """Fit the cost of an iteration, with the tile size that leaves the least error.
 
     Args:
         runs: Measured runs. All runs have equal weight, whatever their numbers of requests.
@@ -100,7 +100,7 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
             ]
         )
         speeds /= np.exp(np.log(speeds).mean())
-    # Σ (1 − s·x·c)² over a run; its rows together have weight 1
+    # All rows of a run together have weight 1 in Σ (1 − s·x·c)².
     errors = [
         1 - 2 * s * (b @ coefficients) + s * s * (coefficients @ g @ coefficients)
         for s, g, b in zip(speeds, grams, sums, strict=True)
@@ -146,9 +146,9 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
     running, context = integrals(start, end, prompt + 1, iterations)
-    # Assumes that a request's iterations are equally long: time average equals iteration average.
+    # A request's iterations are assumed to be equally long.
     share = iterations / (end - start)
-    # First tokens of one prefill come together; the next prefill is at least an iteration later.
+    # First tokens of one prefill come together, at least an iteration before those of the next.
     apart_s = float(np.median(1 / share)) / 2
     times, tokens = _find_prefills(run.requests, added, apart_s)
     after = np.searchsorted(times, start + apart_s, side="right")
@@ -166,7 +166,7 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
 
 
 def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
-    """Integrate running sequences, and their tokens, over the time of each request.
+    """Integrate the number of running sequences, and their tokens, over the time of each request.
 
     Args:
         start: Start of decoding of each request, `[n]`.

@@ -14,7 +14,7 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnSequence(EngineSequence):
-    """Sequence of a turn in an engine."""
+    """Sequence of a session's turn in an engine."""
 
     path: ChainPath
     loaded_tokens: Tokens = 0
@@ -54,12 +54,10 @@ class SessionReplica:
             policy,
         )
         self.holds = Holds(self.steps.pool, profile.block_size)
-        """Prompts of finished sequences that stay in the cache."""
+        """Prompts of finished sequences that stay in the prefix cache."""
         self.host = HostMemory(host_tokens)
         self.before_plan: Callable[[Sequence[TurnSequence], Seconds], None] | None = None
-        """Function called with finished sequences before the next iteration is planned: their
-        prompts are then still in the cache, so that they can be held.
-        """
+        """Function called with finished sequences while their prompts are still in the cache."""
         self.ends_at: Seconds | None = None
         """Time at which the present iterations end; None if no sequence runs."""
         self._step: Mapping[TurnSequence, Tokens] = {}
@@ -101,7 +99,7 @@ class SessionReplica:
 
     @property
     def sequences(self) -> int:
-        """Number of sequences that run or wait here."""
+        """Number of sequences that run or wait on the replica."""
         return len(self.steps.running) + len(self.steps.waiting)
 
     def _reconsider(self, now: Seconds) -> None:
@@ -136,7 +134,7 @@ class SessionReplica:
         self.ends_at = now + length_s + self.profile.host_token_s * loaded_tokens
 
     def _chunk(self, sequence: TurnSequence, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
-        """Return three numbers of tokens for a chunk: loaded, computed, and before the chunk.
+        """Return how many tokens of a prompt's chunk are loaded, computed, and before the chunk.
 
         At least the last token of a prompt is computed.
         """

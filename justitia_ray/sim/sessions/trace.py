@@ -51,18 +51,18 @@ _SESSION = TypeAdapter(_RecordedSession)
 
 
 class Chain:
-    """Identity of a chain of consecutive blocks."""
+    """Identity of consecutive blocks of the prefix cache that belong together."""
 
     __slots__ = ()
 
 
 ChainPath: TypeAlias = tuple[tuple[Chain, Tokens], ...]
-"""Chains of a prompt, each with the token position at which it ends."""
+"""Parts of a prompt that are cached together, each with the token at which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn of a session."""
+    """A turn of a session: one inference."""
 
     prompt_tokens: Tokens
     output_tokens: Tokens
@@ -70,12 +70,12 @@ class Turn:
     """Seconds since the previous turn was answered."""
     path: ChainPath
     calls_tool: bool = False
-    """Whether the turn's answer calls a tool. Then another turn follows, in most cases soon."""
+    """Whether the turn's answer calls a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session: consecutive turns."""
+    """Recorded session of an agent: consecutive turns."""
 
     name: str
     turns: tuple[Turn, ...]
@@ -94,7 +94,7 @@ class Session:
 
 
 class TurnContent:
-    """Content of a turn's sequence, as spans of blocks."""
+    """Content of a turn's sequence, as ranges of cache blocks."""
 
     __slots__ = ("_block_size", "_turn")
 
@@ -103,7 +103,7 @@ class TurnContent:
         self._block_size = block_size
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`, in order."""
+        """Return the ranges of the full blocks from `start` to before `stop`, in order."""
         for chain, end_tokens in self._turn.path:
             end = end_tokens // self._block_size
             if start >= stop:
@@ -112,13 +112,11 @@ class TurnContent:
                 yield Span(chain, start, min(end, stop))
                 start = end
         if start < stop:
-            yield Span(
-                self, start, stop
-            )  # blocks of this turn alone, after the last full block of its prompt
+            yield Span(self, start, stop)  # The last blocks belong to this turn alone.
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:
-    """Read recorded sessions.
+    """Read recorded sessions of agents from a file.
 
     Args:
         path: A file of JSON lines, compressed with gzip if its name ends in `.gz`.
@@ -166,8 +164,7 @@ def _turns(
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
-            # The context is new after this position: later blocks of the old context are not
-            # reused.
+            # Later blocks of the old context are not reused.
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))

@@ -29,15 +29,15 @@ MIXES: dict[str, dict[str, int]] = {
     "paper": {**_SMALL_AND_LARGE, "PE": 13, "SC": 13},
     "recorded": {**_SMALL_AND_LARGE, "PE": 13, "CG": 13},
 }
-"""Number of applications of each class among a hundred, as in the Hermes trace generator, whose
-classes and shares of 72, 26 and 2 % the Justitia paper has, too. `paper` has the nine classes that
-the paper lists, with SC in place of CG (the paper names CG once, among the medium classes, and
-nowhere else); `recorded` is Hermes' own mix, whose classes all have recorded runs.
+"""Number of applications of each class among a hundred, as in the Hermes trace generator.
+
+The Justitia paper has its classes and shares of 72, 26 and 2 %, too.
 """
 
 NINE_CLASS_COUNT = 300
 DEFAULT_GAP_S = 1.2
-"""Mean time between arrivals: 300 applications in 6 minutes, which is density 3x of the paper."""
+"""Mean seconds between arrivals: 300 applications in 6 minutes, which is density 3x of the paper.
+"""
 
 
 def _applications_at(
@@ -64,7 +64,7 @@ def _applications_at(
 
 
 def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the nine-class applications in order of arrival.
+    """Return applications of the nine classes in order of arrival.
 
     Classes, runs, arrivals and tenants are drawn independently: a change to one leaves the others,
     and a larger count starts with the same applications.
@@ -124,7 +124,7 @@ MOUSE_EVERY_S = 1.0
 
 
 def build_elephant_mice(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the elephant `a0` and `count` - 1 mice; a larger count adds mice at the end.
+    """Return one large application, the elephant `a0`, and `count` - 1 small ones, the mice.
 
     A window spreads the mice evenly over it; by default one arrives per second.
     """
@@ -143,7 +143,7 @@ ELEPHANT_MICE = Suite(
 
 
 def build_two_dm(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return two merges, drawn by the seed. The paper's replica has 459 KV blocks, 7,344 tokens."""
+    """Return two applications that merge documents."""
     return _applications_at(options, ["DM", "DM"], [0.0, 0.0])
 
 

@@ -31,7 +31,7 @@ from justitia_ray.sim.workload import (
 from justitia_ray.units import InferenceId, Seconds, Tokens
 
 PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
-"""Classes with an agent."""
+"""Application classes that an agent of this project plays."""
 
 _Need: TypeAlias = Annotated[int, Field(ge=-1, strict=True)]
 """Index of a subtask in a plan; -1 is the plan itself, which all subtasks need."""
@@ -48,19 +48,19 @@ class RecordedSubtask:
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
     """Indices of the earlier subtasks of the stage whose results this subtask needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
-    """Calls, each with kind (`choose_model` or `llm_task`), prompt tokens and output tokens."""
+    """Inferences of the subtask, each with kind, prompt tokens and output tokens."""
     exec_s: DurationField
     """Seconds that the tool takes."""
 
     @property
     def kind(self) -> str:
-        """Kind of the subtask's calls; `model` if it has none."""
+        """Kind of the subtask's inferences; `model` if it has none."""
         return self.calls[0][0] if self.calls else MODEL
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStage:
-    """Stage of a run: calls, or subtasks."""
+    """Stage of a recorded run: inferences, or subtasks."""
 
     name: str
     calls: Annotated[tuple[tuple[TokensField, TokensField], ...], Field(min_length=1)] = ()
@@ -72,8 +72,6 @@ class RecordedStage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """Recorded run of an application."""
-
     item_id: str | None
     """Id of the input; None if it is not among the inputs."""
     stages: Annotated[tuple[RecordedStage, ...], Field(min_length=1)]
@@ -186,7 +184,7 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
 
 @dataclass(frozen=True, slots=True)
 class _Instant:
-    """Time of a submission: a delay after the last of some inferences, or after the arrival."""
+    """Time of a submission, as a delay after the end of other inferences or after the arrival."""
 
     after: tuple[InferenceId, ...]
     delay_s: Seconds
@@ -198,9 +196,7 @@ class _InferenceGraph:
         self._named = named
         self._counts = Counter[str]()
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
-        """Ancestors of each inference, with the minimum tool time from their end to its
-        submission.
-        """
+        """Ancestors of each inference, with the least tool time between."""
 
     def add(
         self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Instant

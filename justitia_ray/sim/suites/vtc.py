@@ -98,7 +98,7 @@ def in_turn(*streams: RequestStream) -> RequestStream:
 
 
 def suite(about: str, clients: Sequence[RequestClient], duration_s: Seconds = TEN_MINUTES) -> Suite:
-    """Return a suite of clients `client1`, `client2`, …, as the VTC paper counts them."""
+    """Return a workload of clients `client1`, `client2`, …, as the VTC paper counts them."""
 
     def build(options: SuiteOptions) -> list[WorkloadApplication]:
         sent = (
@@ -204,7 +204,7 @@ VTC_SUITES: dict[str, Suite] = {
         [RequestClient(evenly(rate)) for rate in (24,) * 3 + (36,) * 5],
     ),
 }
-"""Suites by name."""
+"""The VTC paper's workloads by name."""
 
 
 _TRACE = Path("arrivals") / "lmsys_vtc_arrivals.csv"

@@ -26,7 +26,7 @@ _SMOOTHING = 0.05
 
 
 class CacheTtlArm(SessionArm):
-    """Pins prompts during tool calls, on replicas that serve the oldest session first.
+    """Keeps a session's prompt in the cache during a tool call, for a limited time.
 
     Args:
         replicas: The replicas.
@@ -58,12 +58,11 @@ class CacheTtlArm(SessionArm):
         """Smoothed mean of a turn's time beyond the time that it takes alone."""
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Register a session; all sessions before it are older."""
         self._placer.open(session, now)
         self._arrival[session.name] = next(self._count)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn; the pin of its session holds until the turn ends."""
+        """Start a turn; the prompt of its session stays pinned until the turn ends."""
         name = call.session.name
         self._submitted[name] = now
         since = self._tool_since.pop(name, None)
@@ -98,7 +97,6 @@ class CacheTtlArm(SessionArm):
         return ()
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Release the pin of an ended session."""
         name = session.name
         self._expires.pop(name, None)
         self._tool_since.pop(name, None)

@@ -72,7 +72,7 @@ class ThunderAgentArm(ProgramArm):
                 self.pause(program, now)
 
     def _candidates(self) -> list[Program]:
-        """Return programs without a place: those with a waiting turn first, then new programs."""
+        """Return programs without a replica: those with a waiting turn first, then new ones."""
         waiting = [one for one in self.programs.values() if one.replica is None]
         return sorted(waiting, key=lambda one: (not one.pending, not one.turns, one.since))
 
