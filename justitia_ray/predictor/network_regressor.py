@@ -64,7 +64,9 @@ def _checked_array(
 
 
 _MOST_MEMBERS = 256
-"""Maximum number of networks in a model file, which bounds the memory of a hostile one."""
+"""Maximum number of networks in a model file. With the next two limits it bounds memory and time of
+a hostile file.
+"""
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8
 _LEAST_OUTPUT = 1e-3

@@ -32,12 +32,16 @@ errors.
 HELD_BACK_SHARE = 5
 """Share of the samples, the latest, on which a new model is compared with the present model."""
 GROWTH = 0.25
-"""Factor by which samples must have grown before the next training."""
+"""Factor by which samples must have grown before the next training, so that the work stays
+proportional to the samples.
+"""
 LEAST_NEW = 10
 _LARGEST_SEED = 2**32 - 1
 
 _AS_GOOD = 0.01
-"""Relative error by which a first model may be worse than the class mean, for rounding."""
+"""Relative error by which a first model may be worse than the class mean. With equal costs the two
+differ only by rounding.
+"""
 
 
 @dataclass(frozen=True, slots=True)

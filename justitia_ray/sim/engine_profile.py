@@ -101,7 +101,9 @@ class EngineProfile:
     `prompt`: the prompt must fit now (vLLM). `peak`: the peak of future KV must fit, too.
     """
     admit_every: _Count = 1
-    """Number of iterations after a prefill until new inferences are considered."""
+    """Number of iterations after a prefill until new inferences are considered; an empty replica
+    considers them at once.
+    """
     overflow: Literal["swap", "recompute"] = "swap"
     """Treatment of preempted inferences.
 
@@ -111,7 +113,7 @@ class EngineProfile:
     """KV reserved for each distinct client of the running sequences (S-LoRA: 32, for adapters)."""
     last_token_held: _Flag = True
     """Whether the latest output token takes KV memory at once, or only with the next token
-    (S-LoRA).
+    (S-LoRA). In the second case an inference is charged for one token less.
     """
     prefix_caching: _Flag = False
     """Whether an inference computes only the part of its prompt that its predecessor did not have.

@@ -36,7 +36,9 @@ class RunSettings:
     every second.
     """
     dispatch_s: Seconds = 0.0
-    """Seconds from the lease of an inference to its arrival at the engine, with memory reserved."""
+    """Seconds from the lease of an inference to its arrival at the engine. Memory is reserved
+    meanwhile, but no token is computed.
+    """
     front_end_s: Seconds = 0.0
     """Seconds for which a call occupies the front end, in each direction; calls pass one at a time.
 

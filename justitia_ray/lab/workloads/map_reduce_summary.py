@@ -23,7 +23,9 @@ The following are summaries of all parts of one document, in order. Write the su
 document: first what it is about in one sentence, then its main points in order."""
 
 MAX_ROUNDS = 4
-"""Maximum number of rounds in which summaries are summarised again, as in the recorded runs."""
+"""Maximum number of rounds in which summaries are summarised again, as in the recorded runs. The
+final summary then reads as many summaries as fit.
+"""
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:

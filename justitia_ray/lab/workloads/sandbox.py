@@ -37,7 +37,9 @@ class SandboxLimits:
     """Limits on a program that a model wrote."""
 
     wall_s: Seconds = 30.0
-    """Seconds after which a program that waits is killed; `cpu_s` ends one that computes."""
+    """Seconds after which a program that waits is killed; `cpu_s` ends one that computes. The time
+    is long because a busy machine delays every program.
+    """
     cpu_s: int = 5
     memory_bytes: int = 512 * 1024**2
     """Address space in bytes; an idle interpreter takes some 30 MiB."""

@@ -85,7 +85,7 @@ PROFILES: Mapping[str, LongContextProfile] = {
     profile.name: profile
     for profile in (
         # Host memory is loaded at 50 GB/s a GPU (PCIe 5, not measured here).
-        # Llama 3 8B on an H200, as measured: 64, 1,024 and 32,768 tokens in 25, 30, 1,227 ms.
+        # Llama 3 8B on an H200: prompts of 64, 1,024, 32,768 tokens measured 25, 30, 1,227 ms.
         # Its KV memory is computed: 0.9 of 139 GiB less 16 GB of weights, at 128 KiB per token.
         LongContextProfile(
             "h200-llama3-8b",

@@ -56,9 +56,13 @@ _DOCUMENTS = 4
 _FUNCTIONS = 200
 """Number of Python functions to read; they give 40 texts for each class that uses functions."""
 _FUNCTION_CHARS = 2_000
-"""Maximum length of the code of a function to check, in characters."""
+"""Maximum length of the code of a function to check, in characters; measured texts have up to
+2,089.
+"""
 _DOCUMENT_CHARS = 5_000
-"""Minimum length of a long document, in characters, which few Python modules reach."""
+"""Minimum length of a long document, in characters. Measured documents have at least 12,000, which
+few Python modules reach.
+"""
 
 
 @functools.cache

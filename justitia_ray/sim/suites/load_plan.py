@@ -134,7 +134,9 @@ class LengthPlan:
     samples: int = 5
     """Number of answers that vote in an application of class SC; 5 as in the measured runs."""
     most_fan_out: int | None = None
-    """Maximum number of parallel inferences of a stage; None: no limit."""
+    """Maximum number of parallel inferences of a stage; None: no limit. Subtasks of a plan are not
+    limited.
+    """
     data_dir: Path | None = None
     """Directory with `recorded/CLASS.jsonl`; without it, runs are generated from published
     statistics.

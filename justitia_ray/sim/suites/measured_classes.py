@@ -226,4 +226,6 @@ PLAN = PlanStages(
     Spread(17.3, 3.2, 39.6, 58.8),
     Stage("response", exactly(1), Spread(711, 474, 1041, 1859), Spread(497, 338, 783, 1670)),
 )
-"""Stages of the class PE; each plan is a chain of subtasks."""
+"""Stages of the class PE, whose plans are chains of subtasks. A run has 2.9 subtasks on average, of
+which 0.57 choose a model and 0.64 are an inference.
+"""

@@ -23,14 +23,18 @@ _TRACES = {
     "lmsys": "lmsys_vtc_arrivals.csv",
 }
 _MOONCAKE_STEP_S = 3.0
-"""Resolution in seconds of the timestamps in the Mooncake trace, which are rounded down."""
+"""Resolution in seconds of the timestamps in the Mooncake trace, which are rounded down. Up to 28
+requests have the same timestamp.
+"""
 
 _Maker = Callable[[int, random.Random], list[float]]
 _MADE: dict[str, _Maker] = {
     "poisson": lambda count, rng: sorted(rng.random() for _ in range(count)),
     "uniform": lambda count, rng: [number / count for number in range(count)],
 }
-"""Functions that draw arrival times in [0, 1), by kind."""
+"""Functions that draw arrival times in [0, 1), by kind. A Poisson process with a fixed number of
+arrivals has independent uniform times.
+"""
 
 ARRIVALS = (*_TRACES, *_MADE)
 """Names of the kinds of arrivals."""
