@@ -24,7 +24,7 @@ from justitia_ray.observability.metrics import Metric
 
 
 def _quantiles(metric: Metric, label: str, *shares: float) -> tuple[Query, ...]:
-    """Return a query for each quantile of a metric, with a curve for each value of `label`."""
+    """Return a PromQL query for each quantile of a metric, with a curve for each label value."""
     return tuple(
         Query(quantile(share, metric, label), f"p{100 * share:g} {{{{{label}}}}}")
         for share in shares

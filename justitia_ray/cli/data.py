@@ -155,7 +155,7 @@ async def _send_with_retries(transport: HttpTransport, path: str, body: bytes) -
 
 
 def _write_data_directory(out: Path, file: Path, classes: Counter[str]) -> None:
-    """Write a data directory from a history; each inference becomes a stage."""
+    """Write the recorded applications into a data directory, for offline training."""
     for name in ("apps", "recorded"):
         if (out / name).exists():
             raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")

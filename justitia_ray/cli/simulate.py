@@ -32,7 +32,7 @@ from justitia_ray.sim.workload import read_workload
 from justitia_ray.yaml_text import read_yaml
 
 _EXACT_UP_TO = 4
-"""Largest number of simulated replicas that all report after every iteration; more report at
+"""Up to this number of simulated replicas, each reports after every iteration; more report at
 intervals.
 """
 _LATE_S = 2.0

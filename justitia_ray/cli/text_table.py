@@ -6,7 +6,6 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Columns: TypeAlias = Mapping[str, Callable[[T], str]]
-"""Heading of each column of a table, with the function that returns a row's cell."""
 
 
 def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:

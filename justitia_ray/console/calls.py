@@ -90,7 +90,7 @@ class CallRecorder:
     """Records the calls of a scheduler's applications from the events of its core."""
 
     def __init__(self, core: SchedulerCore, now: Seconds) -> None:
-        """Record the inferences that run now; `observe` adds later ones.
+        """Begin the record with the inferences that run now.
 
         Args:
             core: The core.
@@ -103,7 +103,6 @@ class CallRecorder:
         self._ended: deque[RecordedApplication] = deque()
         self._running: dict[LeaseId, tuple[ReplicaId, RecordedApplication, Call]] = {}
         self._reading: dict[LeaseId, Call] = {}
-        """Running inferences whose first token has not come yet."""
         self._count = 0
         """Number of recorded inferences."""
         for lease in core.state.leases.values():
@@ -175,7 +174,7 @@ class CallRecorder:
         call.attempts += 1
         self._running[lease_id] = (replica_id, recorded, call)
         if inference.output_tokens and call.attempts == 1:
-            call.first_token_at = now  # The first token came before the recording began.
+            call.first_token_at = now  # The first token came before the console began to record.
         else:
             self._reading[lease_id] = call
 
@@ -209,7 +208,7 @@ class CallRecorder:
     def _record_finish(self, finished: ev.LeaseFinished, now: Seconds) -> Iterator[EndedLease]:
         running = self._running.get(finished.lease_id)
         if running is None:
-            return  # The end of this lease was reported before.
+            return  # This lease's end has been reported before.
         call = running[2]
         call.output_tokens = max(call.output_tokens, finished.output_tokens)
         if finished.prompt_tokens and finished.outcome is not None:

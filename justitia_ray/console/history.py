@@ -112,7 +112,6 @@ def _was_live_since(recorded: RecordedApplication, start: Seconds) -> bool:
 
 
 def _latest_arrivals(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApplication]:
-    """Yield the last applications first, with at most MOST_CALLS calls in total."""
     calls = 0
     for one in sorted(applications, key=lambda one: one.arrived_at, reverse=True):
         calls += len(one.calls)

@@ -31,23 +31,21 @@ _Key = tuple[BarKind, ReplicaId, ApplicationId]
 
 @dataclass(slots=True)
 class _OpenBar:
-    """Bar of the chart that has no end yet, or may still be continued."""
+    """Bar in the console's chart of KV memory that has not ended."""
 
     id: int
     start: Seconds
     kv_tokens: Tokens
     seen_at: Seconds
-    """Time up to which `kv_token_s` is summed up."""
     kv_token_s: float = 0.0
     leases: int = 0
     end: Seconds | None = None
 
     def expected_kv_tokens(self, now: Seconds, iteration_s: Seconds) -> Tokens:
-        """Return the bar's KV tokens at `now` if each lease has gained a token per iteration."""
+        """Estimate the KV tokens of a bar at `now`: each lease gains a token per iteration."""
         return self.kv_tokens + self.leases * int(max(0.0, now - self.seen_at) / iteration_s)
 
     def set_height(self, kv_tokens: Tokens, now: Seconds) -> None:
-        """Set the bar's KV tokens; add the token-seconds since the last change."""
         self.kv_token_s += (self.kv_tokens + kv_tokens) / 2 * max(0.0, now - self.seen_at)
         self.seen_at = max(self.seen_at, now)
         self.kv_tokens = kv_tokens
@@ -58,18 +56,13 @@ class Lanes:
 
     def __init__(self) -> None:
         self.left_out = 0
-        """Number of changed bars that the last update left out."""
         self._ids = 0
         self._open: dict[_Key, _OpenBar] = {}
         self._ended: deque[Bar] = deque(maxlen=MOST_ENDED)
         self._changed: dict[_Key, _OpenBar] = {}
-        """Open bars that have changed since the last snapshot."""
         self._cut: list[Bar] = []
-        """Bars that were closed since the last snapshot."""
         self._looks: deque[tuple[int, int, tuple[Bar, ...]]] = deque(maxlen=LOOKS_KEPT)
-        """Each of the last snapshots: its number, the largest bar id before it, and the changed
-        bars.
-        """
+        """Last snapshots, each as (number, largest bar id before the snapshot, changed bars)."""
         self._ids_before = 0
 
     # --- events
@@ -161,7 +154,7 @@ class Lanes:
             yield _to_bar(key, bar)
 
     def since(self, number: int) -> tuple[Iterable[Bar], int] | None:
-        """Return the bars changed since a snapshot, and the largest bar id before the changes.
+        """Return the bars of the chart that have changed since a snapshot.
 
         The result is None if the snapshot is too long ago.
         """
@@ -174,7 +167,7 @@ class Lanes:
     # --- internals
 
     def _update_run_bars(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
-        """Update the bars of running leases; return their keys."""
+        """Update the chart's bars of running leases."""
         kv_tokens: dict[_Key, Tokens] = {}
         leases: dict[_Key, int] = {}
         for replica in core.state.replicas.values():
@@ -199,7 +192,7 @@ class Lanes:
         return set(kv_tokens)
 
     def _update_context_bars(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
-        """Update the bars of idle contexts in the prefix cache; return their keys."""
+        """Update the chart's bars of contexts that stay in the prefix cache."""
         found: set[_Key] = set()
         replicas = {
             name: replica
@@ -240,7 +233,7 @@ class Lanes:
     def _resize_bar(
         self, key: _Key, bar: _OpenBar, kv_tokens: Tokens, replica: KnownReplica, now: Seconds
     ) -> None:
-        """Set a bar's height; split the bar if the height has changed much."""
+        """Set the KV tokens of a bar; a large change begins another bar."""
         before = bar.kv_tokens
         change = abs(kv_tokens - before)
         bar.set_height(kv_tokens, now)
@@ -271,7 +264,6 @@ class Lanes:
             self._changed[key] = bar
 
     def _close_bar(self, key: _Key, bar: _OpenBar) -> None:
-        """Move a bar that has ended from the open bars to the closed ones."""
         del self._open[key]
         self._changed.pop(key, None)
         told = _to_bar(key, bar)

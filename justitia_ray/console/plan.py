@@ -84,7 +84,7 @@ def _waiting_inferences(core: SchedulerCore) -> Iterator[tuple[Application, Infe
     applications = core.state.applications
     for name in core.outlooks.walk(WALK_KEPT_S).names:
         application = applications.get(name)
-        if application is not None:  # None: the application ended after its id was listed.
+        if application is not None:  # An application may end after its id was listed.
             yield from ((application, one) for one in application.waiting)
 
 

@@ -170,7 +170,6 @@ class Watch:
     def _labels(
         self, bars: Iterable[Bar], known: int, planned: Iterable[PlannedBar]
     ) -> dict[ApplicationId, Label]:
-        """Return the labels of applications in planned bars and in bars with ids above `known`."""
         names = dict.fromkeys(bar.application for bar in bars if bar.id > known)
         names |= dict.fromkeys(bar.application for bar in planned)
         return {name: self._label(name) for name in names}

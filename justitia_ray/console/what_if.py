@@ -151,9 +151,8 @@ def _simulate(
     weights: Mapping[ClientId, float],
     replicas: int,
 ) -> dict[ApplicationId, Seconds]:
-    """Return the simulated completion time of each application."""
     options: Mapping[str, object] = settings.policy_options
-    if policy != settings.policy:  # Only options that all policies have are kept.
+    if policy != settings.policy:  # Another policy may lack the present policy's own options.
         common = {option.name for option in COMMON}
         options = {name: value for name, value in options.items() if name in common}
     run = RunSettings(

@@ -21,7 +21,7 @@ TRACES = ("azure-conv", "azure-code", "mooncake")
 
 @dataclass(frozen=True, slots=True)
 class HourLoad:
-    """Nine-class load with the arrival times of a trace, of which `count` are drawn."""
+    """Applications of nine classes that arrive as in a recorded hour of traffic."""
 
     trace: str
     count: int
@@ -93,7 +93,7 @@ def scaled_figures(
 
 
 def reaction_times(readings: Sequence[FleetReading], one: KvTokenTime) -> list[Seconds]:
-    """Return the seconds from each need for another replica until it served.
+    """Return how long each replica took from being needed to serving, in seconds.
 
     A rise is necessary once the true work exceeds what the requested replicas serve within the
     target time. If the work falls again before a rise, no time is counted.

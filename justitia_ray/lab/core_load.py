@@ -48,14 +48,13 @@ _LAST_GRANT = 0.1
 class Timings:
     elapsed_ns: array[int] = field(default_factory=lambda: array("q"))
     decisions: array[int] = field(default_factory=lambda: array("q"))
-    """Number of scheduling decisions in each event."""
 
     def add(self, elapsed_ns: int, decisions: int) -> None:
         self.elapsed_ns.append(elapsed_ns)
         self.decisions.append(decisions)
 
     def us_a_decision(self) -> list[float]:
-        """Return the duration of each event divided by its decisions, in microseconds."""
+        """Return the mean duration of a scheduling decision for each event, in microseconds."""
         return [
             elapsed / decisions / 1e3
             for elapsed, decisions in zip(self.elapsed_ns, self.decisions, strict=True)
@@ -77,7 +76,7 @@ class _Replica:
 
 
 class CoreLoad:
-    """Measures a `SchedulerCore` with a full queue; plays its replicas and its callers."""
+    """Measures the speed of a `SchedulerCore` whose queue is full."""
 
     def __init__(
         self,
@@ -97,7 +96,6 @@ class CoreLoad:
         self._named = 0
         self._now: Seconds = 1000.0
         self._granted: deque[ApplicationId] = deque()
-        """Applications that got a grant to which the load has not reacted yet."""
         self._large = [_Replica(f"large-{k}", _LARGE) for k in range(2)]
         self._one_seat = _Replica("one-seat", _ONE_SEAT)
 
@@ -130,7 +128,7 @@ class CoreLoad:
         self._answer_grants()
 
     def run(self, steps: int, completions: int) -> None:
-        """Measure `steps` pulls of full replicas, and `completions` on a replica for one sequence.
+        """Measure how long the scheduler core takes while full replicas pull work.
 
         At every fourth step an empty replica joins, pulls and is lost.
         """
@@ -156,7 +154,6 @@ class CoreLoad:
     # --- replicas
 
     def _pull_with_report(self, replica: _Replica, kind: str) -> None:
-        """Report a replica's progress; after `COMPLETION`, all of its inferences have finished."""
         progress: list[ev.LeaseProgress] = []
         finished: list[ev.LeaseFinished] = []
         for lease_id, running in list(replica.running.items()):
@@ -195,7 +192,6 @@ class CoreLoad:
         self._apply_actions(self._handle_as_actor(ev.ReplicaLost("joiner"))[0])
 
     def _apply_actions(self, actions: Sequence[Action]) -> None:
-        """Start granted inferences, record their applications, and stop aborted inferences."""
         replicas = {replica.replica_id: replica for replica in (*self._large, self._one_seat)}
         for action in actions:
             if isinstance(action, Abort):
@@ -216,7 +212,7 @@ class CoreLoad:
             application_id = self._granted.popleft()
             application = applications.get(application_id)
             if application is None or not application.state.takes_inferences:
-                continue  # The application that replaces it has already submitted its inferences.
+                continue
             if self._random.random() >= _LAST_GRANT:
                 self._submit_inferences(application_id, 1)
                 continue

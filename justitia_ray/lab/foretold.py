@@ -34,7 +34,6 @@ class ForetellingJustitia(GuardedPolicy):
         super().__init__(context)
         self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
         self._ended: dict[ApplicationId, Shadow] = {}
-        """Simulated progress under VTC of each application that has ended."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
         """Completion time under VTC as predicted when each stage of an application began."""
@@ -130,7 +129,7 @@ def off_by_learning(
     history: Sequence[Observation],
     replicas: int = 1,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return how far predictions with learned stages are from those with true stages.
+    """Return the error that learned stages add to predicted times under VTC, by class.
 
     The distance is |ln| of the ratio of the two times from the application's arrival to its
     deadline. The first table is of deadlines predicted on arrival, the second of those predicted

@@ -25,7 +25,7 @@ _HOUR_S: Seconds = 3600.0
 _LEAST_KNOWN = 3
 """Minimum number of waiting times from which quantiles are computed."""
 _UNKNOWN = Quantiles(1.0, 5.0, 30.0)
-"""Quantiles in seconds that are used while no waiting time is known."""
+"""Quantiles in seconds that are used before any waiting time is known."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Told:
     waited_s: Seconds
     """Seconds that the application had waited when its start was predicted."""
     is_first: bool
-    """Whether no inference of the application had started before."""
+    """Whether the application had started no inference when its start was predicted."""
     expected: Quantiles
     """Predicted quantiles of the seconds until the application's next start."""
     started_s: Seconds | None = None

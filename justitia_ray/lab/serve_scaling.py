@@ -56,7 +56,7 @@ class ServeScaler:
         self._policy = policy
         self._state: dict[str, Any] = {}
         self._requests: deque[tuple[Seconds, int]] = deque()
-        """Number of waiting and running requests at each recent decision."""
+        """Number of waiting and running requests at each recent autoscaling decision."""
 
     def target(self, view: FleetView) -> int:
         config = self._config
@@ -101,11 +101,10 @@ class ServeScaler:
 
 
 class DirectAnswers:
-    """Gives an autoscaler the simulated scheduler's state, without delay."""
+    """Gives Serve's autoscaler the simulated scheduler's state, without delay."""
 
     def __init__(self) -> None:
         self.view: FleetView | None = None
-        """Queue and time of the present decision; None before the first one."""
         self._sizer = Sizer()
 
     def latest(self, question: Mapping[str, Any]) -> tuple[dict[str, Any], Seconds] | None:

@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 class ToldVtc(ForetoldVtc):
-    """Gives the policy's guard the true completion times under VTC, in place of predicted ones.
+    """Predicts completion times under VTC perfectly, because they are known from another run.
 
     Critical paths, iteration times and margin are computed by the shadow. `urgent` checks every
     live application that waits: O(N).
@@ -29,9 +29,8 @@ class ToldVtc(ForetoldVtc):
     def __init__(self, kv_tokens: Callable[[], float]) -> None:
         super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
-        """Time at which each application ends under VTC."""
+        """Time at which each application ends under VTC, from another simulated run."""
         self._live: dict[ApplicationId, int] = {}
-        """Sequence numbers of live applications that have submitted an inference."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
         self._live[application.application_id] = application.sequence
@@ -62,7 +61,7 @@ class ToldVtc(ForetoldVtc):
 
 
 class ToldJustitia(GuardedPolicy):
-    """The policy `justitia` with a guard that knows the completion times under VTC."""
+    """The policy `justitia` that knows when each application would end under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -87,7 +86,7 @@ def simulate_told(
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
 ) -> RunResult:
-    """Simulate `justitia` with a guard that knows when each application ends under VTC.
+    """Simulate `justitia` with known completion times under VTC.
 
     Args:
         applications: A workload; each inference fits a replica.

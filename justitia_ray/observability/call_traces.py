@@ -204,7 +204,7 @@ class TracedCall:
                 parent, link = (caller, own) if tracer.joins_callers else (own, caller)
                 links = (link,)
         if not parent.is_sampled:
-            # Without this header, the engine would sample by its own rule.
+            # Without a trace header, vLLM would decide itself whether to trace the call.
             self.headers = {TRACEPARENT: parent.traceparent}
             return
         operation = c.operation_of(facts.path)

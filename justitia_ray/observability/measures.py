@@ -14,7 +14,7 @@ from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
-"""Label value of classes and tenants beyond the limit; it does not count towards the limit."""
+"""Label value of all classes and tenants beyond the configured limit."""
 
 
 class MetricsBackend(Protocol):

@@ -87,9 +87,6 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
 
 An operator's own headers and body fields add further values of `recognized_by`. The reasons leave
 out refusals that end an admitted inference, because these are counted as outcomes.
-
-The reasons leave out refusals that end an admitted inference, because these are counted as
-outcomes.
 """
 BOUNDED_LABELS = ("application_class", "tenant", "node")
 """Labels whose values come from callers and operators; beyond a limit the value is `other`.

@@ -27,7 +27,6 @@ class IngressMetrics:
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._asked: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Source of the cost estimate of each application that is not yet confirmed as open."""
         self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
         """Source of the cost estimate of each open application."""
         self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
@@ -62,7 +61,7 @@ class IngressMetrics:
         self._sources.pop(application_id, None)
 
     def note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
-        """Record that an application was opened; forget it if it is not open."""
+        """Record whether the scheduler has opened an application."""
         if is_open:
             self.record_opening(application_id)
         else:
@@ -79,7 +78,7 @@ class IngressMetrics:
             self._dropped[status_of(error)[2] or "", reason].increase()
 
     def record_failed_stream(self, status: int) -> None:
-        """Count a stream that failed after its headers were sent, by its proper status."""
+        """Count a stream that failed after its headers were sent."""
         failed_with = "4xx" if status < 500 else "5xx"
         self._measures.counter(m.FAILED_STREAMS_TOTAL, failed_with).increase()
 

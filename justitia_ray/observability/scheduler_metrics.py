@@ -29,7 +29,7 @@ _LAST = 9 * _STEPS_A_DECADE
 _LAG_SHARE = 0.01
 """Maximum share of the scheduler's time that the search for the greatest lag may take."""
 _ROUNDING = 1e-9
-"""Relative tolerance of comparisons: sums of floats depend on their order."""
+"""Relative tolerance when floats are compared, because sums depend on their order."""
 _INFERENCE_REFUSALS = frozenset(
     {
         Refusal.UNKNOWN_APPLICATION,
@@ -131,11 +131,11 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
-    # Tenants beyond their quota are left out, because their tags belong to another clock.
+    # Tenants beyond their quota are left out, because a separate virtual time orders them.
     apart = core.ledger.fair_share.sets_apart
     ranked = (a for a in candidates if a.waiting and not (apart and a.is_deprioritised))
     tags = ((lags.tag(a.application_id), a.sequence, a) for a in ranked)
-    # Applications without a known tag were late before this scheduler became the leader.
+    # Applications of an earlier scheduler may have no known finish time under fair sharing.
     late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
@@ -174,7 +174,6 @@ class SchedulerMetrics:
         self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
         self._by_class: dict[tuple[str, str], ClassSeries] = {}
         self._last: tuple[Seconds, float] | None = None
-        """Time and virtual time V at the last export."""
         self._has_target = False
         """Whether autoscaling has ever had a target drain time."""
 
@@ -268,7 +267,7 @@ class SchedulerMetrics:
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
         self._has_target = self._has_target or target_drain_s is not None
-        if self._has_target:  # Without a target the gauge is not exported.
+        if self._has_target:  # Without a target drain time this gauge is not exported.
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
@@ -277,7 +276,7 @@ class SchedulerMetrics:
             self._measures.gauge(metric).value = 0
         if self._has_target:
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = 0
-        self._measures.gauge(m.STORE_REACHABLE).value = 1  # It has nothing to save any more.
+        self._measures.gauge(m.STORE_REACHABLE).value = 1  # A former leader has nothing to save.
         self._outlooks.step_down()
         self.tenants.step_down()
         self._set_totals(core, decisions)
@@ -310,7 +309,7 @@ class SchedulerMetrics:
     def _count_start(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
-            return  # A repeated inference may have been counted before.
+            return  # An inference that is repeated may have been counted before.
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         series = self._series_of(application.application_class, application.tenant)

@@ -46,11 +46,8 @@ class TenantMetrics:
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._counted: dict[tuple[str, ClientId], float] = {}
-        """Usage of each tenant that was already added to its node, by (kind, tenant)."""
         self._tenant_keys: set[tuple[str, str, str]] = set()
-        """Quotas of tenants that have gauges, as (tenant, unit, period)."""
         self._node_keys: set[tuple[str, str, str]] = set()
-        """Quotas of nodes that have gauges, as (node, unit, period)."""
 
     def measure_usage(self, counters: Counters, tree: TenantTree) -> None:
         """Add the tenants' new usage to the nearest configured nodes above them.
@@ -125,7 +122,7 @@ class TenantMetrics:
     def step_down(self) -> None:
         """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        # Queries take the maximum of all schedulers, which is then the new leader's value.
+        # Prometheus queries take the maximum, which is then the new leader's value.
         for key in self._tenant_keys:
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:
@@ -136,7 +133,6 @@ class TenantMetrics:
         return self._measures.label("node", tree.lowest_described(tenant) or OTHER)
 
     def _increase_of(self, kind: str, tenant: ClientId, total: float) -> float:
-        """Return the increase of a tenant's total since the last call."""
         before = self._counted.get((kind, tenant), 0.0)
         self._counted[kind, tenant] = total
         return max(0.0, total - before)

@@ -115,7 +115,6 @@ class ChangeTest(Stored):
     above: NotNegative = 0.0
     below: NotNegative = 0.0
     above_since: Count = 0
-    """Number of errors added since the sum `above` was last 0."""
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:
@@ -170,11 +169,8 @@ class ClassLife:
         self._new = 0
         """Number of samples with features added since the last training began."""
         self._before: int | None = None
-        """Number of samples in the last training; None before the first one and after a change."""
         self._undone: tuple[int, int | None] | None = None
-        """Numbers of new and of trained samples before the running training, to restore if it
-        fails.
-        """
+        """Numbers of samples before the running training, to restore them if it fails."""
         self._failures = 0
         self._not_before: Seconds = -math.inf
 
@@ -311,9 +307,8 @@ class ClassLife:
         return "drift" if self.changes else "first"
 
     def _sample_counts(self) -> tuple[int, int | None]:
-        """Return the numbers of new and of trained samples, as if no training were running."""
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # A None stays: a change was detected during the training.
+        # None means that a change was detected during the training.
         return self._new + new, None if self._before is None else before

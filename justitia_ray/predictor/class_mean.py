@@ -12,8 +12,7 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.units import Tokens
 
 _PRIOR_SPREAD = 10.0
-"""Ratio of p90 to the cost, and of the cost to p10, while nothing of a class is known. Fair sharing
-was tested with predictions wrong by up to this factor (λ = 10).
+"""Ratio of p90 to the cost, and of the cost to p10, while nothing of a class is known. Charging was tested with predictions wrong by up to this factor (λ = 10).
 """
 
 
@@ -131,7 +130,6 @@ class ClassMeanPredictor:
         return None if known is None else known.log_mean
 
     def entry_of(self, application_class: str) -> str:
-        """Return the class whose statistics are used: itself, or `other` beyond the limit."""
         return entry_of_class(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def reach_of_p90(squares: float, samples: int) -> float:
     """
     prior = _PRIOR_WEIGHT * _PRIOR_LOG_VARIANCE
     variance = (squares + prior) / (samples - 1 + _PRIOR_WEIGHT)
-    # The term 1/n is for the error of the mean, which is an estimate itself.
+    # The term 1/n is for the error of the estimated mean.
     return _Z90 * math.sqrt(variance * (1 + 1 / samples))
 
 

@@ -28,7 +28,6 @@ FIELDS = (
     "predict_ms_p50",
     "train_s",
 )
-"""Metrics of each class in `metrics.json`."""
 
 COVERED = 0.8
 """Wanted share of the true costs between the predicted p10 and p90."""
@@ -157,7 +156,7 @@ def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
 
 
 def binomial_reach(count: int) -> float:
-    """Return the range within which 95 % of correct predictors cover their tests.
+    """Return the range in which p10 to p90 of a correct predictor covers 95 % of test sets.
 
     The range is 1.96 standard deviations of the binomial distribution. With quantiles that were
     learned from a sample, the share is outside this range somewhat more often than one time in

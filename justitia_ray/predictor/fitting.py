@@ -23,7 +23,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Function from (predictions, targets) to the loss of each prediction."""
 
 _LOOK_EVERY = 10
-"""Number of training steps between two evaluations on the held-out samples."""
+"""Number of training steps between two evaluations on held-out samples."""
 _PATIENCE = 60
 """Training ends after this number of steps without an improvement on held-out samples."""
 _FURTHEST = 3.0
@@ -146,7 +146,7 @@ def _forward(parameters: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
 
 
 def _training_mask(how: NetworkTraining, samples: int, generator: torch.Generator) -> torch.Tensor:
-    """Return bool [members, samples]: whether a network is trained on a sample."""
+    """Return bool [members, samples]: which samples each network is trained on."""
     trained = torch.ones(how.members, samples, dtype=torch.bool)
     count = max(1, round(how.held_out * samples))
     if how.held_out:
@@ -159,8 +159,8 @@ Recipe = Callable[[Floats, Floats, int], NetworkRegressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to trained networks."""
 
 _TERMS_WEIGHT = 2.0
-"""Scale of the word counts in a network's input, relative to the measures of the text. The counts
-of a row have length 1 together, each measure has standard deviation 1.
+"""Scale of the word counts in a network's input, relative to measures such as length. The counts of
+a row have length 1 together, each measure has standard deviation 1.
 """
 _MLP = NetworkTraining(
     widths=(16, 16, 8),

@@ -47,7 +47,7 @@ class InputFeatures(Stored):
     terms: tuple[Annotated[Count, Field(lt=BUCKETS)], ...]
     """Hash buckets of the words that occur, in ascending order."""
     counts: tuple[Count, ...]
-    """Number of occurrences of each bucket in `terms`, at least 1."""
+    """Number of occurrences of each hash bucket, at least 1."""
     measures: Annotated[
         tuple[Count, ...], Field(min_length=len(MEASURES), max_length=len(MEASURES))
     ]

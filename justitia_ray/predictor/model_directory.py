@@ -125,7 +125,7 @@ class ModelDirectory:
             check_class_name(application_class)
         except RequestError as error:
             raise ConfigError(str(error)) from error
-        if application_class.startswith("."):  # the class `..` would be another directory
+        if application_class.startswith("."):
             application_class = _DOT + application_class[1:]
         return self.path / application_class
 

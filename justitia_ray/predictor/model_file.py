@@ -29,9 +29,8 @@ _JSON = "justitia"
 """Name of the metadata entry of a safetensors file that holds the model's settings as JSON."""
 _LEAST_SCALE = 1e-9
 _FUNCTIONS = ("network",)
-"""Kinds of functions that a model file may contain; release 0.2.0 allowed more."""
+"""Kinds of functions that a model file may contain."""
 _PREFIX = "0"
-"""Prefix of the names of a model's arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ class _Metadata(Stored):
     kind: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")]
     samples: AtLeastOne
     regressors: tuple[str, ...]
-    """Names of the model's functions."""
     weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
-    """Weights of the functions; 1 if there is a single function."""
     calibration: CostCalibration
     trained_with: dict[str, str]
     measures: tuple[str, ...] = MEASURES

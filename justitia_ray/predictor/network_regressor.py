@@ -64,8 +64,8 @@ def _checked_array(
 
 
 _MOST_MEMBERS = 256
-"""Maximum number of networks in a model file. With the next two limits it bounds memory and time of
-a hostile file.
+"""Maximum number of networks in a model file, against hostile files. The next two limits are for
+the same purpose.
 """
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8
@@ -100,7 +100,6 @@ class NetworkRegressor:
         return costs
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the networks' arrays, for `from_arrays`."""
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, (weights, biases) in enumerate(self.layers):
             arrays |= {f"weights{number}": weights, f"biases{number}": biases}

@@ -73,7 +73,6 @@ class Sample(Stored):
 
 
 def _add_later_fields(values: object) -> object:
-    """Return the numbers of a stage, with None for those that release 0.2.0 did not record."""
     if isinstance(values, list | tuple) and len(values) == 5:
         return (*values, None, None)
     return values
@@ -101,11 +100,11 @@ class Observation(Stored):
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Rules by which an application is recognised whose caller closes it."""
+"""Rules that recognise an application by what its caller sends, and whose callers close it."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
-    """Return whether an application ended as planned, so that its cost can be learned.
+    """Return whether an application ended as planned, so that a predictor may learn its cost.
 
     A recognised session or conversation, which no caller closes, ends as planned when it expires.
     """

@@ -63,9 +63,9 @@ class EndedTraining:
     index: VersionIndex
     """Versions of the class's model after the training."""
     model: TrainedModel | None
-    """The new model if it is used from now on; otherwise None."""
+    """New model of the class if it is used from now on; otherwise None."""
     outcome: dict[str, Any]
-    """Record of the training as JSON."""
+    """Result of the training as JSON."""
 
 
 class LearningPredictor:
@@ -127,7 +127,7 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # The prior's ratio of p90 to the cost is kept.
+        # The ratio of p90 to the cost stays that of the first estimate.
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 

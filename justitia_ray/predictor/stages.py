@@ -41,7 +41,7 @@ of inferences.
 CHARGE_FACTOR = 2.0
 
 _LARGEST = 10**30
-"""Limit of all sums, far above the sums of real applications."""
+"""Limit of all sums in stored statistics, far above those of real applications."""
 _Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
 _SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
@@ -100,26 +100,19 @@ class StageStatistics(Stored):
     prompt_squares: _Sum = 0.0
     output_mean: _Sum = 0.0
     products: _SignedSum = 0.0
-    """Sum of the products of prompt deviations and output deviations."""
     fan_out_mean: _Sum = 0.0
-    """Mean number of an application's inferences at this stage."""
     fan_out_squares: _Sum = 0.0
     inferences_to_come: _Sum = 0.0
-    """Mean number of inferences from this stage on, including this stage."""
     kv_token_time_to_come: _Sum = 0.0
     fan_out_products: _SignedSum = 0.0
-    """Sum of the products of two deviations: of the number of inferences, and of the remaining
-    cost.
-    """
     longest_output_mean: _Sum | None = None
     """Mean output of the applications' longest sequences; None in tables of release 0.2.0."""
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
-    """Number of applications that continued after a known pause; None counts as 0."""
+    """Number of applications whose pause after this stage is known."""
     gap_mean_s: _Sum | None = None
     """Mean pause in seconds before the next stage; None if no pause is known."""
 
     def add_application(self, stages: Sequence[StageServed]) -> None:
-        """Add an application, given its stages from this one on."""
         first = stages[0]
         self.applications += 1
         inferences = sum(stage.inferences for stage in stages)
@@ -148,7 +141,6 @@ class StageStatistics(Stored):
 
     @property
     def longest_output(self) -> float:
-        """Mean output of an application's longest sequence, or of its mean sequence if unknown."""
         known = self.longest_output_mean
         return self.output_mean if known is None else known
 
@@ -181,7 +173,6 @@ class StageStatistics(Stored):
         return self
 
     def _add_longest_output(self, stage: StageServed) -> None:
-        """Add the output of the longest sequence, or the mean output if that is unknown."""
         before = self.longest_output
         longest: float | None = stage.longest_output_tokens
         if longest is None:

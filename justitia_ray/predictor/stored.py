@@ -62,7 +62,7 @@ def _error_message(error: ValidationError) -> str:
     """Return a message about the first invalid field."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
-    if first["type"] == "value_error":  # from a validator of several fields together
+    if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}".removeprefix(": ")
     if first["type"] == "missing":
         return f"{place} is missing"

@@ -48,7 +48,7 @@ class DesignMatrix:
 
     @property
     def columns(self) -> int:
-        """Length of a row in numbers."""
+        """Number of columns in a row of the design matrix."""
         return len(self.mean) + len(self.buckets)
 
     def rows(self, inputs: Sequence[InputFeatures]) -> Floats:
@@ -92,7 +92,7 @@ On the recorded runs this reduced the mean error after 10 samples from 36.7 to 3
 28.9 to 27.8 %, and changed nothing after 100.
 """
 _ENOUGH = 20
-"""Number of errors from which p10 and p90 are taken as quantiles of the errors."""
+"""Number of prediction errors from which p10 and p90 are their quantiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,9 @@ class CostCalibration(Stored):
     """Shifts a model's outputs, and adds their spread, by its errors on held-out samples."""
 
     shift: _LogCost
-    """Number added to the logarithm of a predicted cost."""
     below: _LogCost
-    """Logarithm of p10 over the predicted cost, <= 0."""
     above: _LogCost
-    """Logarithm of p90 over the predicted cost, >= 0."""
     least: _LogCost
-    """Lower limit of every predicted cost, as a logarithm."""
     most: _LogCost
 
     def predictions(self, log_costs: Floats) -> list[CostPrediction]:
@@ -156,7 +152,6 @@ def best_shift(errors: Floats) -> float:
 
 
 def _spread(errors: Floats) -> tuple[float, float]:
-    """Return p10 and p90 of errors in ascending order."""
     count = len(errors)
     if count >= _ENOUGH:
         rank = min(math.ceil(0.9 * (count + 1)), count)

@@ -43,7 +43,7 @@ class Version(Stored):
 
 @dataclass(frozen=True, slots=True)
 class VersionIndex(Stored):
-    """The versions of a class's model; immutable, changes return a new index."""
+    """The versions of a class's model; immutable, so changes return a new index."""
 
     active: Count = NO_MODEL
     """Number of the version that serves; 0 if none serves."""
@@ -59,7 +59,7 @@ class VersionIndex(Stored):
     """Versions that are kept, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Return the index with a new active version.
+        """Return the version index after a new model was published, which then serves.
 
         Its oldest versions and its pin are dropped.
         """
@@ -74,12 +74,12 @@ class VersionIndex(Stored):
         )
 
     def with_imported(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Return the index with an imported model as the active version."""
+        """Return the version index after a model was imported, which then serves."""
         published = self.published(data, record)
         return replace(published, imported=published.versions[-1].sha256)
 
     def activated(self, number: int, *, pinned: bool) -> Self:
-        """Return the index with a kept version active; 0: no version.
+        """Return the version index with another kept version in use; 0: no version.
 
         Raises:
             RequestError: If the version is not kept.
@@ -91,7 +91,7 @@ class VersionIndex(Stored):
         return replace(self, active=number, pinned=pinned)
 
     def rolled_back(self) -> Self:
-        """Return the index after a rollback to the version before the active one.
+        """Return the version index after a rollback to the version before the active one.
 
         That version is then pinned.
 
@@ -107,7 +107,7 @@ class VersionIndex(Stored):
         return self.activated(earlier[-1], pinned=True)
 
     def after_rollback(self, version: int | None, *, release: bool) -> Self:
-        """Return the index after a user's rollback.
+        """Return the version index after an operator's rollback.
 
         Args:
             version: Version to return to; None: the version before the active one; 0: the class
@@ -122,7 +122,7 @@ class VersionIndex(Stored):
         return self.rolled_back() if version is None else self.activated(version, pinned=True)
 
     def describe(self) -> dict[str, Any]:
-        """Return the versions as JSON for operators."""
+        """Return all versions of the model as JSON for operators."""
         return {
             "active": self.active,
             "pinned": self.pinned,
@@ -133,7 +133,7 @@ class VersionIndex(Stored):
         }
 
     def candidates(self) -> tuple[Version, ...]:
-        """Return the versions that may serve: the active version, then earlier ones, latest first.
+        """Return the versions that may serve: the active one, then earlier ones, latest first.
 
         Versions later than the active version, from which an operator rolled back, are not
         included.
@@ -141,7 +141,7 @@ class VersionIndex(Stored):
         return tuple(v for v in reversed(self.versions) if v.number <= self.active)
 
     def find(self, number: int) -> Version | None:
-        """Return the version with a number; None if it is not kept."""
+        """Return the version of the model with a number; None if it is not kept."""
         return next((v for v in self.versions if v.number == number), None)
 
     @model_validator(mode="after")
@@ -157,7 +157,7 @@ class VersionIndex(Stored):
 
 
 def encode_index(index: VersionIndex) -> bytes:
-    """Encode an index as JSON with a checksum.
+    """Encode a version index as JSON with a checksum.
 
     Models have their checksums in the index; a damaged index must not look like a rollback.
     """
@@ -166,7 +166,7 @@ def encode_index(index: VersionIndex) -> bytes:
 
 
 def decode_index(data: bytes | str) -> VersionIndex:
-    """Decode an index from `encode_index`.
+    """Decode a version index from `encode_index`.
 
     Raises:
         ValueError: If the index is damaged or not valid; the message says how.

@@ -100,14 +100,11 @@ class AutoscaledSimulation(Simulation):
         self._decides_at: Seconds = 0.0
         self._target = initial
         self._serving = list(range(initial))
-        """Indices of the replicas that accept work, oldest first."""
         self._loading: list[tuple[Seconds, int]] = []
-        """Time at which each loading replica will serve, with its index, earliest first."""
+        """Time at which each loading replica will serve, with the replica's index."""
         self._draining: list[int] = []
         self._free = list(range(settings.replicas - 1, initial - 1, -1))
-        """Unused indices of replicas; the last one is used first."""
         self._since: dict[int, Seconds] = dict.fromkeys(self._serving, 0.0)
-        """Time at which each existing replica was started."""
         for index in self._free:
             self._gate.closed.add(index)
             self._idle.discard(index)

@@ -29,8 +29,7 @@ WINDOW_S: Seconds = 60.0
 """Window in seconds over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""Time in seconds from which a table is sampled: half a window, so that windows begin within the
-run.
+"""Seconds after which a table of service rates is sampled, so that each window lies within the run.
 """
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
@@ -119,7 +118,7 @@ class ClientService:
         return asked
 
     def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return the service that each client received from a time on, at each instant."""
+        """Return the service that each client has received since `from`, at each instant."""
         until = self._received_until(np.asarray(at, dtype=np.float64))
         received: Floats = self._owner @ (until - self._received_until(np.array([from_s])))
         return received
@@ -158,7 +157,6 @@ class ClientService:
         return means
 
     def _received_until(self, instants: Floats) -> Floats:
-        """Return each request's received service at each instant, `[requests, instants]`."""
         share = np.clip((instants - self._first) / self._length, 0.0, 1.0)
         received: Floats = self._worth * share
         return received

@@ -32,7 +32,6 @@ class GpsHistory:
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
         self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
-        """Intervals in which virtual time V rose, as (V before, start time, end time)."""
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
@@ -43,7 +42,7 @@ class GpsHistory:
         self._last = (virtual_time, now)
 
     def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
-        """Return the time at which V reached a tag; `end_at` if rounding kept V below the tag."""
+        """Return when virtual time V reached the virtual finish time of an application."""
         index = bisect_left(self._reached, tag)
         if index == len(self._reached):
             return end_at
@@ -73,9 +72,6 @@ class CoreLink:
         self.ended = 0
         """Number of applications that have ended."""
         self.changes = 0
-        """Counter that rises when a refused inference may fit now, or when the order may have
-        changed.
-        """
         self._result = result
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
@@ -92,9 +88,7 @@ class CoreLink:
         self._to_finish: dict[ApplicationId, int] = {}
         """Number of unfinished inferences of each application of the workload."""
         self._to_submit: dict[ApplicationId, int] = {}
-        """Number of inferences still to be submitted, for each open application."""
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Final virtual finish time F of each application whose inferences are all submitted."""
         self._gps = GpsHistory()
         self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
         capacity = ReplicaCapacity(
@@ -213,7 +207,7 @@ class CoreLink:
 
     def withdraw_idle(self, now: Seconds) -> None:
         """Report that idle applications submit no more inferences at this time."""
-        # The replica does not matter, because its report is empty.
+        # Any replica may report this, because the report is empty.
         replica_id = next(iter(self.core.state.replicas), None)
         if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
@@ -233,7 +227,7 @@ class CoreLink:
         clients = [s.client for s in server.running.values()] if one_by_one else []
         grown = self._unreported_growth(server)
         if not self.core.state.leases:
-            self._gps.record(self._virtual_time, now)  # V has not changed since the last report.
+            self._gps.record(self._virtual_time, now)  # V is as at the last report
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -312,7 +306,6 @@ class CoreLink:
         )
 
     def _other_kv_tokens(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
-        """Return the KV that a replica reserves besides its leases."""
         unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
         return server.memory.reserved(clients) + unforeseen
 
@@ -322,7 +315,6 @@ class CoreLink:
         return server.leased_tokens - reported
 
     def _kv_of_prompt(self, inference: WorkloadInference) -> Tokens:
-        """Return the number of prompt tokens that occupy KV memory."""
         return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
 
     def _open_application(

@@ -54,7 +54,7 @@ class IterationCost:
     per_prefill_token_s: _Amount = 0.0
     """Time per computed prompt token, in seconds."""
     prefill_tile_tokens: _Count = 1
-    """Number of tokens to a multiple of which the GPU rounds up the prompt tokens of an iteration.
+    """Tile size of the GPU: the prompt tokens of an iteration are rounded up to a multiple of it.
     """
     prefill_base_s: _Amount = 0.0
     """Time in seconds added to an iteration that computes any prompt token."""
@@ -116,8 +116,7 @@ class EngineProfile:
     (S-LoRA). In the second case an inference is charged for one token less.
     """
     prefix_caching: _Flag = False
-    """Whether an inference computes only the part of its prompt that its predecessor did not have.
-    """
+    """Whether an inference computes only the part of its prompt that is not in the prefix cache."""
     speedup: _Factor = 1.0
     """Speedup by tensor parallelism: all times are divided by it."""
 

@@ -13,11 +13,10 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""First waiting inference, and the state of the queue (a counter) when it was read."""
 
 
 class Gate:
-    """Saves time: keeps a simulated replica from asking for work that it would not get."""
+    """Keeps simulated replicas from asking for work that the scheduler core would not grant."""
 
     def __init__(self, link: CoreLink, settings: RunSettings) -> None:
         self._core = link.core
@@ -26,37 +25,22 @@ class Gate:
         self._first_only = options.backfill == 0
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
-        """Whether the time of a replica's next request stays valid until the replica changes."""
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
-        """Whether service that a replica reports may by itself change which inference is first."""
         self._lets_pass = is_exact and not self._first_only
-        """Whether an inference behind the first may start without a change of the order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only
-        """Whether a replica's free KV decides if the first inference may start there."""
         self._each = settings.engine.block_size if self._goes_by_room else 0
-        """KV tokens counted for each sequence: the next iteration's, and the waste in partial
-        blocks.
-        """
         self._loads: list[Tokens] = [0] * settings.replicas
-        """Upper bound of the KV held by each replica."""
         self._most_load: Tokens = 0
-        """Largest KV load with which a non-empty replica has room for the first inference."""
         self._refused: dict[int, _Standing] = {}
         self.closed: set[int] = set()
-        """Replicas that get no work: draining and missing replicas."""
         self.standing: _Standing = (None, -1)
-        """State of the queue when it was last read; until it changes, only changed replicas ask for
-        work.
-        """
         self._least_behind: Tokens | None = None
-        """Lower bound of the shortest prompt that may overtake the first inference, or None."""
         self._smallest: list[Inference] = []
-        """Smallest inferences that may become first."""
 
     def look(self) -> None:
-        """Read the first waiting inference, and the shortest prompt that may overtake it."""
+        """Read which inference is first in the queue now."""
         first = self._link.first()
         self.standing = (first, self._link.changes)
         self._least_behind = None
@@ -70,7 +54,7 @@ class Gate:
             self._least_behind = self._link.shortest_waiting_prompt()
 
     def note_load(self, server: Server) -> None:
-        """Record the KV held by a replica; must be called when it has decreased."""
+        """Record how much KV memory a replica holds now."""
         self._loads[server.index] = self._kv_load(server)
 
     def is_worth_asking(self, server: Server) -> bool:
@@ -90,11 +74,10 @@ class Gate:
         )
 
     def has_reason(self, server: Server) -> bool:
-        """Return whether a request for a replica may succeed now or at a later iteration."""
         return self.is_worth_asking(server) or self.watches(server)
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
-        """Return replicas for which a request may succeed; `servers` are all replicas by index."""
+        """Return the replicas that may get work now."""
         if self.standing[0] is None:
             return []
         if self._least_behind is not None:
@@ -104,7 +87,7 @@ class Gate:
         return [server for server in roomy if self.is_worth_asking(server)]
 
     def watches(self, server: Server) -> bool:
-        """Return whether a replica may start an inference that is not first in the queue.
+        """Return whether a replica may get an inference that is not first in the queue.
 
         This is so when service changes the order, or when a later inference may overtake without
         delaying the first.
@@ -123,7 +106,7 @@ class Gate:
         self._refused[server.index] = self.standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """Drop the recorded refusals, because the first inference may fit now.
+        """Let all replicas ask again, because the first inference may fit now.
 
         Called at a `next_try` or after a change.
         """
@@ -135,7 +118,7 @@ class Gate:
         """Return the next time from `later` on at which a replica asks for work by itself."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
-            return None  # Inferences on their way to the replica will wake it.
+            return None  # An inference on its way to the replica will wake it.
         if server.index in self.closed:
             return None
         watches = self.watches(server)
@@ -148,7 +131,7 @@ class Gate:
         return server.next_admission(max(later, server.instant_after(wait)))
 
     def _may_come_first(self) -> list[Inference]:
-        """Return the waiting inferences that may become first, without those larger than another.
+        """Return the waiting inferences that may become first in the queue.
 
         Under `peak` a shorter prompt with a shorter output fits no later; if KV is reserved for
         each client, only inferences of the same client are compared.
@@ -171,7 +154,7 @@ class Gate:
         return server.context_tokens + self._each * len(server.running)
 
     def _order_may_change(self, first: Inference) -> bool:
-        """Return whether unreported service may change which application is first.
+        """Return whether service that was not reported yet may change the order.
 
         Service moves back only the client that receives it. A tenant is assumed to have running
         inferences.

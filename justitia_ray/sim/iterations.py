@@ -46,7 +46,7 @@ class Pace:
         context_tokens: Tokens,
         prefill_s: Seconds = 0.0,
     ) -> None:
-        """Begin a series of iterations with the same sequences.
+        """Begin a series of iterations in which the same sequences decode.
 
         Args:
             at: Time of the boundary at which the run starts.
@@ -65,14 +65,13 @@ class Pace:
         )
 
     def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
-        """Begin another series of iterations, unless all iterations take the same time."""
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
     def hold_up(
         self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
     ) -> None:
-        """Lengthen the iteration after a boundary by `by_s`; other arguments as in `start`."""
+        """Lengthen the next iteration by `by_s` seconds."""
         if iteration > self._first:
             self.start(at, iteration, sequences, context_tokens)
         self._first_s += by_s
@@ -86,7 +85,7 @@ class Pace:
         return self._started_at + (self._first_s + length)
 
     def ended_by(self, instant: Seconds, start: int) -> int:
-        """Return the number of iterations that have ended at a time; at least `start`.
+        """Return how many iterations have ended at a time.
 
         O(1) if all iterations take the same time, otherwise O(log of their number). Uses `at`, so
         that rounding is the same.
@@ -107,7 +106,7 @@ class Pace:
         return low
 
     def first_from(self, instant: Seconds, start: int) -> int:
-        """Return the first iteration, from `start` on, that ends at or after a time."""
+        """Return the first iteration that ends at or after a time."""
         if self.at(start) >= instant:
             return start
         by = self.ended_by(instant, start)
@@ -121,7 +120,6 @@ class PrefillQueue:
         self._profile = profile
         self._sequences: dict[RequestId, SimulatedSequence] = {}
         self._last = -profile.admit_every
-        """Number of ended iterations at the last prefill."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -134,11 +132,11 @@ class PrefillQueue:
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
-        """Return the iteration from which new prompts are considered."""
+        """Return the iteration before which the engine considers new prompts."""
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Remove and return a batch of prompts for an iteration of its own, if one is due.
+        """Return the prompts that the engine computes alone in the next iteration.
 
         Args:
             iteration: Number of iterations that have ended.
@@ -163,7 +161,7 @@ class PrefillQueue:
     def take_with_iteration(
         self, iteration: int, running: int
     ) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Return the prompt tokens of the next iteration; remove sequences that it completes.
+        """Return how many prompt tokens the next iteration computes.
 
         Args:
             iteration: Number of iterations that have ended.

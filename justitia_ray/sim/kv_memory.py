@@ -16,7 +16,7 @@ class SimulatedSequence:
     lease_id: LeaseId
     application_id: ApplicationId
     client: str
-    """Client of the inference; some engines reserve memory for each client."""
+    """Client of the inference, for engines that reserve memory for each client."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     result: InferenceResult
@@ -26,10 +26,8 @@ class SimulatedSequence:
     follows: bool
     """Whether the inference continues an earlier inference of its application."""
     made: Tokens = 0
-    """Number of output tokens up to iteration `since`."""
     since: int = 0
     computed: bool = False
-    """Whether the prompt is computed; then the sequence gains a token per iteration."""
     recomputed_tokens: Tokens = 0
     """Tokens computed again after the sequence was swapped out."""
 
@@ -43,15 +41,12 @@ class SimulatedSequence:
 
     @property
     def ends_with(self) -> int:
-        """Iteration of the sequence's last token, when its prompt is computed."""
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
-        """Stop gaining tokens; keep the tokens up to an iteration."""
         self.made, self.since = self.made_by(iteration), iteration
 
     def go_on(self, iteration: int) -> None:
-        """Gain a token in each iteration from now on."""
         self.since, self.computed = iteration, True
 
 
@@ -89,13 +84,13 @@ class KvMemory:
     def held(
         self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
     ) -> Tokens:
-        """Return the KV that sequences hold after an iteration and `more` tokens each, in O(n)."""
+        """Return the KV that sequences hold after an iteration."""
         return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
 
     def overflows_at(
         self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
-        """Return the first iteration after which the next would need more than the KV memory M.
+        """Return the first iteration whose successor would need more than the KV memory.
 
         Args:
             sequences: Running sequences; each gains a token per iteration.
@@ -120,7 +115,7 @@ class KvMemory:
 
 
 class PrefixCache:
-    """Last context of each application in the cache; the least recently used is evicted first.
+    """Simulated prefix cache with the last context of each application.
 
     An inference that follows another of its application starts with the other's context if its
     prompt is at least as long, as the turns of an agent do. Contexts are kept in otherwise unused

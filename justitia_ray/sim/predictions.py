@@ -56,7 +56,7 @@ class ExactPredictions:
     def accounts_cost(
         self, application: WorkloadApplication, options: PolicyOptions
     ) -> float | None:
-        """Return the predicted cost in the unit of the policy; None if that is KV token-time."""
+        """Return the predicted cost in the policy's unit; None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
         return self._cost_by(application, find_cost(options.accounts_cost))
@@ -226,7 +226,7 @@ class LearnedCosts(CostSource):
     def prior_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the class's mean length or the prior; workloads have no `max_tokens`."""
+        """Return the mean output length of the class, or a default for an unknown class."""
         estimate = self._predictor.estimate(
             application.application_class, inference.prompt_tokens, None
         )
@@ -339,7 +339,7 @@ def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
 def stages_of(
     inferences: Sequence[WorkloadInference],
 ) -> list[tuple[list[WorkloadInference], Seconds]]:
-    """Return the inferences by depth in the graph of predecessors, with the gap after each stage.
+    """Return the inferences of an application, grouped into stages by what each waits for.
 
     The scheduler counts the same stages if parallel inferences end together; a branch that runs
     ahead of others begins the next stage for all. The gap is the shortest delay before an inference
@@ -351,7 +351,7 @@ def stages_of(
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
-            continue  # The predecessor is served in another application.
+            continue  # The inference it waits for is served in another application.
         inference = waiting[name]
         depth = max(
             (depths[before] + 1 for before in inference.after if before in depths), default=0
@@ -402,7 +402,7 @@ def predictions_of(settings: RunSettings) -> ExactPredictions:
         if noise == 1:
             return ExactPredictions()
         costs = NoisyCosts(noise, settings.seed)
-        # The charge factor is at most λ: without noise, the true cost is charged.
+        # Without noise (λ = 1) the true cost is charged.
         charge_factor = min(charge_factor, noise)
     return StagedPredictions(costs, charge_factor, raises=settings.raises)
 

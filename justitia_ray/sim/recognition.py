@@ -20,9 +20,7 @@ all.
 NAMELESS_CLASS = "default"
 """Class of applications that their callers do not name."""
 IDLE_S: Seconds = 60.0
-"""Seconds without a call after which a recognised application ends, because its caller does not
-close it.
-"""
+"""Seconds without a call after which an application ends that no caller closes."""
 
 
 def continued_call(
@@ -71,7 +69,7 @@ class RecognitionCounts:
 
     calls: int = 0
     following: int = 0
-    """Number of calls that follow another call of their application."""
+    """Number of calls that wait for another call of their application."""
     recognised: int = 0
 
 
@@ -104,8 +102,7 @@ class Recognition:
         self.is_told = way == APPLICATION
         """Whether callers name the application of each call."""
         self.knows_the_last = way != CONVERSATION
-        """Whether an application is closed after its last inference, instead of after an idle time.
-        """
+        """Whether an application is closed after its last inference, and not after an idle time."""
         self._served: dict[tuple[ApplicationId, InferenceId], WorkloadApplication] = {}
 
     def expect(self, application: WorkloadApplication) -> None:

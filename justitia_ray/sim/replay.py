@@ -172,7 +172,6 @@ class LiveService:
         replays.
         """
         self._queue: str | None = None
-        """Name of the model, needed in requests if the service has several models."""
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -337,7 +336,7 @@ class _Player:
             return await self._run_inference(planned, inference, played.failures, clock)
 
         async with asyncio.TaskGroup() as group:
-            # All tasks are registered before the first one starts.
+            # All tasks are created before the first one starts.
             for inference in planned.inferences:
                 runs[inference.inference_id] = group.create_task(run_after_predecessors(inference))
         sent = [run.result() for run in runs.values()]
@@ -395,7 +394,7 @@ async def _request_lateness(opened: Application, played: _Played) -> None:
     try:
         told = await opened.status()
     except (ResponseError, ConnectionError):
-        return  # The service has forgotten the application.
+        return  # The service no longer knows the application.
     lag, tag = told.get("gps_lag"), told.get("virtual_finish_time")
     if tag is not None:
         played.result.virtual_finish_time = float(tag)
@@ -404,7 +403,6 @@ async def _request_lateness(opened: Application, played: _Played) -> None:
 
 
 def _record_finish(played: _Played) -> None:
-    """Record that an application has ended, all of whose inferences have finished."""
     result = played.result
     result.finished_at_s = max(_end_times(played))
     result.jct_s = result.finished_at_s - result.arrived_at_s
@@ -422,7 +420,7 @@ def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) ->
     """Return the result of the replay; KV figures are differences of the service's totals."""
     ends = [end for one in played for end in _end_times(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)
-    # The totals of a restarted scheduler begin at zero.
+    # A restarted scheduler counts from zero again.
     there = after.capacity_token_s - before.capacity_token_s
     used = after.used_token_s - before.used_token_s
     preemptions = (after.preemptions or 0) - (before.preemptions or 0)

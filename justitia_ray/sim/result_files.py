@@ -154,7 +154,7 @@ def writing(out: Path) -> Iterator[Path]:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # The temporary directory is inside `out`, to be on the same file system.
+        # The temporary directory must be on the same file system as `out`.
         unfinished = (out if out.exists() else out.parent) / _temporary_name()
         unfinished.mkdir()
         try:

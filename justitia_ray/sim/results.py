@@ -43,7 +43,9 @@ class ApplicationResult:
     predicted_kv_token_time: KvTokenTime
     virtual_finish_time: VirtualTime | None
     gps_finished_at_s: Seconds | None
-    """Time at which GPS would have finished the application, given the service of this run."""
+    """When ideal fair sharing (GPS) would have finished the application, with the service of this
+    run.
+    """
     outcome: str
 
 
@@ -68,7 +70,7 @@ def row_on_arrival(
 
 @dataclass(slots=True)
 class Lateness:
-    """Lag of an application behind GPS, and its bound, in seconds."""
+    """How late an application ended against ideal fair sharing, and the bound, in seconds."""
 
     lag_s: Seconds
     bound_s: Seconds | None
@@ -81,7 +83,7 @@ class RunResult:
     inferences: list[InferenceResult] = field(default_factory=list)
     """Result rows of the inferences, in the order of the workload."""
     lateness: dict[ApplicationId, Lateness] = field(default_factory=dict)
-    """Lag behind GPS of each application for which it is known."""
+    """Seconds by which each application ended later than under ideal fair sharing (GPS)."""
     makespan_s: Seconds = 0.0
     """Time from the first arrival to the last end."""
     kv_utilization: float | None = None

@@ -44,20 +44,17 @@ class Server:
         self.memory = KvMemory(profile)
         self._dispatch_s = dispatch_s
         self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
-        """Inferences on their way to the replica, with their arrival times."""
+        """Inferences that were sent to the replica and have not arrived."""
         self._sent_tokens: Tokens = 0
-        """KV reserved for inferences on their way to the replica, in tokens."""
         self._uncomputed = PrefillQueue(profile)
         self._starting: list[SimulatedSequence] = []
-        """Sequences that get their first token in the next iteration, or got it in a prefill."""
         self._ends = LazyHeap()
-        """Decoding sequences, by the iteration of their last token."""
         self._entered = 0
         self._pace = Pace(profile)
         self._ticks = False
 
     def next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the first end of an iteration from a time on.
+        """Return the first time, from a time on, at which an iteration ends.
 
         The time itself if no inference runs.
         """
@@ -91,7 +88,6 @@ class Server:
         return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
-        """Return the next time at which the replica changes without an event, or None."""
         by_itself = self._next_iteration_change()
         if not self._sent:
             return by_itself
@@ -151,7 +147,7 @@ class Server:
             if self.profile.overflow == "recompute":
                 sequence.prefill_tokens = sequence.prompt_tokens + sequence.made
                 sequence.computed = False
-                if sequence.made:  # Its prompt had been computed before it was swapped out.
+                if sequence.made:  # The prompt was computed before the inference was swapped out.
                     sequence.recomputed_tokens += sequence.prefill_tokens
             self.admit(sequence)
 
@@ -192,7 +188,7 @@ class Server:
             self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
-        """Start the next iterations, after all new inferences have been added.
+        """Begin the next iterations of the engine with the present batch.
 
         By the profile's rule, prompts are computed with the next iteration, in chunks over several
         iterations, or alone.
@@ -265,7 +261,7 @@ class Server:
         return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
-        """Compute a batch of prompts in an iteration of its own, if due; return the duration."""
+        """Compute prompts in an iteration of their own, if due; return its seconds."""
         tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
         if not batch:
             return 0.0
@@ -276,7 +272,6 @@ class Server:
         return self._pace.prefill_s(tokens)
 
     def _compute_in_iteration(self) -> Seconds:
-        """Compute prompts in the next iteration; return the seconds that this adds."""
         if not self._uncomputed:
             return 0.0
         tokens, done = self._uncomputed.take_with_iteration(self.iteration, len(self.running))

@@ -29,8 +29,6 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 
 class Timetable:
-    """Times at which replicas are processed, in ascending order."""
-
     def __init__(self, replicas: int) -> None:
         self._names = [str(index) for index in range(replicas)]
         self._instants = LazyHeap()
@@ -103,20 +101,13 @@ class Simulation:
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
-        """Replicas without running inferences."""
         self._looked_at: Seconds = 0.0
-        """Time at which all replicas last reported."""
         self._changes = Timetable(len(self._servers))
-        """Times at which replicas change without an event."""
         self._tries = Timetable(len(self._servers))
-        """Times at which replicas may get inferences."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
-        """Replicas that were processed at the present time; they are processed again only later."""
         self._due_at: Seconds = 0.0
-        """Time at which the next submission is due, or the policy releases a client."""
         self._passed = 0
-        """Number of calls that arrived at an engine or ended at the present time."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}
         self._kv_held: dict[ApplicationId, Tokens] = {}
 
@@ -147,7 +138,7 @@ class Simulation:
         return coming_at if deadline is None else min(deadline, coming_at)
 
     def _next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the next end of an iteration of any replica.
+        """Return the earliest time at which an iteration of any replica ends.
 
         An idle replica is at a boundary at any time.
         """
@@ -183,7 +174,7 @@ class Simulation:
             self._sample_kv(now)
 
     def _update_and_submit(self, woken: list[Server], now: Seconds) -> None:
-        """Report the iterations' results; then submit inferences that are due."""
+        """Report ended inferences to the scheduler core; then submit those that are due."""
         if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
@@ -198,7 +189,7 @@ class Simulation:
         self._link.withdraw_idle(now)
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Report ended inferences to the scheduler core; at intervals, all progress."""
+        """Report ended inferences to the scheduler core, and at intervals all progress."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -210,7 +201,7 @@ class Simulation:
                 continue
             server.advance(now)
             if server.at > now:
-                continue  # The replica is in the middle of a prefill.
+                continue  # The replica computes a prompt, so no iteration ends now.
             ended = server.finish() if wakes else []
             if ended or looks_at_all:
                 self._link.report(server, ended, now, whole=looks_at_all)
@@ -235,7 +226,7 @@ class Simulation:
         return set(range(len(self._servers)))
 
     def _replicas_at_boundary(self, woken: set[int]) -> list[Server]:
-        """Return the replicas of which an iteration may end now.
+        """Return the replicas that may have just ended an iteration.
 
         With delayed reports, a busy replica that has not woken is left out even if its boundary is
         now: it wakes at this time anyway, and checking each replica would cost more than it gains.
@@ -245,7 +236,7 @@ class Simulation:
         return [self._servers[index] for index in sorted(self._idle | woken)]
 
     def _resume_or_admit(self, server: Server, now: Seconds) -> bool:
-        """Resume or start inferences on a replica; return whether there were any."""
+        """Start waiting inferences on a replica, swapped-out ones first."""
         server.advance(now)
         if server.at != now:
             return False
@@ -278,7 +269,6 @@ class Simulation:
     def _set_next_times(
         self, changed: set[int], tried: set[int], now: Seconds, *, others: bool
     ) -> None:
-        """Set the next times of replicas that changed; of all replicas after a queue change."""
         later = math.nextafter(now, math.inf)
         if now > self._seen_at:
             self._seen_at, self._seen_now = now, set()
@@ -304,7 +294,7 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # Service may put a smaller swapped-out sequence before the first one, which did not fit.
+        # A smaller swapped-out sequence may come first when clients have received service.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )

@@ -52,7 +52,7 @@ class InferenceGraph:
         ] = {}
 
     def arrive(self, application: WorkloadApplication) -> list[WorkloadInference]:
-        """Return the inferences of an application without predecessors, in order."""
+        """Return the inferences of an application that wait for no other inference."""
         roots = [inference for inference in application.inferences if not inference.after]
         if len(roots) < len(application.inferences):
             order = TopologicalSorter({i.inference_id: i.after for i in application.inferences})
@@ -65,7 +65,7 @@ class InferenceGraph:
     def finish(
         self, application_id: ApplicationId, inference_id: InferenceId
     ) -> list[tuple[WorkloadApplication, WorkloadInference]]:
-        """Return the inferences whose last unfinished predecessor was this inference, in order."""
+        """Return the inferences that waited only for a given inference."""
         if application_id not in self._open:
             return []
         order, by_id = self._open[application_id]
@@ -77,7 +77,7 @@ class InferenceGraph:
 
 
 class Submissions:
-    """Arrivals in order, and inferences that wait for predecessors or tools."""
+    """Submits the inferences of a workload when they are due."""
 
     def __init__(
         self, applications: Iterable[WorkloadApplication], link: CoreLink, front_end: FrontEnd
@@ -87,12 +87,9 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """Number of applications opened in the scheduler before they submit an inference."""
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
-        """Inferences to submit, ordered by time and then by insertion."""
         self._dues_known = 0
         self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
-        """Inferences in the front end: (time of passing, due time, …)."""
         self._passing = deque()
 
     def next_at(self) -> Seconds:
@@ -159,7 +156,6 @@ class Submissions:
         due_at: Seconds,
         now: Seconds,
     ) -> None:
-        """Submit a due inference, through the front end if there is one."""
         through_at = self._front_end.passed_at(now)
         if through_at > now:
             self._passing.append((through_at, due_at, application, inference))

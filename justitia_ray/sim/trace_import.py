@@ -246,7 +246,6 @@ def _is_json(path: Path) -> bool:
 def _placed(
     applications: Sequence[WorkloadApplication], window_s: Seconds | None
 ) -> list[WorkloadApplication]:
-    """Shift arrivals to start at 0, and scale them to the window if there is one."""
     first_s, last_s = applications[0].arrived_at_s, applications[-1].arrived_at_s
     stretch = 1.0 if window_s is None or last_s == first_s else window_s / (last_s - first_s)
     return [
@@ -301,7 +300,7 @@ def _from_spans(spans: Iterable[InferenceSpan]) -> list[WorkloadApplication]:
 def application_of_spans(
     application_id: str, spans: Sequence[InferenceSpan], began_ns: int
 ) -> WorkloadApplication:
-    """Return an application whose calls follow those that had ended when they began.
+    """Return an application, each of whose calls waits for those that had ended when it began.
 
     Args:
         application_id: Id of the application.
@@ -316,7 +315,7 @@ def application_of_spans(
     for number, span in enumerate(spans):
         ended = bisect_right(ends, span.start_ns)
         if ended:
-            # An inference that ended before the latest start among these is implied.
+            # An inference that ended before the others began need not be listed.
             first = bisect_right(ends, last_starts[ended - 1])
             after, since_ns = sorted(by_end[first:ended]), ends[ended - 1]
         else:

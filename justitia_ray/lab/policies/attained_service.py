@@ -71,11 +71,9 @@ class PlasPolicy(ClientPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._first_seen: dict[ClientId, int] = {}
-        """Sequence number of each client's first application."""
         self._finished: dict[ClientId, KvTokenTime] = {}
-        """Service of each client's finished inferences."""
+        """Service that each client has received from its finished inferences."""
         self._fixed: dict[ApplicationId, dict[RequestId, KvTokenTime]] = {}
-        """Service that the client had received when each inference was submitted."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         return (self._service_at_submission(application.waiting.first), self._first_seen[client])

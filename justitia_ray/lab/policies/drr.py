@@ -49,17 +49,14 @@ class _RingPlace:
     waits: bool = False
 
     def refills(self, quantum: float) -> int:
-        """Return how many refills make the client's balance positive."""
         return max(0, int(-self.balance // quantum) + 1)
 
     def turn(self, quantum: float) -> int:
-        """Return the first round whose refill makes the client's balance positive."""
         if self.at_turn:
             return self.round
         return self.round + max(0, self.refills(quantum) - 1)
 
     def take_turn(self, quantum: float) -> None:
-        """Let the client's turn begin, and apply all refills up to it."""
         if not self.at_turn:
             refills, self.round = self.refills(quantum), self.turn(quantum)
             self.balance += quantum * refills
@@ -90,7 +87,6 @@ class DrrPolicy(MeteredPolicy):
         self._quantum: float = self.options.own["quantum"]
         self._ring: dict[ClientId, _RingPlace] = {}
         self._pointer = (0, 0)
-        """Round and position of the client that was served last."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         place = self._ring[client]
@@ -152,7 +148,7 @@ class DrrPolicy(MeteredPolicy):
             if place.waits and passed >= refills:
                 place.take_turn(self._quantum)
             else:
-                if not place.waits:  # An idle client is refilled only to 0 or just above.
+                if not place.waits:  # an idle client saves up no service
                     refills = max(0, int(-(place.balance // self._quantum)))
                 place.balance += self._quantum * min(passed, refills)
                 place.round += passed
@@ -162,6 +158,5 @@ class DrrPolicy(MeteredPolicy):
         place.round = self._last_round_at(place) + 1
 
     def _last_round_at(self, place: _RingPlace) -> int:
-        """Return the last round in which this position of the ring was visited."""
         sweep_round, index = self._pointer
         return sweep_round if place.index <= index else sweep_round - 1

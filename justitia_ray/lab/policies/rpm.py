@@ -30,7 +30,7 @@ class RpmPolicy(ClientPolicy):
     holds_back: ClassVar[bool] = True
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # Of VTC's limits of 5, 20 and 30, this one had the highest throughput (Table 2).
+        # VTC's Table 2 has limits of 5, 20 and 30; this one had the highest throughput.
         Option("requests_per_minute", 30, whole(1)),
     )
 
@@ -40,7 +40,6 @@ class RpmPolicy(ClientPolicy):
         self._used: dict[ClientId, tuple[int, int]] = {}
         """For each client, the minute of its last grant and its number of grants in that minute."""
         self._counted: dict[ApplicationId, dict[RequestId, int]] = {}
-        """Minute in which each inference was counted."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         return application.waiting.first.order
@@ -53,7 +52,7 @@ class RpmPolicy(ClientPolicy):
         return 0.0
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Uncount an inference that is requeued within the minute of its grant."""
+        """Give a client its request back if the inference is requeued within its minute."""
         counted = self._counted.get(application.application_id, {})
         window = self._present_window()
         if counted.get(inference.request_id) == window:

@@ -39,7 +39,7 @@ class Chart:
 
 
 class Arm(NamedTuple):
-    """Name of a configuration that an experiment compares, such as a policy under one load."""
+    """Name of one of the variants that an experiment compares, such as a policy under one load."""
 
     group: str
     name: str
@@ -73,11 +73,11 @@ class Task(Protocol):
 
 
 Outcomes: TypeAlias = Mapping[Arm, Any]
-"""Result of each arm of an experiment with one seed."""
+"""Result of each compared variant with one seed."""
 Found: TypeAlias = Sequence[tuple[int, Outcomes]]
-"""Pairs of a seed and the results of all arms with that seed."""
+"""Pairs of a seed and the results of all compared variants with that seed."""
 Measures: TypeAlias = Mapping[Arm, Mapping[str, float | None]]
-"""Metrics of each arm with one seed; None for a metric without a value."""
+"""Metrics of each compared variant with one seed; None for a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +112,22 @@ class ReportMetric:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Table column with the differences of a metric from another arm, seed by seed."""
+    """Table column with the differences of a metric from another variant, seed by seed."""
 
     metric: str
     against: str
     is_relative: bool = True
-    """Whether a difference is divided by the other arm's value."""
+    """Whether a difference is divided by the other variant's value."""
 
 
 def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
-    """Return columns that compare several metrics with those of one arm, relatively."""
+    """Return table columns that compare several metrics with those of one variant."""
     return tuple(PairedComparison(metric, against) for metric in metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Limit that this project sets for a metric of an arm."""
+    """Limit that this project sets for a metric of a variant."""
 
     text: str
     arm: Arm
@@ -138,14 +138,14 @@ class Target:
 
 
 Arms: TypeAlias = Callable[[Scale, int], Mapping[Arm, Task]]
-"""Function that returns the arms of an experiment for a seed."""
+"""Function that returns the variants that an experiment compares, for a seed."""
 Charts: TypeAlias = Callable[[Scale, Found], list[Chart]]
 Measure: TypeAlias = Callable[[Outcomes], Measures]
-"""Function that computes the metrics of all arms from their results with one seed."""
+"""Function that computes the metrics of all variants from their results with one seed."""
 
 
 def measure_each(figures: Callable[[Any], Mapping[str, float | None]]) -> Measure:
-    """Return a function that computes each arm's metrics from its own result alone."""
+    """Return a function that computes each variant's metrics from its own result alone."""
     return lambda outcomes: {arm: figures(outcome) for arm, outcome in outcomes.items()}
 
 

@@ -46,9 +46,9 @@ class ResultLine:
     """
     seed: int | None = None
     against: str | None = None
-    """Name of the arm whose value was subtracted; None if the value is no difference."""
+    """Name of the variant whose value was subtracted; None if the value is no difference."""
     is_relative: bool = False
-    """Whether a difference is divided by the other arm's value."""
+    """Whether a difference is divided by the other variant's value."""
     of_lines: tuple[int, ...] = ()
     """Numbers of the result lines from which a mean or difference was computed."""
     unit: str = ""
@@ -88,8 +88,6 @@ def _json_value(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of the report, with the line of `results.jsonl` that has it."""
-
     value: float
     line: int
 
@@ -109,13 +107,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of a table: a metric, or its differences from another arm."""
-
     metric: ReportMetric
     against: str | None = None
-    """Name of the arm whose values are subtracted; None for a plain metric."""
+    """Name of the variant whose values are subtracted; None for a plain metric."""
     is_relative: bool = False
-    """Whether differences are divided by the other arm's value."""
+    """Whether differences are divided by the other variant's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,7 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Values of an arm's metric for each seed, with their lines in `results.jsonl`."""
+    """Values of a metric for each seed, with their lines in `results.jsonl`."""
 
     values: Sequence[float]
     lines: tuple[int, ...]
@@ -243,13 +239,12 @@ class _Table:
                     self._runs[arm, metric.name] = Runs(known, lines)
 
     def cell(self, arm: Arm, column: Column) -> Cell | None:
-        """Return the cell of an arm in a column; None without a value."""
         if (arm, column) not in self._cells:
             self._cells[arm, column] = self._new_cell(arm, column)
         return self._cells[arm, column]
 
     def judge(self, target: Target) -> Judged | None:
-        """Compare the value of an arm with its target; None if the arm did not run."""
+        """Compare the value of a variant with its target; None if the variant did not run."""
         metric = self._experiment.metric(target.metric)
         column = Column(metric, target.against, is_relative=target.against is not None)
         reached = self.cell(target.arm, column)
@@ -303,7 +298,6 @@ class _Table:
         return Cell(mean, low, high, paper, self._verdict_on(found, column))
 
     def _estimate_of(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
-        """Return mean and interval of a cell, with the result lines of its runs."""
         ours = self._runs.get((arm, column.metric.name))
         if ours is None:
             return None

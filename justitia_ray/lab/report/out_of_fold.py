@@ -48,7 +48,7 @@ _HISTORY_SEED = -1
 _TIMED = 50
 
 Key: TypeAlias = tuple[str, str, int]
-"""Identity of an application in a table of predictions: class, text and half."""
+"""Identity of an application in a table of predictions: class, text, and half of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
 
 
 def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
-    """Return the identity of an application in a table of predictions.
+    """Return the key of an application in a table of predictions.
 
     Its text, or its lengths if it has none, determines the half.
     """

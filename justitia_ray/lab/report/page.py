@@ -14,7 +14,7 @@ from justitia_ray.lab.report.experiment import Arm, Scale
 from justitia_ray.lab.report.findings import Cell, Column, Judged, Number, ReportSection
 
 _OWN_POLICY = "justitia"
-"""Name of the arm whose losses are listed at the top of the report."""
+"""Policy whose losses are listed at the top of the report."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">

@@ -82,6 +82,6 @@ def _parse_or_none(code: str) -> ast.Module:
 
 
 def failure_message(tried: ProgramRun) -> str:
-    """Return the message to the model about a failed run."""
+    """Return the message that tells a model why its program failed."""
     said = (tried.output + tried.errors).strip()[-_MAX_RESULT_CHARS:]
     return f"{tried.outcome}\n{said}"

@@ -108,7 +108,6 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def split_text(text: str) -> tuple[str, str, str]:
-    """Return question, entry point and code; a text without marks is all question."""
     found = dict(zip(*[iter(_PART.split(text)[1:])] * 2, strict=True))
     question, name, code = (
         found.get(part, default).strip()

@@ -68,7 +68,6 @@ tasks can help."""
 
 
 def _example_with_plan(request: str, *subtasks: tuple[str, list[int], dict[str, str]]) -> str:
-    """Return a request with its plan, in the form that the model has to write."""
     plan = [
         {"task": task, "id": number, "dep": needs, "args": arguments}
         for number, (task, needs, arguments) in enumerate(subtasks)
@@ -171,7 +170,7 @@ class Subtask:
 
 
 async def no_models(task: str, model: str, arguments: str) -> str:
-    """Return the text that a model is not available."""
+    """Tell the agent that a model is not available."""
     return f"{model} for {task} is not available here"
 
 
@@ -259,6 +258,5 @@ def read_plan(answer: str) -> list[Subtask]:
 
 
 def _planned_subtasks(lengths: Lengths, text: str) -> list[Subtask]:
-    """Return subtasks of the kinds that the plan determines."""
     tasks = {LLM_TASK: "summarization", CHOOSE_MODEL: "object-detection", MODEL: "text-to-image"}
     return [Subtask(tasks[s.kind], s.needs, text, s.exec_s) for s in lengths.subtasks]

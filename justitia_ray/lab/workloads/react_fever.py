@@ -129,8 +129,6 @@ def workload(passages: Sequence[str]) -> Workload:
 
 
 def _agent_on_loaded_passages(find_search: Callable[[], PassageSearch]) -> Workload:
-    """Return the agent with passages that are loaded when a real model first searches."""
-
     async def verify(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         steps = Steps(app, lengths)
         transcript = Transcript(INSTRUCTION, text, EXAMPLES)
@@ -152,8 +150,6 @@ def _agent_on_loaded_passages(find_search: Callable[[], PassageSearch]) -> Workl
 
 
 class _Reader:
-    """Passages found by an agent, and its actions on them."""
-
     def __init__(self, search: PassageSearch | None) -> None:
         self._search = search
         self._passage = ""

@@ -37,7 +37,7 @@ def fits(text: str, max_words: int) -> bool:
 
 
 def room(instruction: str, words: int) -> int:
-    """Return how many words a prompt has for its input text; at least eight."""
+    """Return how many words of a prompt remain for the input text; at least eight."""
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 
@@ -170,9 +170,6 @@ Workload: TypeAlias = Callable[[Chats, str, Lengths], Awaitable[AgentResult]]
 
 The text is not blank. The agent raises ResponseError if the service answered an inference with an
 error, and ConnectionError if it did not answer.
-
-It raises ResponseError if the service answered an inference with an error, and ConnectionError if
-it did not answer.
 """
 
 
@@ -234,11 +231,11 @@ class Steps:
         return answer
 
     async def use_tool(self, stage: str) -> None:
-        """Wait for the planned duration of the tool before a stage."""
+        """Wait as long as the planned tool call before a stage takes."""
         await asyncio.sleep(self._lengths.stages[stage].gap_s)
 
     async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:
-        """Run the tool before a stage; return its output.
+        """Run the tool whose output a stage of the agent needs.
 
         If lengths are planned, wait for the planned duration and return "": the tool request of a
         random model has no meaning, and the tool's work would take CPU from the engines.

@@ -30,7 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
-"""Numbers of tokens to which a GPU may round up a prefill; the one that fits best is chosen."""
+"""Tile sizes of a GPU that are tried: prefills are rounded up to a multiple of the size."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",
@@ -49,22 +49,16 @@ class Regression:
 
     cost: IterationCost
     speeds: tuple[float, ...]
-    """Measured over fitted duration of each run's iterations, with geometric mean 1."""
     residual: float
     """Root mean square relative error of a request's decode time; all runs have equal weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observations:
-    """Observations of one run: a row for each request that decoded."""
-
     decode_s: Floats
     quantities: Floats
-    """For each request `[n, 3]`: decode iterations, and Σ running and Σ context over them."""
     prefills: Floats
-    """Number of prefills during each request's decode time, `[n]`."""
     prefill_tokens: dict[Tokens, Floats]
-    """Prompt tokens computed during each request's decode time, rounded up to tiles, `[n]`."""
 
 
 def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:
@@ -100,7 +94,6 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
             ]
         )
         speeds /= np.exp(np.log(speeds).mean())
-    # All rows of a run together have weight 1 in Σ (1 − s·x·c)².
     errors = [
         1 - 2 * s * (b @ coefficients) + s * s * (coefficients @ g @ coefficients)
         for s, g, b in zip(speeds, grams, sums, strict=True)
@@ -146,9 +139,8 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
     running, context = integrals(start, end, prompt + 1, iterations)
-    # A request's iterations are assumed to be equally long.
+    # The fit assumes that a request's iterations are equally long.
     share = iterations / (end - start)
-    # First tokens of one prefill come together, at least an iteration before those of the next.
     apart_s = float(np.median(1 / share)) / 2
     times, tokens = _find_prefills(run.requests, added, apart_s)
     after = np.searchsorted(times, start + apart_s, side="right")
@@ -183,7 +175,6 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
     steps = np.diff(times)
     running = _sum_per_step(len(times), at_start, at_end, np.ones(len(start)))
     slope = _sum_per_step(len(times), at_start, at_end, rate)
-    # A request holds held + rate · (t − start) tokens at time t.
     level = _sum_per_step(len(times), at_start, at_end, held - rate * start)
     middles = (times[:-1] + times[1:]) / 2
     sequences = np.concatenate([[0.0], np.cumsum(running[:-1] * steps)])
@@ -194,7 +185,6 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
 def _sum_per_step(
     count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by: Floats
 ) -> Floats:
-    """Return the sum of `by` over the running requests between successive times."""
     changes = np.zeros(count)
     np.add.at(changes, at_start, by)
     np.add.at(changes, at_end, -by)

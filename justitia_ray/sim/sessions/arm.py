@@ -63,15 +63,14 @@ class SessionArm(ABC):
     wakes_at: Seconds = NEVER
     """Time at which `wake` is called next."""
 
-    def open(self, session: Session, now: Seconds) -> None:  # noqa: B027 (most arms need no call)
-        ...
+    def open(self, session: Session, now: Seconds) -> None: ...
 
     @abstractmethod
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Submit a turn; return the turns that start now."""
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:  # noqa: B027
-        """Hold the prompt of a turn that ends in the replica's cache, if wanted.
+        """Keep the prompt of a turn that ends in the replica's cache, if the scheduler wants that.
 
         Called before its engine plans further.
         """

@@ -44,7 +44,6 @@ class CoreArm(SessionArm):
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self._early: list[Grant] = []
-        """Leases that were granted when a session began; its first turn returns them."""
         self._means = _Means(sessions) if predictions == "class mean" else None
         self.core = SchedulerCore(
             "justitia",
@@ -147,7 +146,7 @@ class CoreArm(SessionArm):
 
 
 class _Means:
-    """Means of a class of sessions, which a service knows before any model is trained."""
+    """Mean cost and length over all sessions, which a service without a model would predict."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         outputs = [turn.output_tokens for session in sessions for turn in session.turns]

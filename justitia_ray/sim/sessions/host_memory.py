@@ -21,7 +21,6 @@ class HostMemory:
     def __init__(self, room: Tokens) -> None:
         self.room = room
         self._held: dict[Chain, tuple[Tokens, Tokens]] = {}
-        """Range of tokens held of each context; the least recently used context is first."""
         self.tokens: Tokens = 0
 
     def store(self, path: ChainPath) -> None:

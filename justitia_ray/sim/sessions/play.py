@@ -26,7 +26,7 @@ class SessionSettings:
     profile: LongContextProfile
     replicas: int
     load: float
-    """Total context of the concurrent sessions, over the memory of all replicas."""
+    """Total context of the concurrent sessions, in multiples of the memory of all replicas."""
     seed: int = 0
     """Seed of the order of the sessions."""
     options: tuple[tuple[str, object], ...] = ()
@@ -108,7 +108,6 @@ class _Play:
         self._result = SessionResult(max(1, min(at_once, len(sessions))))
         self._rows: dict[str, SessionRow] = {}
         self._due: list[tuple[Seconds, int, Session, int]] = []
-        """Turns to be submitted, each as (time, rank, session, index)."""
         self._calls: dict[TurnSequence, TurnCall] = {}
         self._arrivals = 0
 

@@ -54,10 +54,8 @@ class SessionReplica:
             policy,
         )
         self.holds = Holds(self.steps.pool, profile.block_size)
-        """Prompts of finished sequences that stay in the prefix cache."""
         self.host = HostMemory(host_tokens)
         self.before_plan: Callable[[Sequence[TurnSequence], Seconds], None] | None = None
-        """Function called with finished sequences while their prompts are still in the cache."""
         self.ends_at: Seconds | None = None
         """Time at which the present iterations end; None if no sequence runs."""
         self._step: Mapping[TurnSequence, Tokens] = {}
@@ -71,7 +69,7 @@ class SessionReplica:
         self._reconsider(now)
 
     def release(self, name: Hashable, now: Seconds) -> None:
-        """Release a held prompt, if it is held; waiting sequences may fit then."""
+        """Let a held prompt be evicted; waiting sequences may fit then."""
         if self.holds.drop(name):
             self._reconsider(now)
 
@@ -103,7 +101,7 @@ class SessionReplica:
         return len(self.steps.running) + len(self.steps.waiting)
 
     def _reconsider(self, now: Seconds) -> None:
-        """Plan again when the present iteration ends, or now if no sequence runs."""
+        """Plan new iterations at the end of the present one, or now if no sequence runs."""
         if self.ends_at is None:
             self._begin(now)
         elif self._iterations > 1:
@@ -134,7 +132,7 @@ class SessionReplica:
         self.ends_at = now + length_s + self.profile.host_token_s * loaded_tokens
 
     def _chunk(self, sequence: TurnSequence, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
-        """Return how many tokens of a prompt's chunk are loaded, computed, and before the chunk.
+        """Return how many tokens of a chunk are loaded or computed, and how many come before it.
 
         At least the last token of a prompt is computed.
         """
@@ -160,7 +158,6 @@ class SessionReplica:
         return self.profile.decode_s(len(self._step), self._context_tokens, iterations)
 
     def _ended_by(self, now: Seconds) -> int:
-        """Return the number of iterations that have begun before a time."""
         low, high = 1, self._iterations
         while low < high:
             middle = (low + high) // 2

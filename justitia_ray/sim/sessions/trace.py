@@ -25,7 +25,7 @@ SESSIONS_FILE = Path("sessions") / "sessions.jsonl.gz"
 """Path of the recorded sessions inside a data directory."""
 
 _GRAIN: Tokens = 64
-"""Size of the blocks in which the trace counts reuse, in tokens."""
+"""Block size in tokens with which the trace counts how much of a prompt was cached."""
 
 _Count = Annotated[int, Field(ge=0)]
 
@@ -51,13 +51,10 @@ _SESSION = TypeAdapter(_RecordedSession)
 
 
 class Chain:
-    """Identity of consecutive blocks of the prefix cache that belong together."""
-
     __slots__ = ()
 
 
 ChainPath: TypeAlias = tuple[tuple[Chain, Tokens], ...]
-"""Parts of a prompt that are cached together, each with the token at which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +91,6 @@ class Session:
 
 
 class TurnContent:
-    """Content of a turn's sequence, as ranges of cache blocks."""
-
     __slots__ = ("_block_size", "_turn")
 
     def __init__(self, turn: Turn, block_size: Tokens) -> None:
@@ -103,7 +98,6 @@ class TurnContent:
         self._block_size = block_size
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the ranges of the full blocks from `start` to before `stop`, in order."""
         for chain, end_tokens in self._turn.path:
             end = end_tokens // self._block_size
             if start >= stop:
@@ -112,7 +106,7 @@ class TurnContent:
                 yield Span(chain, start, min(end, stop))
                 start = end
         if start < stop:
-            yield Span(self, start, stop)  # The last blocks belong to this turn alone.
+            yield Span(self, start, stop)  # The last blocks belong to one turn alone.
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:
@@ -164,7 +158,7 @@ def _turns(
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
-            # Later blocks of the old context are not reused.
+            # After a change, later blocks of the old context are not reused.
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))

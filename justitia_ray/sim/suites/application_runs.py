@@ -44,7 +44,7 @@ DEFAULT_SAMPLES = 40
 """Number of answers that vote in an application of class SC, as in its paper (Wang et al., 2023).
 
 Its cost is then 2.7 million token·iterations, which makes it a medium class, as in the Justitia
-paper.
+paper; with the 5 samples of the Hermes code it would be as small as the class KBQAV.
 """
 
 CHARS_PER_TOKEN = 3.3
@@ -123,7 +123,6 @@ def made_up_run(application_class: str, rng: random.Random, samples: int) -> Rec
 def _stages(
     stages: Sequence[Stage], rng: random.Random, prompt_z: float | None
 ) -> tuple[RecordedStage, ...]:
-    """Generate stages; `prompt_z` sets the quantile of all prompts (None: drawn for each)."""
     run: list[RecordedStage] = []
     for stage in stages:
         for name in _draw_rounds(stage, rng):
@@ -200,7 +199,7 @@ CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
 
 
 def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
-    """Yield classes from shuffled decks; each deck has exactly the wanted numbers.
+    """Yield classes in random order, in exactly the wanted proportions.
 
     The paper draws each class independently. Of 300 applications, two to eleven would then be
     large, and the load of one seed several times the load of another.

@@ -206,7 +206,7 @@ def _parse_library_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                if 100 <= len(text) <= 1000:  # as long as the recorded inputs
+                if 100 <= len(text) <= 1000:
                     yield module, node, text
 
 

@@ -28,14 +28,11 @@ from justitia_ray.sim.suites.recorded import inferences_of
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
-_GAP_SCALE = 0.3  # Tools are as much shorter as texts are for a tiny model.
-_MAX_OUTPUT_TOKENS = 600  # The longest 3 % of the measured outputs are cut.
+_GAP_SCALE = 0.3  # Tools are shortened like the texts, which a tiny model needs short.
+_MAX_OUTPUT_TOKENS = 600  # The longest 3 % of the outputs are cut.
 _TENANTS = ("team-a", "team-b", "team-c")
 _DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
 """Shares of the application classes in the demo's load: many small ones and a few large ones.
-
-Short ReAct loops (FV) and fact checks (KBQAV), with a few summaries of long texts (MRS) that cost
-seven tenths of all KV token-time.
 
 Short ReAct loops (FV) and fact checks (KBQAV), with a few summaries of long texts (MRS) that cost
 seven tenths of all KV token-time.
@@ -218,7 +215,7 @@ DEMO = Suite(
 
 
 LIVE_COUNT = 100
-"""Number of applications in a deck, which has exactly the mix of classes."""
+"""Number of applications of a load, a multiple of all classes' shares."""
 LIVE_GAP_S = 1.0
 
 

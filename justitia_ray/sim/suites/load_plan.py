@@ -66,7 +66,7 @@ class Lengths:
     run: RecordedRun
     """Planned run, with prompts in words."""
     limits: Mapping[str, PlannedCall]
-    """Longest inference of each stage, which is the limit if no plan is followed."""
+    """Longest inference of each stage in the recorded runs."""
 
     @cached_property
     def stages(self) -> dict[str, PlannedStage]:
@@ -87,11 +87,9 @@ class Lengths:
         return [subtask for stage in self.run.stages for subtask in stage.subtasks]
 
     def fan_out(self, stage: str) -> int:
-        """Return the number of inferences planned for a stage."""
         return len(self.stages[stage].calls)
 
     def call(self, stage: str, index: int) -> PlannedCall:
-        """Return the planned lengths of an inference; its limits if no plan is followed."""
         if self.steered:
             return self.stages[stage].calls[index]
         if stage in self.limits:
@@ -99,7 +97,6 @@ class Lengths:
         return self.limits[stage.rstrip("0123456789").rstrip("_")]
 
     def rounds(self, name: str) -> int:
-        """Return the number of rounds planned for a repeated stage."""
         return sum(stage.rpartition("_")[0] == name for stage in self.stages)
 
 
@@ -132,7 +129,7 @@ class LengthPlan:
     words_per_token: float = WORDS_PER_TOKEN
     """Words of a prompt per token of the model."""
     samples: int = 5
-    """Number of answers that vote in an application of class SC; 5 as in the measured runs."""
+    """Number of answers that vote on a question in class SC; 5 as in the measured runs."""
     most_fan_out: int | None = None
     """Maximum number of parallel inferences of a stage; None: no limit. Subtasks of a plan are not
     limited.
@@ -197,7 +194,6 @@ class LengthPlan:
 
 
 def _without_subtasks(stage: RecordedStage) -> list[RecordedStage]:
-    """Return a stage; instead of subtasks, a stage for each kind of subtask that has inferences."""
     if not stage.subtasks:
         return [stage]
     stages = []

@@ -36,7 +36,7 @@ class Spread:
         return self.at(rng.gauss(0.0, 1.0))
 
     def at(self, z: float) -> float:
-        """Return the value at the quantile that `z` has in a standard normal distribution."""
+        """Return the value at a quantile, which is given as a standard normal deviate `z`."""
         ratio = self.p90 / self.median if z > 0 else self.median / self.p10
         return min(self.max, self.median * math.pow(ratio, z / _Z90))
 
@@ -57,7 +57,7 @@ class Stage:
     gap_s: Spread | None = None
     """Tool time before the stage, in seconds."""
     round_weights: tuple[int, ...] = ()
-    """How often 0, 1, … repetitions of the stage were recorded."""
+    """Weights of 0, 1, … repetitions of the stage, by how often they were recorded."""
 
 
 STAGES: dict[str, tuple[Stage, ...]] = {

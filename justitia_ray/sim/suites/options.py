@@ -68,7 +68,7 @@ def arrival_times(
 
 
 def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) -> list[Seconds]:
-    """Return `count` arrival times drawn from a whole trace, sorted; the first is 0.
+    """Return `count` arrival times drawn from a recorded trace, sorted; the first is 0.
 
     The load varies in time as in the trace.
 

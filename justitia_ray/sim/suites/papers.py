@@ -31,7 +31,9 @@ MIXES: dict[str, dict[str, int]] = {
 }
 """Number of applications of each class among a hundred, as in the Hermes trace generator.
 
-The Justitia paper has its classes and shares of 72, 26 and 2 %, too.
+The Justitia paper has the same classes, and shares of 72 % small, 26 % medium and 2 % large ones.
+`paper` has the paper's nine classes, with SC in place of CG, which the paper names only once;
+`recorded` is Hermes' own mix, whose classes all have recorded runs.
 """
 
 NINE_CLASS_COUNT = 300
@@ -79,7 +81,7 @@ def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
 
 
 def parse_mix(text: str) -> dict[str, int]:
-    """Return the applications per class in a deck, from a name in MIXES or `CLASS=NUMBER,…`.
+    """Return the number of applications of each class, from `CLASS=NUMBER,…` or a name in MIXES.
 
     Raises:
         ConfigError: If the text is neither, or all numbers are 0.

@@ -46,7 +46,6 @@ class RecordedSubtask:
     """Subtask of a plan: consecutive inferences, then a tool."""
 
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
-    """Indices of the earlier subtasks of the stage whose results this subtask needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
     """Inferences of the subtask, each with kind, prompt tokens and output tokens."""
     exec_s: DurationField
@@ -54,7 +53,6 @@ class RecordedSubtask:
 
     @property
     def kind(self) -> str:
-        """Kind of the subtask's inferences; `model` if it has none."""
         return self.calls[0][0] if self.calls else MODEL
 
 
@@ -127,7 +125,7 @@ def _parse_run(record: JsonRecord, application_class: str, played: bool) -> Reco
 def _check_playable(
     record: JsonRecord, application_class: str, stages: Sequence[RecordedStage]
 ) -> None:
-    """Check that the stages are those of the class's agent."""
+    """Check that a recorded run has the stages of the agent that plays its class."""
     if application_class in LOOPS:
         for index, stage in enumerate(stages):
             if len(stage.calls) != 1:
@@ -184,7 +182,7 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
 
 @dataclass(frozen=True, slots=True)
 class _Instant:
-    """Time of a submission, as a delay after the end of other inferences or after the arrival."""
+    """When an inference was submitted: some time after other inferences or the arrival."""
 
     after: tuple[InferenceId, ...]
     delay_s: Seconds
@@ -196,7 +194,6 @@ class _InferenceGraph:
         self._named = named
         self._counts = Counter[str]()
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
-        """Ancestors of each inference, with the least tool time between."""
 
     def add(
         self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Instant
@@ -229,7 +226,7 @@ class _InferenceGraph:
         return leads
 
     def _latest(self, ends: list[_Instant]) -> _Instant:
-        """Return the latest of several times, as far as the file's format can express it.
+        """Return the latest of several submission times, as a workload file can express it.
 
         The format has a set of predecessors (`after`) and one delay for all of them. A predecessor
         of another predecessor is implied; the part of its delay that may still remain is kept. If

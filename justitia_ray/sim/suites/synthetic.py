@@ -58,7 +58,7 @@ GAMING_UNSPLIT = _tenants_suite("the same, but nobody splits", split=False)
 
 DEFAULT_COUNT = 100
 DEFAULT_GAP_S = 3.0
-"""Mean seconds between arrivals."""
+"""Mean seconds between arrivals of applications."""
 
 
 _PREFIX = Loop(

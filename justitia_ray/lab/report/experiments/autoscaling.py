@@ -25,7 +25,7 @@ from justitia_ray.units import Seconds
 _LOADS_S: tuple[Seconds, ...] = (30.0, 180.0)
 _TARGET_S: Seconds = 60.0
 _MOST, _FIRST = 10, 2
-"""Maximum number of replicas, and the number at the start."""
+"""Largest number of replicas, and the number at the start of a run."""
 _APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
 """Applications per hour; 720 keep three replicas busy on average."""
 _PREDICTION = "noisy:2"
@@ -54,7 +54,7 @@ class Scaled:
     load_s: Seconds
     """Seconds that a replica takes to load."""
     requests: float | None = None
-    """Serve's `target_ongoing_requests`; None: replicas are scaled by drain time."""
+    """Serve's `target_ongoing_requests`; None: the policy is this project's drain time."""
     up_s: Seconds = _UP_S
     down_s: Seconds = 600.0
     fixed: int | None = None

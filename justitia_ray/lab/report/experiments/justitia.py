@@ -269,7 +269,7 @@ _ARMS: dict[str, tuple[str, PolicyOptions, bool]] = {
     "justitia, not settling": ("justitia", (("clock", "unsettled"),), False),
     "srjf": ("srjf", (), False),
 }
-"""By name of the arm: policy, options, and whether costs are charged as in the service."""
+"""Policy, options and kind of charge of each compared variant."""
 _EXACT = "λ = 1"
 
 

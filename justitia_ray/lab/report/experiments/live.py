@@ -52,7 +52,7 @@ class Recorded:
 
 
 _Runs: TypeAlias = Mapping[int, Mapping[str, Recorded]]
-"""Recorded runs of the service, by seed and arm."""
+"""Recorded runs of the service, by seed and variant."""
 
 
 def live_experiments(directory: Path) -> tuple[Experiment, ...]:
@@ -130,7 +130,7 @@ def _compare_policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
 
 
 def _error_targets(what: str, names: Iterable[object]) -> list[Target]:
-    """Return a target for each arm that limits the simulator's error."""
+    """Return a target for each variant that limits the simulator's error."""
     return [
         Target(
             f"{what} against that on real engines, {name}",

@@ -53,7 +53,7 @@ TITLES = {
     "longest": "Longest completion time",
 }
 _EARLIER = 1000
-"""Added to a load's seed to get the seed of an earlier load of the same kind."""
+"""Difference between the seeds of a load and of the earlier load from which a predictor learns."""
 
 
 def load(scale: Scale, seed: int, density: float, applications: int | None = None) -> SuiteLoad:
@@ -74,7 +74,6 @@ def earlier_load(load: SuiteLoad) -> SuiteLoad:
 
 
 def policies(group: str, load: ExperimentLoad, names: Sequence[str]) -> dict[Arm, SimulatedRun]:
-    """Return an arm for each policy with its default options."""
     return {Arm(group, name): SimulatedRun(load, name) for name in names}
 
 
@@ -84,7 +83,7 @@ def arms_at(
     variants: Mapping[str, PolicyOptions] = MappingProxyType({}),
     quick_densities: Sequence[float] | None = None,
 ) -> Arms:
-    """Return a function that creates arms for several policies at several densities of the load.
+    """Return a function that lists the runs of several policies at several densities of the load.
 
     Args:
         densities: Densities of the load; each gives a group of arms: `1x`, `2x`, ….
@@ -106,7 +105,7 @@ def arms_at(
 
 
 def offered_load(applications: Sequence[ApplicationResult]) -> float:
-    """Return the applications' total cost over the service of a full replica while they arrive."""
+    """Return how much work arrives, in multiples of what a full replica serves meanwhile."""
     arrivals = [a.arrived_at_s for a in applications]
     work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
     return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))
@@ -167,7 +166,7 @@ def metric_chart(
     arms: Sequence[str],
     metric: ReportMetric = MEAN,
 ) -> Chart:
-    """Return a chart of a metric over the groups, with a curve for each arm.
+    """Return a line chart of a metric, with a curve for each variant.
 
     Args:
         found: Outcomes by seed.

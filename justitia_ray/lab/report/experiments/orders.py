@@ -59,7 +59,7 @@ _COMPARISONS = (
 
 
 def _relative_figures(outcomes: Outcomes) -> Measures:
-    """Return each arm's completion times relative to VTC, and to running alone."""
+    """Return each variant's completion times relative to VTC, and to running alone."""
     measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
     for arm, run in outcomes.items():
         under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
@@ -88,7 +88,7 @@ def _arms_with_known_costs(
     replicas: int = 1,
     engine: EngineProfile = PAPER_ENGINE,
 ) -> dict[Arm, Task]:
-    """Return the arms for one load, with known costs and stages."""
+    """Return the variants for one load, whose costs and stages are known in advance."""
     policies: dict[str, tuple[str, PolicyOptions]] = {name: (name, ()) for name in (_VTC, "srjf")}
     policies |= {"justitia": ("justitia", ())}
     policies |= {name: (_GUARDED, options) for name, options in variants.items()}
@@ -125,7 +125,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    """Return the arms for loads on which the guard against late applications was not tuned."""
+    """Return the variants for loads that were not used to tune the policy."""
     variants = {"sgps": PASSING, "guard": GUARD}
     at_1x = nine_class.load(scale, seed, 1)
     mice = scale.pick((400,), (50,))[0]
@@ -154,9 +154,6 @@ _GUARD_TARGETS = (
     ("2x", 1.25, 0.0, 0.98),
     ("3x", 1.25, 0.01, 0.985),
 )
-"""By density, limits on the worst ratio to VTC, the mean relative to SRJF, and the share no later
-than under VTC.
-"""
 
 
 def _guard_targets() -> tuple[Target, ...]:

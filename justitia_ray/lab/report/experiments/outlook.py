@@ -34,7 +34,7 @@ _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("60 to 300 s", 60.0, 300.0),
     ("more than 300 s", 300.0, float("inf")),
 )
-"""Predicted starts are grouped by how far ahead they are."""
+"""Ranges of how far ahead a start is predicted, by which predictions are grouped."""
 _LEAST, _MOST = 0.75, 0.85
 """Allowed share of true starts between the predicted p10 and p90: 80 % ± 5."""
 

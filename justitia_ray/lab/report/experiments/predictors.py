@@ -48,9 +48,9 @@ _RECIPES = {
     "paper’s recipe": "paper",
     "S3, random weights": S3,
 }
-"""Recipe by which each arm predicts costs."""
+"""Method by which each variant predicts costs."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (CLASS_MEDIAN, _LEARNED)}
-"""Recipes that train fast enough for a quick report."""
+"""Prediction methods that train fast enough for a quick report."""
 _JOINED = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
 """Application classes whose recorded runs contain the input texts."""
 _NINE, _SEVEN = "mean of the nine classes", "mean of the seven with recorded runs and texts"

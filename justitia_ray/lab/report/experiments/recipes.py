@@ -21,13 +21,13 @@ from justitia_ray.lab.report.out_of_fold import CLASS_MEAN
 from justitia_ray.lab.report.tasks import SimulatedRun
 
 WORTH = 0.02
-"""Share of the mean completion time that a recipe must save to be worth its code."""
+"""Share of the mean completion time that a prediction method must save to be worth its code."""
 
 _ORACLE, _LEARNED, _MEAN = "true costs", "learned", "class mean"
 _RECIPES = {_LEARNED: "mlp", "paper’s recipe": "paper", _MEAN: CLASS_MEAN}
-"""Recipe by which each arm predicts costs."""
+"""Method by which each variant predicts costs."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (_LEARNED, _MEAN)}
-"""Recipes that train fast enough for a quick report."""
+"""Prediction methods that train fast enough for a quick report."""
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:

@@ -26,7 +26,7 @@ from justitia_ray.units import Seconds
 
 _REPLICAS = (1, 4)
 _CELLS = ((0.9, 0.0), (1.5, 0.0), (3.0, 0.0), (3.0, 1.0), (3.0, 2.0))
-"""Load, and size of host memory relative to KV memory, of each group of arms."""
+"""Load and size of host memory of each simulated case, relative to the KV memory."""
 _LONGEST_GAP_S: Seconds = 600.0
 """Longest pause of a user in seconds; longer pauses, one in twenty, are cut.
 
@@ -41,7 +41,6 @@ class BestRun(NamedTuple):
     """The run with the settings of the lowest mean completion time."""
 
     setting: int
-    """Index of these settings among those that were tried."""
     result: SessionResult
 
 

@@ -126,7 +126,6 @@ def at_offered_load(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
 
 
 def _load_names(scale: Scale) -> dict[float, str]:
-    """Return the name of the group of arms for each load."""
     loads = scale.pick((0.3, 0.6, 0.9, 1.5, 3, 6), (0.3, 0.9, 3))
     return {load: f"load {load:g}" for load in loads}
 
@@ -184,13 +183,12 @@ OFFERED_LOAD = Experiment(
 
 _REPLICAS_POLICIES = ("vtc", "justitia")
 _EACH = 20
-"""Applications per replica, at every number of replicas."""
+"""Number of applications for each replica, whatever the number of replicas."""
 _REPORT_INTERVAL_S = 1.0
 """Seconds between reports of simulated replicas; a report at every event would take hours."""
 
 
 def _replica_count_names(scale: Scale) -> dict[int, str]:
-    """Return the name of the group of arms for each number of replicas."""
     counts = scale.pick((1, 2, 4, 8, 16, 32, 64), (1, 4))
     return {count: f"{count} replicas" if count > 1 else "1 replica" for count in counts}
 
@@ -231,7 +229,7 @@ REPLICAS = Experiment(
 
 
 _OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm", "justitia-guarded"}
-"""Policies that other experiments compare."""
+"""Policies that other experiments already compare."""
 _NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 

@@ -56,10 +56,8 @@ from justitia_ray.sim.engine_profile import EngineProfile, load_profile
 from justitia_ray.units import Seconds
 
 _RECORDED = "measured on an A10G"
-"""Name of the group of runs that VTC's authors measured."""
 
 _COSTED = ("vtc", "lcf", "vtc-predict", "vtc-oracle", "vtc-noisy")
-"""Policies that charge by a cost function."""
 _OPTIONS: dict[str, PolicyOptions] = {
     **dict.fromkeys(_COSTED, (("unit", "tenant"),)),
     "justitia": (("fairness", "tenant"),),
@@ -80,7 +78,6 @@ _CLIENTS = tuple(
     ReportMetric(f"client{number}_latency_s", f"client {number}: first token after", unit="s")
     for number in (1, 2, 3)
 )
-"""Mean seconds to the first token of each client."""
 _GAPS = (_GAP, _MOST, _MEAN, _THROUGHPUT)
 _JUSTITIA = (
     "justitia is with fairness: tenant, and known lengths; vtc knows none, so it is not a fair "
@@ -100,7 +97,7 @@ def _arms_of_suite(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Arms:
-    """Return the arms of one of the VTC paper's workloads, at full length.
+    """Return the runs of one of the VTC paper's workloads, at full length.
 
     Args:
         suite: Name of the suite.
@@ -232,8 +229,6 @@ def _suite_experiment(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Experiment:
-    """Return the experiment about a workload, with the paper's charts of it."""
-
     def charts(_: Scale, found: Found) -> list[Chart]:
         drawn = []
         if gaps:

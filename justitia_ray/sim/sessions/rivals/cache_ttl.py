@@ -48,21 +48,18 @@ class CacheTtlArm(SessionArm):
         self._count = count()
         self._arrival: dict[str, int] = {}
         self._held_on: dict[str, SessionReplica] = {}
-        """Replica that holds the pinned prompt of each session."""
         self._expires: dict[str, Seconds] = {}
-        """Time at which the pin of each session that waits for a tool expires."""
         self._tool_since: dict[str, Seconds] = {}
         self._submitted: dict[str, Seconds] = {}
         self._gaps: deque[Seconds] = deque(maxlen=_MOST_GAPS)
         self._queued_s: Seconds = 0.0
-        """Smoothed mean of a turn's time beyond the time that it takes alone."""
 
     def open(self, session: Session, now: Seconds) -> None:
         self._placer.open(session, now)
         self._arrival[session.name] = next(self._count)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn; the prompt of its session stays pinned until the turn ends."""
+        """Start a turn; the prompt of its session stays in the cache until the turn ends."""
         name = call.session.name
         self._submitted[name] = now
         since = self._tool_since.pop(name, None)
@@ -74,7 +71,7 @@ class CacheTtlArm(SessionArm):
         return [start._replace(priority=self._arrival[name]) for start in starts]
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
-        """Pin the prompt of a turn that calls a tool."""
+        """Keep the prompt of a turn that calls a tool in the cache for a limited time."""
         name, turn = call.session.name, call.turn
         self._learn_wait(replica, call, now)
         ttl_s = self._ttl_s(replica, call) if turn.calls_tool else 0.0
@@ -89,7 +86,7 @@ class CacheTtlArm(SessionArm):
         self._plan_wake()
 
     def wake(self, now: Seconds) -> Iterable[Start]:
-        """Release the pins that have expired."""
+        """Let prompts be evicted whose time in the cache is over."""
         for name in [name for name, at in self._expires.items() if at <= now]:
             del self._expires[name]
             self._release(name, now)
@@ -131,7 +128,7 @@ class CacheTtlArm(SessionArm):
 
 
 def best_ttl_s(gaps: Iterable[Seconds], saved_s: Seconds, share: float) -> Seconds:
-    """Return the time to live with the greatest gain over recorded gaps; 0 if none gains.
+    """Return for how many seconds keeping a prompt in the cache gains most, by recorded pauses.
 
     Args:
         gaps: Lengths of tool calls.

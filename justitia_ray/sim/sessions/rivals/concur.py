@@ -25,11 +25,10 @@ class _Window:
     size: float
     active: dict[str, None] = field(default_factory=dict)
     paused: dict[str, TurnCall] = field(default_factory=dict)
-    """Waiting turns of agents that were active before, in the order of submission."""
+    """Waiting turns of agents that were active before."""
     new: dict[str, TurnCall] = field(default_factory=dict)
-    """First turns of new agents that wait."""
+    """First turns of agents that have not been active."""
     found: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_TURNS))
-    """Cached and prompt tokens of each of the last turns."""
 
     @property
     def hit_rate(self) -> float:
@@ -99,7 +98,7 @@ class ConcurArm(PinnedArm):
         return self._admit(replica)
 
     def wake(self, now: Seconds) -> Iterable[Start]:
-        """Adapt the limits to the use and the hit rate of the caches."""
+        """Adapt the number of active agents to the use and the hit rate of the caches."""
         self.wakes_at = now + self._every_s
         starts: list[Start] = []
         for replica, window in zip(self._replicas, self._windows, strict=True):

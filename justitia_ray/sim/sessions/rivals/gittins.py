@@ -54,7 +54,6 @@ class GittinsArm(SessionArm):
         for session in sessions:
             kinds.setdefault(self._kind(session), []).append(self._demands[session.name])
         self._ranks = {kind: _ranks(runs) for kind, runs in kinds.items()}
-        """Gittins rank at each stage, by kind of session."""
         self._totals = sorted(map(sum, self._demands.values()))
         self._ages: dict[str, Seconds] = {}
 
@@ -89,7 +88,7 @@ class GittinsArm(SessionArm):
     def _age_rank_s(self, call: TurnCall) -> Seconds:
         age_s = self._ages[call.session.name]
         longer = self._totals[bisect_right(self._totals, age_s) :]
-        if not longer:  # The session has received more service than any earlier run.
+        if not longer:  # No earlier session had received so much service.
             return age_s
         return gittins_rank([total_s - age_s for total_s in longer])
 
@@ -122,7 +121,7 @@ def _ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
 
 
 def remaining_by_stage(runs: Iterable[Sequence[Seconds]]) -> list[list[Seconds]]:
-    """Return the remaining service of the runs that reached each stage, from the first stage on.
+    """Return how much service earlier sessions still received from each turn on.
 
     Args:
         runs: Service of each stage of each run.
