@@ -48,7 +48,7 @@ _HOURS = {"h": 1, "d": 24}
 T = TypeVar("T")
 
 
-class KeyPlace(Protocol):
+class KeyStorage(Protocol):
     """Interface of a store of API keys: a file or a Redis."""
 
     name: str
@@ -63,7 +63,7 @@ class KeyPlace(Protocol):
         """Remove an API key; return whether it existed, and its record if readable."""
 
 
-class FilePlace:
+class FileKeyStorage:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.name = str(path)
@@ -81,7 +81,7 @@ class FilePlace:
         return record is not None, record
 
 
-class RedisPlace:
+class RedisKeyStorage:
     """API keys in an application's Redis; each operation opens the store anew."""
 
     def __init__(self, name: str, open_store: Callable[[], "KeyStore"]) -> None:
@@ -170,14 +170,14 @@ def add_subcommand(commands: Any) -> None:
         help="expiry: days or hours from now, 90d or 12h, or a time, 2027-01-31 or"
         " 2027-01-31T12:00:00Z (default: never)",
     )
-    _add_place_options(creating)
+    _add_storage_options(creating)
     _add_audit_options(creating)
     creating.set_defaults(run=run_create)
     listing = subcommands.add_parser(
         "list", help="show the keys", description="Show the keys, without their digests."
     )
     listing.add_argument("--json", action="store_true", help="print the keys as JSON")
-    _add_place_options(listing)
+    _add_storage_options(listing)
     listing.set_defaults(run=run_list)
     revoking = subcommands.add_parser(
         "revoke", help="revoke a key", description="Revoke a key: remove its record."
@@ -185,7 +185,7 @@ def add_subcommand(commands: Any) -> None:
     revoking.add_argument(
         "key_id", metavar="ID", help="the key's id, 8 digits (`justitia keys list`)"
     )
-    _add_place_options(revoking)
+    _add_storage_options(revoking)
     _add_audit_options(revoking)
     revoking.set_defaults(run=run_revoke)
 
@@ -212,7 +212,7 @@ def run_create(options: argparse.Namespace) -> int:
         )
 
     make_key()  # a wrong option is reported before anything is written
-    place = _place_of(options)
+    place = _storage_of(options)
     with _audit_log(options.audit) as audit:
         new = place.add(make_key)
         try:
@@ -230,7 +230,7 @@ def run_list(options: argparse.Namespace) -> int:
         ConfigError: If an option or the file is wrong.
         StoreError: If Redis cannot be reached.
     """
-    place = _place_of(options)
+    place = _storage_of(options)
     records, damage = place.load()
     if options.json:
         print(json.dumps({"keys": [public_json(record) for record in records]}, indent=2))
@@ -255,7 +255,7 @@ def run_revoke(options: argparse.Namespace) -> int:
         )
     if not is_key_id(key_id):
         raise ConfigError("ID must be 8 digits of 0-9 a-f, as `justitia keys list` shows them")
-    place = _place_of(options)
+    place = _storage_of(options)
     with _audit_log(options.audit) as audit:
         was_there, record = place.remove(key_id)
         if not was_there:
@@ -310,7 +310,7 @@ def read_expiry(text: str, now: float) -> float:
     return at
 
 
-def _add_place_options(parser: argparse.ArgumentParser) -> None:
+def _add_storage_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=Path, help="file of keys")
     parser.add_argument(
         "--config",
@@ -323,25 +323,27 @@ def _add_place_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _place_of(options: argparse.Namespace) -> KeyPlace:
+def _storage_of(options: argparse.Namespace) -> KeyStorage:
     if (options.file is None) == (options.config is None):
         raise ConfigError("--file or --config is required, and not both")
     if options.file is not None:
         if options.application is not None:
             raise ConfigError("--application goes with --config, not with --file")
-        return FilePlace(options.file)
+        return FileKeyStorage(options.file)
     config = _application_config(options.config, options.application)
     access = config.access
     if access is not None and access.keys_in_redis:
         from justitia_ray.serve.stores import key_store
 
-        return RedisPlace(f"the Redis of application {config.name!r}", lambda: key_store(config))
+        return RedisKeyStorage(
+            f"the Redis of application {config.name!r}", lambda: key_store(config)
+        )
     if access is None or access.keys_file is None:
         raise ConfigError(
             f"{options.config}: `access` names neither keys_file nor keys_in_redis, so there is no"
             " place for keys"
         )
-    return FilePlace(Path(access.keys_file).expanduser())
+    return FileKeyStorage(Path(access.keys_file).expanduser())
 
 
 def _application_config(path: Path, name: str | None) -> "AppConfig":

@@ -53,7 +53,7 @@ class Timings:
         self.elapsed_ns.append(elapsed_ns)
         self.decisions.append(decisions)
 
-    def us_a_decision(self) -> list[float]:
+    def microseconds_per_decision(self) -> list[float]:
         """Return the mean duration of a scheduling decision for each event, in microseconds."""
         return [
             elapsed / decisions / 1e3

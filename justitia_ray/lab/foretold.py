@@ -27,7 +27,7 @@ _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
 """Options that make the policy `justitia` keep the paper's order without exceptions."""
 
 
-class ForetellingJustitia(GuardedPolicy):
+class VtcPredictingJustitia(GuardedPolicy):
     """The policy `justitia`, which also predicts when each application would end under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
@@ -73,11 +73,11 @@ class ForetellingJustitia(GuardedPolicy):
         super().application_ended(application)
 
 
-class _ForetellingSimulation(Simulation):
+class _VtcPredictingSimulation(Simulation):
     @property
-    def policy(self) -> ForetellingJustitia:
+    def policy(self) -> VtcPredictingJustitia:
         policy = self._core.ledger.policy
-        assert isinstance(policy, ForetellingJustitia)
+        assert isinstance(policy, VtcPredictingJustitia)
         return policy
 
 
@@ -90,7 +90,7 @@ class Spread(NamedTuple):
     p95: float
 
 
-def foretold_over_vtc(
+def predicted_over_true_times(
     applications: Sequence[WorkloadApplication],
     engine: EngineProfile,
     replicas: int = 1,
@@ -115,7 +115,9 @@ def foretold_over_vtc(
         ).applications
     }
     ratios: dict[str, list[float]] = {}
-    for name, deadline in foretell(applications, engine, replicas, history).deadlines().items():
+    for name, deadline in (
+        predict_vtc_times(applications, engine, replicas, history).deadlines().items()
+    ):
         row = real[name]
         if row.jct_s:
             ratio = (deadline - row.arrived_at_s) / row.jct_s
@@ -123,7 +125,7 @@ def foretold_over_vtc(
     return ratios
 
 
-def off_by_learning(
+def error_of_learned_stages(
     applications: Sequence[WorkloadApplication],
     engine: EngineProfile,
     history: Sequence[Observation],
@@ -136,10 +138,10 @@ def off_by_learning(
     when later stages begin.
     """
     arrived = {a.application_id: (a.application_class, a.arrived_at_s) for a in applications}
-    true = foretell(applications, engine, replicas).at_stages
+    true = predict_vtc_times(applications, engine, replicas).at_stages
     first: dict[str, list[float]] = {}
     later: dict[str, list[float]] = {}
-    for (name, stage), deadline in foretell(
+    for (name, stage), deadline in predict_vtc_times(
         applications, engine, replicas, history
     ).at_stages.items():
         application_class, at = arrived[name]
@@ -150,19 +152,19 @@ def off_by_learning(
     return first, later
 
 
-def foretell(
+def predict_vtc_times(
     applications: Sequence[WorkloadApplication],
     engine: EngineProfile,
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
-) -> ForetellingJustitia:
+) -> VtcPredictingJustitia:
     """Simulate a run of `justitia` that predicts completion times under VTC; return its policy."""
-    path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
+    path = f"{VtcPredictingJustitia.__module__}:{VtcPredictingJustitia.__qualname__}"
     settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:
         costs = {a.application_id: a.cost() for a in applications}
         settings = replace(settings, prediction=TABLE, predicted_costs=costs, history=history)
-    run = _ForetellingSimulation(applications, settings)
+    run = _VtcPredictingSimulation(applications, settings)
     run.run(lambda ended: None)
     return run.policy
 

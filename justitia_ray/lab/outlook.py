@@ -29,7 +29,7 @@ _UNKNOWN = Quantiles(1.0, 5.0, 30.0)
 
 
 @dataclass(slots=True)
-class Told:
+class PredictedStart:
     """When an application was predicted to start, and when it did start."""
 
     application_id: ApplicationId
@@ -54,7 +54,7 @@ class Told:
 class _Wait:
     since: Seconds
     asks_at: Seconds
-    told: list[Told] = field(default_factory=list)
+    told: list[PredictedStart] = field(default_factory=list)
 
 
 class _AskingSimulation(Simulation):
@@ -62,7 +62,7 @@ class _AskingSimulation(Simulation):
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         super().__init__(applications, settings)
-        self.told: list[Told] = []
+        self.told: list[PredictedStart] = []
         self._waits: dict[ApplicationId, _Wait] = {}
 
     def _step(self, now: Seconds) -> None:
@@ -87,7 +87,7 @@ class _AskingSimulation(Simulation):
             wait.asks_at = now + max(_ASKS_AGAIN_S, (_LATER - 1) * waited_s)
             expected = outlooks[application.application_id].expected_start_s
             if expected is not None:
-                told = Told(
+                told = PredictedStart(
                     application.application_id,
                     application.application_class,
                     now,
@@ -103,7 +103,9 @@ def _has_only_waiting(application: Application | None) -> bool:
     return application is not None and bool(application.waiting) and not application.in_flight
 
 
-def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> list[Told]:
+def predict_starts(
+    applications: Sequence[WorkloadApplication], settings: RunSettings
+) -> list[PredictedStart]:
     """Simulate a run; return all predicted starts with the true ones.
 
     Raises:
@@ -114,7 +116,7 @@ def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> 
     return run.told
 
 
-def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
+def by_last_hour(told: Sequence[PredictedStart]) -> list[Quantiles]:
     """Return, for each prediction, quantiles of its class's waiting times in the hour before.
 
     For an application that has already waited w seconds: the longer waiting times, each less w. If

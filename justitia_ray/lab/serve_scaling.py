@@ -100,7 +100,7 @@ class ServeScaler:
         return int(decided)
 
 
-class DirectAnswers:
+class SimulatedSchedulerView:
     """Gives Serve's autoscaler the simulated scheduler's state, without delay."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class DrainScaler(ServeScaler):
     """Ray Serve's autoscaler with this project's policy of drain times."""
 
     def __init__(self, config: AutoscalingConfig, rules: Mapping[str, Any]) -> None:
-        self._answers = DirectAnswers()
+        self._answers = SimulatedSchedulerView()
         policy = DrainTimePolicy("simulated", "simulated", dict(rules), answers=self._answers)
         super().__init__(config, policy)
 

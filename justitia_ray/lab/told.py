@@ -19,7 +19,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, Seconds
 
 
-class ToldVtc(ForetoldVtc):
+class KnownVtcTimes(ForetoldVtc):
     """Predicts completion times under VTC perfectly, because they are known from another run.
 
     Critical paths, iteration times and margin are computed by the shadow. `urgent` checks every
@@ -60,15 +60,15 @@ class ToldVtc(ForetoldVtc):
         return [name for _, _, name in sorted(found)]
 
 
-class ToldJustitia(GuardedPolicy):
+class JustitiaWithKnownTimes(GuardedPolicy):
     """The policy `justitia` that knows when each application would end under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self.vtc = self._foretold = ToldVtc(context.kv_tokens)
+        self.vtc = self._foretold = KnownVtcTimes(context.kv_tokens)
 
 
-class _ToldSimulation(Simulation):
+class _KnownTimesSimulation(Simulation):
     def __init__(
         self,
         applications: Sequence[WorkloadApplication],
@@ -77,11 +77,11 @@ class _ToldSimulation(Simulation):
     ) -> None:
         super().__init__(applications, settings)
         policy = self._core.ledger.policy
-        assert isinstance(policy, ToldJustitia)
+        assert isinstance(policy, JustitiaWithKnownTimes)
         policy.vtc.ends = ends
 
 
-def simulate_told(
+def simulate_with_known_times(
     applications: Sequence[WorkloadApplication],
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
@@ -96,5 +96,7 @@ def simulate_told(
     Raises:
         ConfigError: If a setting is not allowed.
     """
-    path = f"{ToldJustitia.__module__}:{ToldJustitia.__qualname__}"
-    return _ToldSimulation(applications, replace(settings, policy=path), ends).run(lambda _: None)
+    path = f"{JustitiaWithKnownTimes.__module__}:{JustitiaWithKnownTimes.__qualname__}"
+    return _KnownTimesSimulation(applications, replace(settings, policy=path), ends).run(
+        lambda _: None
+    )

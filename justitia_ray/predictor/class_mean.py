@@ -12,7 +12,8 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.units import Tokens
 
 _PRIOR_SPREAD = 10.0
-"""Ratio of p90 to the cost, and of the cost to p10, while nothing of a class is known. Charging was tested with predictions wrong by up to this factor (λ = 10).
+"""Ratio of p90 to the cost, and of the cost to p10, while nothing of a class is known.
+Charging was tested with predictions wrong by up to this factor (λ = 10).
 """
 
 

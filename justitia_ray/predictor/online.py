@@ -155,7 +155,7 @@ class LearningPredictor:
         self.means.observe_cost(application_class, sample)
         self.stages.observe_stages(name, stages)
         is_known = predicted.source in ("model", "class")
-        since = self._life_of(name).observe_sample(
+        since = self._state_of_class(name).observe_sample(
             sample, predicted.kv_token_time if is_known else None
         )
         if since is not None:
@@ -196,7 +196,7 @@ class LearningPredictor:
     def judge(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> EndedTraining:
         """End a training and decide whether its model is used from now on."""
         model = model_from_bytes(data, f"new model of class {job.application_class}")
-        life = self._life_of(job.application_class)
+        life = self._state_of_class(job.application_class)
         judgement = life.end_training(job, model)
         outcome = {
             "kind": model.kind,
@@ -216,7 +216,7 @@ class LearningPredictor:
 
     def take_over(self, application_class: str, ended: EndedTraining) -> None:
         """Put the model of an ended training in use."""
-        life = self._life_of(application_class)
+        life = self._state_of_class(application_class)
         if ended.model is None:
             life.serve(ended.index, life.model, life.serving)
         else:
@@ -224,7 +224,7 @@ class LearningPredictor:
 
     def training_failed(self, job: TrainingJob, now: Seconds) -> Seconds:
         """End a training that failed; return the seconds until it is due again."""
-        return self._life_of(job.application_class).note_failure(now)
+        return self._state_of_class(job.application_class).note_failure(now)
 
     def index(self, application_class: str) -> VersionIndex:
         """Return the versions of a class's model; an empty index if it has none."""
@@ -253,7 +253,7 @@ class LearningPredictor:
         The model is `index.active`, or an earlier version if that one cannot be read. Then the
         class is trained again as soon as it has enough samples.
         """
-        life = self._life_of(self.means.entry_of(application_class))
+        life = self._state_of_class(self.means.entry_of(application_class))
         life.serve(index, model, number)
         if number != index.active:
             life.train_again()
@@ -276,7 +276,7 @@ class LearningPredictor:
 
     def progress(self, application_class: str) -> dict[str, Any]:
         """Return the progress of a class as JSON, for `restore_class`."""
-        return self._life_of(application_class).to_dict()
+        return self._state_of_class(application_class).to_dict()
 
     def restore_class(
         self, application_class: str, progress: object, samples: Sequence[Sample]
@@ -287,11 +287,11 @@ class LearningPredictor:
             StoreError: If the progress is not valid, and nothing was changed.
         """
         try:
-            self._life_of(application_class).restore(progress, samples)
+            self._state_of_class(application_class).restore(progress, samples)
         except ValueError as error:
             raise StoreError(f"progress of class {application_class}: {error}") from error
 
-    def _life_of(self, name: str) -> ClassLife:
+    def _state_of_class(self, name: str) -> ClassLife:
         if name not in self._lives:
             settings = self.settings
             self._lives[name] = ClassLife(settings.history_per_class, settings.minimum_samples)

@@ -103,7 +103,9 @@ class ClientService:
         """Return each client's service per second in the window around each instant."""
         low, high = _window_around(at)
         received: Floats = (
-            self._owner @ (self._received_until(high) - self._received_until(low)) / WINDOW_S
+            self._owner
+            @ (self._service_of_requests_until(high) - self._service_of_requests_until(low))
+            / WINDOW_S
         )
         return received
 
@@ -119,8 +121,10 @@ class ClientService:
 
     def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
         """Return the service that each client has received since `from`, at each instant."""
-        until = self._received_until(np.asarray(at, dtype=np.float64))
-        received: Floats = self._owner @ (until - self._received_until(np.array([from_s])))
+        until = self._service_of_requests_until(np.asarray(at, dtype=np.float64))
+        received: Floats = self._owner @ (
+            until - self._service_of_requests_until(np.array([from_s]))
+        )
         return received
 
     def gaps(self, at: ArrayLike, from_s: Seconds) -> Floats:
@@ -156,7 +160,7 @@ class ClientService:
         np.divide(summed, count, out=means, where=count > 0)
         return means
 
-    def _received_until(self, instants: Floats) -> Floats:
+    def _service_of_requests_until(self, instants: Floats) -> Floats:
         share = np.clip((instants - self._first) / self._length, 0.0, 1.0)
         received: Floats = self._worth * share
         return received

@@ -69,24 +69,24 @@ class Gate:
             and not server.swapped
             and (
                 self._refused.get(server.index) != self.standing
-                or (self._lets_pass and self.watches(server))
+                or (self._lets_pass and self.may_overtake_on(server))
             )
         )
 
-    def has_reason(self, server: Server) -> bool:
-        return self.is_worth_asking(server) or self.watches(server)
+    def may_get_work(self, server: Server) -> bool:
+        return self.is_worth_asking(server) or self.may_overtake_on(server)
 
-    def with_reason(self, servers: Sequence[Server]) -> list[Server]:
+    def replicas_to_ask(self, servers: Sequence[Server]) -> list[Server]:
         """Return the replicas that may get work now."""
         if self.standing[0] is None:
             return []
         if self._least_behind is not None:
-            return [server for server in servers if self.has_reason(server)]
+            return [server for server in servers if self.may_get_work(server)]
         most = self._most_load
         roomy = [servers[index] for index, load in enumerate(self._loads) if load <= most]
         return [server for server in roomy if self.is_worth_asking(server)]
 
-    def watches(self, server: Server) -> bool:
+    def may_overtake_on(self, server: Server) -> bool:
         """Return whether a replica may get an inference that is not first in the queue.
 
         This is so when service changes the order, or when a later inference may overtake without
@@ -105,7 +105,7 @@ class Gate:
         """Record that a replica asked for work and got none."""
         self._refused[server.index] = self.standing
 
-    def time_has_come(self, servers: Iterable[Server]) -> None:
+    def forget_refusals(self, servers: Iterable[Server]) -> None:
         """Let all replicas ask again, because the first inference may fit now.
 
         Called at a `next_try` or after a change.
@@ -121,7 +121,7 @@ class Gate:
             return None  # An inference on its way to the replica will wake it.
         if server.index in self.closed:
             return None
-        watches = self.watches(server)
+        watches = self.may_overtake_on(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:

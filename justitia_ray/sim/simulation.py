@@ -148,14 +148,14 @@ class Simulation:
 
     def _step(self, now: Seconds) -> None:
         trying = [self._servers[index] for index in self._tries.take(now)]
-        self._gate.time_has_come(trying)
+        self._gate.forget_refusals(trying)
         seen = self._gate.standing
         woken: list[Server] = []
         if self._due_at <= now or self._changes.next() <= now:
             woken = [self._servers[index] for index in self._changes.take(now)]
-            self._gate.time_has_come(woken)
+            self._gate.forget_refusals(woken)
             self._update_and_submit(woken, now)
-        elif any(self._gate.has_reason(server) or server.swapped for server in trying):
+        elif any(self._gate.may_get_work(server) or server.swapped for server in trying):
             self._report([], now)
         else:
             return
@@ -283,7 +283,7 @@ class Simulation:
             return
         for index in changed | tried:
             self._tries.set(index, self._next_try(self._servers[index], later))
-        for server in self._gate.with_reason(self._servers) if others else ():
+        for server in self._gate.replicas_to_ask(self._servers) if others else ():
             if server.index in changed or server.index in tried:
                 continue
             stays = self._gate.tries_stay and server.index not in self._seen_now

@@ -94,7 +94,9 @@ class Submissions:
 
     def next_at(self) -> Seconds:
         """Return the time of the next submission; inf if there is none."""
-        return min(self._next_arrival_at(), self._next_due_at(), self._next_passed_at())
+        return min(
+            self._next_arrival_at(), self._next_due_at(), self._next_passage_through_front_end()
+        )
 
     def submit_due(self, now: Seconds) -> None:
         """Submit everything that is due by `now`, in order of time.
@@ -107,7 +109,7 @@ class Submissions:
             else:
                 due_at, _, application, inference = heapq.heappop(self._dues)
                 self._submit_due(application, inference, due_at, now)
-        while self._next_passed_at() <= now:
+        while self._next_passage_through_front_end() <= now:
             _, due_at, application, inference = self._passing.popleft()
             self._link.submit(application, inference, due_at, now)
 
@@ -168,5 +170,5 @@ class Submissions:
     def _next_due_at(self) -> Seconds:
         return self._dues[0][0] if self._dues else math.inf
 
-    def _next_passed_at(self) -> Seconds:
+    def _next_passage_through_front_end(self) -> Seconds:
         return self._passing[0][0] if self._passing else math.inf

@@ -259,10 +259,10 @@ def _from_rows(rows: Iterable[TraceRow]) -> list[WorkloadApplication]:
     for number, row in enumerate(rows):
         own_id = f"request-{number}"
         groups.setdefault(row.application_id or own_id, []).append(row)
-    return [_of_rows(name, group) for name, group in groups.items()]
+    return [_application_of_rows(name, group) for name, group in groups.items()]
 
 
-def _of_rows(application_id: str, rows: Sequence[TraceRow]) -> WorkloadApplication:
+def _application_of_rows(application_id: str, rows: Sequence[TraceRow]) -> WorkloadApplication:
     rows = sorted(rows, key=lambda row: row.arrival_s)
     first = rows[0]
     for row in rows:

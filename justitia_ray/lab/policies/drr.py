@@ -37,7 +37,7 @@ from justitia_ray.units import ClientId, KvTokenTime
 
 
 @dataclass(slots=True)
-class _RingPlace:
+class _RingState:
     """State of one client in deficit round robin."""
 
     index: int
@@ -85,7 +85,7 @@ class DrrPolicy(MeteredPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._quantum: float = self.options.own["quantum"]
-        self._ring: dict[ClientId, _RingPlace] = {}
+        self._ring: dict[ClientId, _RingState] = {}
         self._pointer = (0, 0)
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -93,7 +93,7 @@ class DrrPolicy(MeteredPolicy):
         return (place.turn(self._quantum), place.index)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        place = self._place_of(application)
+        place = self._ring_state_of(application)
         self._apply_visits(place)
         place.waits = True
         return ()
@@ -103,7 +103,7 @@ class DrrPolicy(MeteredPolicy):
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        place = self._place_of(application)
+        place = self._ring_state_of(application)
         place.take_turn(self._quantum)
         self._pointer = max(self._pointer, (place.round, place.index))
         return super().dispatched(application, inference)
@@ -122,22 +122,22 @@ class DrrPolicy(MeteredPolicy):
         sweep_round, index = reader.integers("pointer")
         self._pointer = (sweep_round, index)
         self._ring = reader.table(
-            "ring", lambda ring, c: _RingPlace(**ring.record(c, _PLACE_FIELDS))
+            "ring", lambda ring, c: _RingState(**ring.record(c, _PLACE_FIELDS))
         )
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
         """Subtract a charge from the client's balance."""
-        place = self._place_of(application)
+        place = self._ring_state_of(application)
         self._apply_visits(place)
         place.balance -= amount
         if place.at_turn and place.balance <= 0:
             self._end_visit(place)
 
-    def _place_of(self, application: Application) -> _RingPlace:
-        return self._ring.setdefault(self.client(application), _RingPlace(application.sequence))
+    def _ring_state_of(self, application: Application) -> _RingState:
+        return self._ring.setdefault(self.client(application), _RingState(application.sequence))
 
-    def _apply_visits(self, place: _RingPlace) -> None:
+    def _apply_visits(self, place: _RingState) -> None:
         """Refill a client for all rounds since its balance was last updated."""
         passed = self._last_round_at(place) - place.round + 1
         if place.at_turn:
@@ -153,10 +153,10 @@ class DrrPolicy(MeteredPolicy):
                 place.balance += self._quantum * min(passed, refills)
                 place.round += passed
 
-    def _end_visit(self, place: _RingPlace) -> None:
+    def _end_visit(self, place: _RingState) -> None:
         place.at_turn = False
         place.round = self._last_round_at(place) + 1
 
-    def _last_round_at(self, place: _RingPlace) -> int:
+    def _last_round_at(self, place: _RingState) -> int:
         sweep_round, index = self._pointer
         return sweep_round if place.index <= index else sweep_round - 1

@@ -115,7 +115,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTarget:
     """Result of a target: the value that was reached, and whether it meets the limit."""
 
     target: Target
@@ -130,7 +130,7 @@ class ReportSection:
     experiment: Experiment
     columns: list[Column] = field(default_factory=list)
     groups: dict[str, dict[Arm, list[Cell | None]]] = field(default_factory=dict)
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[JudgedTarget] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     seeds: tuple[int, ...] = ()
     failure: str | None = None
@@ -243,7 +243,7 @@ class _Table:
             self._cells[arm, column] = self._new_cell(arm, column)
         return self._cells[arm, column]
 
-    def judge(self, target: Target) -> Judged | None:
+    def judge(self, target: Target) -> JudgedTarget | None:
         """Compare the value of a variant with its target; None if the variant did not run."""
         metric = self._experiment.metric(target.metric)
         column = Column(metric, target.against, is_relative=target.against is not None)
@@ -256,7 +256,7 @@ class _Table:
             assert target.at_least is not None
             limit, is_met = target.at_least, reached.mean.value >= target.at_least
         line = self._log_value(target.arm, column, "limit", limit)
-        return Judged(target, column, reached, line, is_met)
+        return JudgedTarget(target, column, reached, line, is_met)
 
     def note_points(self, chart: Chart) -> None:
         """Write the points of a chart's curve to `results.jsonl`."""

@@ -11,7 +11,7 @@ from string import Template
 
 from justitia_ray import __version__
 from justitia_ray.lab.report.experiment import Arm, Scale
-from justitia_ray.lab.report.findings import Cell, Column, Judged, Number, ReportSection
+from justitia_ray.lab.report.findings import Cell, Column, JudgedTarget, Number, ReportSection
 
 _OWN_POLICY = "justitia"
 """Policy whose losses are listed at the top of the report."""
@@ -100,7 +100,7 @@ def _render_targets(sections: Sequence[ReportSection]) -> str:
     )
 
 
-def _render_target(section: ReportSection, judged: Judged) -> str:
+def _render_target(section: ReportSection, judged: JudgedTarget) -> str:
     verdict = "better" if judged.is_met else "worse"
     return (
         f'<tr><th><a href="#{section.experiment.name}">{escape(judged.target.text)}</a></th>'

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from justitia_ray.lab.told import simulate_told
+from justitia_ray.lab.told import simulate_with_known_times
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.calibration.measured import TimedRequest, read_run
 from justitia_ray.sim.client_service import served_requests
@@ -156,7 +156,7 @@ class SimulatedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRun:
+class KnownTimesRun:
     """Simulated run of `justitia` that knows when each application ends under `vtc`."""
 
     of: SimulatedRun
@@ -174,7 +174,7 @@ class ToldRun:
             for row in under_vtc.applications
             if row.finished_at_s is not None
         }
-        told = simulate_told(build_cached(self.of.load), self.of.settings(), ends)
+        told = simulate_with_known_times(build_cached(self.of.load), self.of.settings(), ends)
         return replace(told, inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:

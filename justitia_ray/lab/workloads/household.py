@@ -36,7 +36,7 @@ _PUT = re.compile(
 )
 
 _COMMANDS = (
-    (re.compile(r"go to (\w+ \d+)"), "_go"),
+    (re.compile(r"go to (\w+ \d+)"), "_go_to_receptacle"),
     (re.compile(r"open (\w+ \d+)"), "_open"),
     (re.compile(r"take (\w+ \d+) from (\w+ \d+)"), "_take"),
     (re.compile(r"(?:put|move) (\w+ \d+) (?:in/on|in|on|to) (\w+ \d+)"), "_put"),
@@ -139,7 +139,7 @@ class Household:
         things = ", ".join(f"a {item}" for item in receptacle.objects) or "nothing"
         return f"On the {self.place}, you see {things}."
 
-    def _go(self, name: str) -> str:
+    def _go_to_receptacle(self, name: str) -> str:
         if name not in self.receptacles:
             return NOTHING
         self.place = name

@@ -73,10 +73,10 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     graph = _Graph(Steps(app, lengths), text, lengths)
     merges = await graph.think("generate_1", GENERATE, GENERATE_RULES, text, MERGES)
     ranked = await graph.rank("score_1", merges)
-    attempts = f"{text}\n\n{_in_tags(ranked)}"
+    attempts = f"{text}\n\n{_merges_in_tags(ranked)}"
     combined = await graph.think("aggregate", AGGREGATE, AGGREGATE_RULES, attempts, MERGES)
     [best, *_] = await graph.rank("score_2", combined)
-    attempt = f"{text}\n\n{_in_tags([best])}"
+    attempt = f"{text}\n\n{_merges_in_tags([best])}"
     improved = await graph.think("generate_2", IMPROVE, IMPROVE_RULES, attempt, 1)
     [last, *_] = await graph.rank("score_3", improved)
     return graph.steps.result(last)
@@ -109,7 +109,7 @@ class _Graph:
         answers = await self.steps.ask_each(
             stage,
             SCORE,
-            [f"{self._documents}\n\n{_in_tags([thoughts[thought]])}" for thought in judged],
+            [f"{self._documents}\n\n{_merges_in_tags([thoughts[thought]])}" for thought in judged],
             examples=SCORE_EXAMPLES,
             temperature=TEMPERATURE,
         )
@@ -133,5 +133,5 @@ def score(answer: str) -> float | None:
     return statistics.harmonic_mean([marks["redundancy"], marks["retention"]])
 
 
-def _in_tags(merges: Sequence[str]) -> str:
+def _merges_in_tags(merges: Sequence[str]) -> str:
     return "\n\n".join(f"<Merged>\n{merge}\n</Merged>" for merge in merges)

@@ -84,12 +84,12 @@ async def run_python(program: str, limits: SandboxLimits | None = None) -> Progr
     limits = limits or SandboxLimits()
     directory = tempfile.mkdtemp(prefix="sandbox-")
     try:
-        return await _run_in(directory, program, limits)
+        return await _run_in_directory(directory, program, limits)
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
 
 
-async def _run_in(directory: str, program: str, limits: SandboxLimits) -> ProgramRun:
+async def _run_in_directory(directory: str, program: str, limits: SandboxLimits) -> ProgramRun:
     hear, tell = os.pipe()
     try:
         child = await asyncio.create_subprocess_exec(

@@ -63,7 +63,8 @@ class SessionArm(ABC):
     wakes_at: Seconds = NEVER
     """Time at which `wake` is called next."""
 
-    def open(self, session: Session, now: Seconds) -> None: ...
+    def open(self, session: Session, now: Seconds) -> None:  # noqa: B027
+        """Register a session that begins, in schedulers that need it."""
 
     @abstractmethod
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:

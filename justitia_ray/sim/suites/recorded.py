@@ -213,12 +213,12 @@ class _InferenceGraph:
             at = self._latest([ends[i] for i in subtask.needs]) if subtask.needs else start
             for call in subtask.calls:
                 name = self.add(*call, at)
-                self._lead_s[name] = self._leads_of(at)
+                self._lead_s[name] = self._tool_times_before(at)
                 at = _Instant((name,), 0.0)
             ends.append(_Instant(at.after, at.delay_s + subtask.exec_s))
         return self._latest(ends)
 
-    def _leads_of(self, at: _Instant) -> dict[InferenceId, Seconds]:
+    def _tool_times_before(self, at: _Instant) -> dict[InferenceId, Seconds]:
         leads = dict.fromkeys(at.after, at.delay_s)
         for name in at.after:
             for ancestor, lead_s in self._lead_s.get(name, {}).items():

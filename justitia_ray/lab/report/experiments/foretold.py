@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
-from justitia_ray.lab.foretold import foretold_over_vtc, spread
+from justitia_ray.lab.foretold import predicted_over_true_times, spread
 from justitia_ray.lab.report.experiment import (
     Arm,
     Experiment,
@@ -24,7 +24,7 @@ _METRICS = ("p5", "median", "p95")
 
 
 @dataclass(frozen=True, slots=True)
-class Foretelling:
+class VtcTimePredictions:
     """Simulated runs under `vtc` and under `justitia`, to test predictions of times under VTC."""
 
     load: SuiteLoad
@@ -35,7 +35,7 @@ class Foretelling:
         Raises:
             ConfigError: If the data directory lacks files.
         """
-        return foretold_over_vtc(build_cached(self.load), PAPER_ENGINE)
+        return predicted_over_true_times(build_cached(self.load), PAPER_ENGINE)
 
     def configuration(self) -> Mapping[str, Any]:
         return {"load": self.load.configuration(), "engine": asdict(PAPER_ENGINE)}
@@ -43,7 +43,7 @@ class Foretelling:
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     densities = scale.pick((1, 2, 3), (3,))
-    tasks = {d: Foretelling(nine_class.load(scale, seed, d)) for d in densities}
+    tasks = {d: VtcTimePredictions(nine_class.load(scale, seed, d)) for d in densities}
     return {
         Arm(group, f"{density}x"): task
         for group in (_ALL, *CLASSES)

@@ -25,10 +25,10 @@ from justitia_ray.lab.report.tasks import (
     AloneRuns,
     ChangedLoad,
     ExperimentLoad,
+    KnownTimesRun,
     PolicyOptions,
     SimulatedRun,
     SuiteLoad,
-    ToldRun,
 )
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.results import RunResult, percentile
@@ -105,7 +105,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found |= _arms_with_known_costs(group, load)
-        found[Arm(group, _TOLD)] = ToldRun(SimulatedRun(load, _GUARDED, GUARD))
+        found[Arm(group, _TOLD)] = KnownTimesRun(SimulatedRun(load, _GUARDED, GUARD))
     return found
 
 

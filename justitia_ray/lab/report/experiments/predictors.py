@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from justitia_ray.lab.foretold import foretell
+from justitia_ray.lab.foretold import predict_vtc_times
 from justitia_ray.lab.report.experiment import (
     Arm,
     Chart,
@@ -121,7 +121,7 @@ class Predicted:
 @lru_cache(maxsize=2)
 def _learned_from(load: SuiteLoad) -> tuple[Observation, ...]:
     """Return all ended applications of a load, from which a predictor learns."""
-    return tuple(foretell(load.build(), PAPER_ENGINE).observed)
+    return tuple(predict_vtc_times(load.build(), PAPER_ENGINE).observed)
 
 
 @dataclass(frozen=True, slots=True)

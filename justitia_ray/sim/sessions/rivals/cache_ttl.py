@@ -73,7 +73,7 @@ class CacheTtlArm(SessionArm):
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
         """Keep the prompt of a turn that calls a tool in the cache for a limited time."""
         name, turn = call.session.name, call.turn
-        self._learn_wait(replica, call, now)
+        self._learn_queue_wait(replica, call, now)
         ttl_s = self._ttl_s(replica, call) if turn.calls_tool else 0.0
         if turn.calls_tool:
             self._tool_since[name] = now
@@ -109,7 +109,7 @@ class CacheTtlArm(SessionArm):
     def _plan_wake(self) -> None:
         self.wakes_at = min(self._expires.values(), default=NEVER)
 
-    def _learn_wait(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
+    def _learn_queue_wait(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
         turn = call.turn
         alone_s = replica.profile.alone_s(
             turn.prompt_tokens, turn.output_tokens, turn.prompt_tokens - call.cached_tokens

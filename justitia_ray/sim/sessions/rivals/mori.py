@@ -93,7 +93,7 @@ class MoriArm(ProgramArm):
         """Assign replicas to agents with waiting turns, as memory allows."""
         starts: list[Start] = []
         for program in sorted(self.pending(), key=lambda one: self._order(one, now)):
-            replica = self._place_of(program, now)
+            replica = self._roomiest_replica(program, now)
             if replica is None:
                 continue
             self._displace(program, replica, now)
@@ -105,7 +105,7 @@ class MoriArm(ProgramArm):
             return not self.has_waited(program, now), True, program.tokens
         return not self.has_waited(program, now), False, self._idleness(program, now)
 
-    def _place_of(self, program: Program, now: Seconds) -> SessionReplica | None:
+    def _roomiest_replica(self, program: Program, now: Seconds) -> SessionReplica | None:
         """Return the replica with most room for an agent."""
         need = self.need(program)
         rooms = {one: self._room(one) for one in self.replicas}
