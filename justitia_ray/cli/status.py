@@ -198,7 +198,7 @@ def _prompt_text(status: ModelStatus) -> str | None:
 
 
 def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | None]]:
-    """Return the facts about started applications and about the contexts in KV memory."""
+    """Return facts about applications that have started, and their contexts in KV memory."""
     if view is None:
         return []
     contexts = f"{view.context_tokens:,} KV tokens beside what runs, of {view.room_tokens:,}"
@@ -212,7 +212,7 @@ def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | Non
 
 
 def _kept_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
-    """Return the facts about contexts that are kept in GPU memory and in host memory."""
+    """Return facts about contexts that replicas keep in GPU memory and host memory."""
     held = [one for one in kept if one.held_contexts is not None]
     host = [one for one in kept if one.host_kv_tokens is not None]
     facts: list[tuple[str, str | None]] = []
@@ -228,7 +228,7 @@ def _kept_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
 
 
 def _next_inference(status: ModelStatus) -> list[tuple[str, str | None]]:
-    """Return the facts about the inference that will be granted next."""
+    """Return facts about the inference that will be granted next."""
     head, held_back_s = status.head, status.held_back_s
     if head is None:
         held = held_back_s is not None

@@ -47,7 +47,7 @@ class _ReplicaRoom:
 
 
 def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list[PlannedBar]:
-    """Predict replica, start and end of the first `most` waiting inferences.
+    """Predict on which replica and when the first waiting inferences will run.
 
     O(most · replicas + leases).
     """

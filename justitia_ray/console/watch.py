@@ -84,7 +84,7 @@ class Watch:
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
     ) -> CoreSnapshot:
-        """Store a snapshot of the scheduler core for the console.
+        """Record the scheduler core's state, which the console shows for a second.
 
         Args:
             now: The core's time.

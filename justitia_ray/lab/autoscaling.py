@@ -51,7 +51,7 @@ def run_scaled(
     load_s: Seconds,
     initial: int,
 ) -> ScaledRun:
-    """Simulate a load on replicas whose number an autoscaler decides.
+    """Simulate a load with an autoscaler.
 
     Args:
         applications: The load.

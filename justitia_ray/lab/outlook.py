@@ -106,7 +106,7 @@ def _has_only_waiting(application: Application | None) -> bool:
 def predict_starts(
     applications: Sequence[WorkloadApplication], settings: RunSettings
 ) -> list[PredictedStart]:
-    """Simulate a run; return all predicted starts with the true ones.
+    """Simulate a run that predicts the start of each waiting application.
 
     Raises:
         ConfigError: If a setting is not allowed.

@@ -307,7 +307,7 @@ class TracedCall:
             span.set(c.STATUS, status)
         if status >= 400:
             span.set(c.ERROR, str(status))
-        if status >= 500:  # a 4xx is the caller's error, not the server's
+        if status >= 500:  # 4xx is the caller's error
             span.error = str(status)
 
     @staticmethod

@@ -141,7 +141,7 @@ class ChangeTest(Stored):
         return None
 
     def reset(self) -> None:
-        """Drop all errors, because another model will be tested from now on."""
+        """Drop all prediction errors, because the model has changed."""
         ChangeTest.__init__(self)
 
 

@@ -146,7 +146,7 @@ class ClassMeanPredictor:
         return {name: known.to_dict() for name, known in self._classes.items()}
 
     def restore(self, classes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace all statistics by JSON from `statistics`, by class.
+        """Replace the statistics of all classes by JSON from `statistics`.
 
         If there are more classes than the bound, those with the fewest samples are dropped.
 

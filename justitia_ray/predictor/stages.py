@@ -210,7 +210,7 @@ class StageTable:
         Returns:
             The class whose statistics count the application: `other` beyond the bound.
         """
-        name = self._entry_of(application_class)
+        name = self._class_or_other(application_class)
         if stages:
             self._usual.pop(name, None)
             known = self._classes.setdefault(name, [])
@@ -238,7 +238,7 @@ class StageTable:
             max_tokens: Largest output of one of its sequences; None if not bounded.
             inferences: Inferences submitted at this stage so far, with this one.
         """
-        known = self._classes.get(self._entry_of(application_class))
+        known = self._classes.get(self._class_or_other(application_class))
         if not known:
             return None
         sequences = sum(statistics.sequences for statistics in known)
@@ -269,7 +269,7 @@ class StageTable:
         are reached, they differ by 33 and 25 %. Scaling by a larger fan-out than usual gains half a
         percentage point.
         """
-        name = self._entry_of(application_class)
+        name = self._class_or_other(application_class)
         known = self._classes.get(name, ())
         if stage >= len(known):
             return ()
@@ -279,7 +279,7 @@ class StageTable:
             self._usual[name] = _usual_stages(known)
         return self._usual[name][stage:end]
 
-    def stages_to_tell(
+    def stages_to_send(
         self, application_class: str, stage: int, inferences: int
     ) -> tuple[ExpectedStage, ...]:
         """Return the expected stages to send with an inference that begins a later stage.
@@ -312,7 +312,7 @@ class StageTable:
         )
         return table
 
-    def _entry_of(self, application_class: str) -> str:
+    def _class_or_other(self, application_class: str) -> str:
         return entry_of_class(application_class, self._classes, self._max_classes)
 
 

@@ -65,7 +65,7 @@ class DesignMatrix:
         return matrix
 
     def _weigh_terms(self, features: InputFeatures, weights: Floats) -> None:
-        """Write (1 + ln count)·idf of known words into a row, scaled to length 1."""
+        """Write the TF-IDF weights of known words into a row, scaled to length 1."""
         terms = np.array(features.terms, dtype=np.int64)
         places = np.minimum(np.searchsorted(self.buckets, terms), len(self.buckets) - 1)
         known = self.buckets[places] == terms
@@ -86,7 +86,7 @@ _LogCost: TypeAlias = Annotated[
 ]
 
 _SHIFT_WEIGHT = 20
-"""Number of errors of 0 that are averaged with the errors from which the shift is estimated.
+"""Weight of the prior, in samples, that a model's predictions need no shift.
 
 On the recorded runs this reduced the mean error after 10 samples from 36.7 to 34.5 %, after 20 from
 28.9 to 27.8 %, and changed nothing after 100.

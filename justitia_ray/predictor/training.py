@@ -132,7 +132,7 @@ recipe (`paper`).
 _REMOVED = ("auto", "ridge", "forest", "median")
 """Kinds of models of release 0.2.0, removed because they did not shorten completion times."""
 _AS_PUBLISHED = ("paper",)
-"""Kinds of models whose predictions are not shifted to the least relative error."""
+"""Kinds of models whose predictions are used as the network gives them."""
 
 
 def check_seed(seed: int) -> None:

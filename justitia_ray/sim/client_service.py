@@ -37,7 +37,7 @@ _LEAST_LENGTH_S: Seconds = 1e-9
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
-    """Return a tenth of the profiled cost (VTC, App. B.2), the unit of its Tables 3 and 4."""
+    """Return a request's profiled cost (VTC, App. B.2) in the unit of Tables 3 and 4."""
     return profiled_quadratic(prompt_tokens, output_tokens) / 10
 
 
@@ -100,7 +100,7 @@ class ClientService:
         self._worth = np.array(worth, dtype=np.float64)[:, None]
 
     def rates(self, at: ArrayLike) -> Floats:
-        """Return each client's service per second in the window around each instant."""
+        """Return the service per second that each client received around each instant."""
         low, high = _window_around(at)
         received: Floats = (
             self._owner
@@ -110,7 +110,7 @@ class ClientService:
         return received
 
     def demands(self, at: ArrayLike) -> Floats:
-        """Return the service per second that each client requested in the window of each instant.
+        """Return the service per second that each client requested around each instant.
 
         A request counts when it arrives.
         """

@@ -27,7 +27,7 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, Virtua
 
 
 class GpsHistory:
-    """Virtual time V over real time: linear between reports, constant while no inference runs."""
+    """Records how virtual time V rose over simulated time."""
 
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
@@ -133,7 +133,7 @@ class CoreLink:
             self._open_application(application, self._applications[application.application_id], now)
 
     def expect(self, application: WorkloadApplication) -> ApplicationResult:
-        """Return the result row of an application that will arrive."""
+        """Return the row of an application in the results, before it arrives."""
         row = row_on_arrival(application, application.arrived_at_s, Outcome.EXPIRED)
         row.kv_token_time = application.cost()
         self._applications[application.application_id] = row
@@ -184,7 +184,7 @@ class CoreLink:
     def report(
         self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
     ) -> None:
-        """Report a replica's ended inferences; if `whole`, also the progress of all others."""
+        """Report a replica's ended inferences, and if `whole` the progress of the running ones."""
         last = tuple(
             ev.LeaseFinished(
                 s.lease_id,
@@ -271,7 +271,7 @@ class CoreLink:
         return None if name is None else int(self._waiting_prompts.key(name)[0])
 
     def finish(self, end_at: Seconds) -> None:
-        """Write when GPS would have finished each application; called at the end."""
+        """Compute when ideal fair sharing would have finished each application."""
         for name, tag in self._tags.items():
             self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
 

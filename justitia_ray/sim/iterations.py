@@ -15,7 +15,7 @@ from justitia_ray.units import RequestId, Seconds, Tokens
 
 
 class Pace:
-    """Computes when an engine's iterations end, while the same sequences decode.
+    """Computes when the iterations of a simulated engine end.
 
     A run continues with its times while batch and context are unchanged: so the same iteration ends
     at the same time, to the last digit, however often that time is computed.
@@ -31,7 +31,7 @@ class Pace:
         self._growth_s: Seconds = 0.0
 
     def prefill_s(self, prompt_tokens: Tokens) -> Seconds:
-        """Return the seconds that computing prompt tokens takes, or adds to an iteration."""
+        """Return the seconds that computing prompt tokens adds to an iteration."""
         if not prompt_tokens:
             return 0.0
         tile = self._cost.prefill_tile_tokens
@@ -46,7 +46,7 @@ class Pace:
         context_tokens: Tokens,
         prefill_s: Seconds = 0.0,
     ) -> None:
-        """Begin a series of iterations in which the same sequences decode.
+        """Begin a series of equal iterations.
 
         Args:
             at: Time of the boundary at which the run starts.
@@ -132,7 +132,7 @@ class PrefillQueue:
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
-        """Return the iteration before which the engine considers new prompts."""
+        """Return the number of the next iteration that may compute new prompts."""
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:

@@ -10,7 +10,7 @@ from justitia_ray.units import ApplicationId, LeaseId, RequestId, Tokens
 
 @dataclass(slots=True, eq=False)
 class SimulatedSequence:
-    """Inference on a simulated replica: its lengths and its progress."""
+    """Lengths and progress of an inference on a simulated replica."""
 
     request_id: RequestId
     lease_id: LeaseId
@@ -71,12 +71,12 @@ class KvMemory:
 
     @property
     def largest(self) -> Tokens:
-        """Largest KV that an inference holds if it is alone on a replica."""
+        """Largest KV memory that a single inference can hold."""
         room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
         return room - room % self._profile.block_size
 
     def room(self, sequences: Iterable[SimulatedSequence]) -> Tokens:
-        """Return the KV memory M without the KV reserved for the sequences' clients."""
+        """Return the KV memory that is not reserved for clients of the running sequences."""
         if not self._profile.reserved_tokens_per_client:
             return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)

@@ -62,7 +62,7 @@ class ExactPredictions:
         return self._cost_by(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the amount to charge for a predicted cost; None: the predicted cost itself."""
+        """Return the amount that is charged for a predicted cost; None: the predicted cost itself."""
         return None
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
@@ -76,7 +76,7 @@ class ExactPredictions:
         return InferencePrediction(inference.output_tokens)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Record a finished inference, before its successors are submitted."""
+        """Record that an inference has finished."""
 
     def end_application(self, action: EndApplication, now: Seconds) -> None: ...
 
@@ -131,14 +131,14 @@ class StagedPredictions(ExactPredictions):
             length = expected.output_tokens
         elif length is None:
             length = min(most, self._costs.prior_length(application, inference))
-        stages = self._costs.stages.stages_to_tell(application.application_class, stage, inferences)
+        stages = self._costs.stages.stages_to_send(application.application_class, stage, inferences)
         if not self._raises:
             return InferencePrediction(length, stage, expected_stages=stages)
         needed = still_needed(expected, length, prompt, inferences)
         return InferencePrediction(length, stage, self._charge_factor * needed, stages)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Count a finished inference at the application's stage."""
+        """Count a finished inference in the statistics of its application's stage."""
         self._open[application_id][1].finish(self._stages.pop((application_id, inference_id)))
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
@@ -351,7 +351,7 @@ def stages_of(
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
-            continue  # The inference it waits for is served in another application.
+            continue  # An inference may wait for one that is served in another application.
         inference = waiting[name]
         depth = max(
             (depths[before] + 1 for before in inference.after if before in depths), default=0

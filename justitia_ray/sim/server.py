@@ -20,7 +20,7 @@ Rank = Callable[[RequestId], Any]
 
 
 class Server:
-    """Engine of one simulated replica; its state is that of the end of an iteration.
+    """Engine of one simulated replica, advanced iteration by iteration.
 
     Args:
         index: Index of the replica.
@@ -63,18 +63,18 @@ class Server:
         return self._pace.at(self._pace.first_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
-        """Return the first time at which the engine considers new inferences."""
+        """Return the first time at which the engine may start new inferences."""
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
         return self._pace.at(max(first, self._uncomputed.next_at()))
 
     def admits_now(self) -> bool:
-        """Return whether the engine considers new inferences before the next iteration."""
+        """Return whether the engine may start new inferences with the next iteration."""
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
-        """Return when some iterations will have ended, if the batch does not change."""
+        """Return when a number of further iterations of the same batch will have ended."""
         return self._pace.at(self.iteration + iterations)
 
     @property
@@ -95,7 +95,7 @@ class Server:
         return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
-        """Advance to the last end of an iteration at or before a time."""
+        """Advance the engine to a time, by whole iterations."""
         if self.at >= instant:
             return
         if not self.running:

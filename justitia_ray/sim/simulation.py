@@ -34,7 +34,7 @@ class Timetable:
         self._instants = LazyHeap()
 
     def set(self, index: int, at: Seconds | None) -> None:
-        """Set or replace the time at which a replica is processed; None removes it."""
+        """Set the time at which a replica is processed next; None removes it."""
         if at is None:
             self._instants.drop(self._names[index])
         else:
@@ -52,7 +52,7 @@ class Timetable:
         return math.inf if name is None else self._instants.key(name)[0]
 
     def take(self, now: Seconds) -> list[int]:
-        """Remove and return the replicas whose times have come, by index."""
+        """Remove and return the replicas that are due, by index."""
         taken = []
         while (name := self._instants.first()) is not None and self._instants.key(name)[0] <= now:
             self._instants.drop(name)
@@ -174,7 +174,7 @@ class Simulation:
             self._sample_kv(now)
 
     def _update_and_submit(self, woken: list[Server], now: Seconds) -> None:
-        """Report ended inferences to the scheduler core; then submit those that are due."""
+        """Report ended inferences to the scheduler core, and submit inferences that are due."""
         if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
@@ -201,7 +201,7 @@ class Simulation:
                 continue
             server.advance(now)
             if server.at > now:
-                continue  # The replica computes a prompt, so no iteration ends now.
+                continue  # A replica that computes a prompt ends no iteration now.
             ended = server.finish() if wakes else []
             if ended or looks_at_all:
                 self._link.report(server, ended, now, whole=looks_at_all)
@@ -213,7 +213,7 @@ class Simulation:
         return finished
 
     def _delay_engines(self, now: Seconds) -> set[int]:
-        """Delay engines because of calls that have arrived or ended.
+        """Delay engines, because calls that arrive or end take time of their CPU.
 
         Return the delayed replicas.
         """

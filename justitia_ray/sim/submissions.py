@@ -27,7 +27,7 @@ class FrontEnd:
         self._passing_s: Seconds = 0.0
 
     def passed_at(self, now: Seconds) -> Seconds:
-        """Queue a call; return the time at which it has passed."""
+        """Queue a call in the front end; return the time at which it has passed."""
         self._free_at = max(now, self._free_at) + self._takes_s
         self._passed += 1
         self._passing_s += self._free_at - now
@@ -99,7 +99,7 @@ class Submissions:
         )
 
     def submit_due(self, now: Seconds) -> None:
-        """Submit everything that is due by `now`, in order of time.
+        """Submit all inferences that are due by `now`, in order of time.
 
         At equal times arrivals first.
         """

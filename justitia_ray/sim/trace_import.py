@@ -235,7 +235,7 @@ def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplic
             f" gen_ai.operation.name {', '.join(OPERATIONS)} and gen_ai.usage.*, holds none"
         )
     applications.sort(key=lambda application: application.arrived_at_s)
-    return _placed(applications[: options.count], options.window_s), without_output
+    return _shift_and_scale(applications[: options.count], options.window_s), without_output
 
 
 def _is_json(path: Path) -> bool:
@@ -243,7 +243,7 @@ def _is_json(path: Path) -> bool:
     return next((text for text in texts if text), "").startswith("{")
 
 
-def _placed(
+def _shift_and_scale(
     applications: Sequence[WorkloadApplication], window_s: Seconds | None
 ) -> list[WorkloadApplication]:
     first_s, last_s = applications[0].arrived_at_s, applications[-1].arrived_at_s

@@ -44,7 +44,6 @@ class _RingState:
     balance: KvTokenTime = 0
     """Service that the client may still receive, negative after an overdraft."""
     round: int = 0
-    """Round in which the client is served next, or is being served now."""
     at_turn: bool = False
     waits: bool = False
 

@@ -44,7 +44,7 @@ CLASS_MEAN = "class mean"
 CLASS_MEDIAN = "class median"
 """Name of the recipe that predicts the median cost of the class."""
 _HISTORY_SEED = -1
-"""Seed of the training runs of the class SC; no report uses this seed."""
+"""Seed of generated training runs of class SC; reports use other seeds."""
 _TIMED = 50
 
 Key: TypeAlias = tuple[str, str, int]
@@ -140,7 +140,7 @@ def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInfe
 
 
 def _training_samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
-    """Return at most 100 training samples of each class from one half of the runs."""
+    """Return at most 100 training samples of each class, from half of the recorded runs."""
     samples = {}
     for name, runs in past.items():
         others = [run.sample for run in runs if run.key[2] != half]

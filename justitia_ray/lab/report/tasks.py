@@ -108,8 +108,7 @@ class SimulatedRun:
     report_interval_s: Seconds = 0.0
     sample_kv: bool = False
     is_served: bool = True
-    """Whether costs are charged as in the service: above the prediction, and raised at later
-    stages.
+    """Whether costs are charged as in the service, which charges more than the prediction.
     """
 
     def run(self) -> RunResult:
@@ -163,7 +162,7 @@ class KnownTimesRun:
     """Return a run of `justitia` with known times under VTC, otherwise equal to the given run."""
 
     def run(self) -> RunResult:
-        """Simulate `vtc`, and then `justitia` with the completion times under `vtc`.
+        """Simulate `vtc`, and then `justitia` that knows the completion times under `vtc`.
 
         Raises:
             ConfigError: If the load or a setting is wrong.

@@ -244,7 +244,6 @@ def _network_outputs(network: Network, pieces: Sequence[torch.Tensor]) -> torch.
 
 
 def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
-    """Return the converter of costs, with the errors on held-back samples."""
     residuals = []
     for name, sample in held_back:
         [predicted] = model.predict(name, [sample.input_text or ""])

@@ -386,7 +386,6 @@ def _alfworld_task(text: str) -> str:
 
 
 def _read_game(file: Path) -> dict[str, Any]:
-    """Return domain, grammar and problem of a game."""
     try:
         found = json.loads(file.read_bytes())
         return {name: str(found[name]) for name in _FIELDS}

@@ -29,7 +29,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedRequest:
-    """Measured or simulated request; times are from the run's start."""
+    """Measured or simulated request; times are seconds from the run's start."""
 
     client: str
     arrived_at_s: Seconds

@@ -45,12 +45,12 @@ _NO_SUM: Floats = np.zeros(len(_FIELDS))
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Fitted coefficients of an iteration's cost, with the remaining error."""
+    """Fitted cost of an engine's iteration, with the remaining error."""
 
     cost: IterationCost
     speeds: tuple[float, ...]
     residual: float
-    """Root mean square relative error of a request's decode time; all runs have equal weight."""
+    """Root mean square relative error of the requests' decode times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0)
 
 
 def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
-    """Fit coefficients and speeds in turn, from each run's normal equations."""
+    """Fit the cost's coefficients and each run's speed in turn, by least squares."""
     grams, sums = zip(*(_normal_equations(o, tile) for o in observed), strict=True)
     speeds = np.ones(len(observed))
     coefficients = np.zeros(len(_FIELDS))
@@ -105,7 +105,7 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
 
 
 def _normal_equations(observed: _Observations, tile: Tokens) -> tuple[Floats, Floats]:
-    """Return Σ x xᵀ and Σ x of the rows x divided by their times, with total weight 1."""
+    """Return the normal equations of a least-squares fit to relative errors."""
     columns = (observed.quantities, observed.prefills, observed.prefill_tokens[tile])
     rows = np.column_stack(columns) / observed.decode_s[:, None]
     return rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
@@ -194,7 +194,7 @@ def _sum_per_step(
 def _find_prefills(
     requests: Sequence[TimedRequest], added: Tokens, apart_s: Seconds
 ) -> tuple[Floats, Floats]:
-    """Return the end of each prefill in order, with the prompt tokens that it computed.
+    """Find when each prefill ended, and how many prompt tokens it computed.
 
     First tokens less than `apart_s` after another belong to the same prefill.
     """

@@ -86,7 +86,7 @@ PROFILES: Mapping[str, LongContextProfile] = {
     for profile in (
         # Host memory is loaded at 50 GB/s a GPU (PCIe 5, not measured here).
         # Llama 3 8B on an H200: prompts of 64, 1,024, 32,768 tokens measured 25, 30, 1,227 ms.
-        # Its KV memory is computed: 0.9 of 139 GiB less 16 GB of weights, at 128 KiB per token.
+        # The H200's KV memory is computed: 0.9 of 139 GiB less 16 GB of weights, 128 KiB a token.
         LongContextProfile(
             "h200-llama3-8b",
             kv_tokens=870_000,
@@ -98,8 +98,8 @@ PROFILES: Mapping[str, LongContextProfile] = {
             host_token_s=2.6e-6,
             least_prefill_s=0.025,
         ),
-        # A dense model of 32B on two H100, not measured here: from sizes and bandwidth.
-        # Its KV memory, and a prefill of all of it in 19 s, are from the notes on agents.
+        # A dense model of 32B on two H100 was not measured; its times follow from bandwidths.
+        # The KV memory, and a prefill that fills it in 19 s, are from the notes on agents.
         LongContextProfile(
             "2xh100-32b",
             kv_tokens=305_000,

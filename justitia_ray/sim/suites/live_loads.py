@@ -215,7 +215,7 @@ DEMO = Suite(
 
 
 LIVE_COUNT = 100
-"""Number of applications of a load, a multiple of all classes' shares."""
+"""Number of applications of a live load, which has exactly the wanted mix of classes."""
 LIVE_GAP_S = 1.0
 
 

@@ -64,7 +64,7 @@ class Lengths:
     steered: bool
     """Whether an agent follows the planned lengths; otherwise the model's answers decide."""
     run: RecordedRun
-    """Planned run, with prompts in words."""
+    """Planned inferences of the application, with prompt lengths in words."""
     limits: Mapping[str, PlannedCall]
     """Longest inference of each stage in the recorded runs."""
 

@@ -28,7 +28,7 @@ class Spread:
     max: float
 
     def draw(self, rng: random.Random) -> float:
-        """Draw a value from two half log-normals with these percentiles, cut at the maximum.
+        """Draw a value from a log-normal on each side of the median, cut at the maximum.
 
         Two halves are used because lengths and counts are skewed to the right, and p90/median
         differs from median/p10.
@@ -36,7 +36,7 @@ class Spread:
         return self.at(rng.gauss(0.0, 1.0))
 
     def at(self, z: float) -> float:
-        """Return the value at a quantile, which is given as a standard normal deviate `z`."""
+        """Return the quantile that belongs to the standard normal deviate `z`."""
         ratio = self.p90 / self.median if z > 0 else self.median / self.p10
         return min(self.max, self.median * math.pow(ratio, z / _Z90))
 

@@ -29,7 +29,7 @@ from justitia_ray.units import Seconds, Tokens
 APPLICATION_CLASS = "request"
 TEN_MINUTES: Seconds = 600.0
 ON_OFF_S: Seconds = 60.0
-"""Seconds of an ON phase, and of an OFF phase."""
+"""Seconds for which a client sends requests and then pauses, in VTC's ON/OFF workloads."""
 
 RequestStream = Callable[[random.Random], list[Seconds]]
 """Function that draws the times of one client's requests."""

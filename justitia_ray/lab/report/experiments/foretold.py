@@ -25,7 +25,7 @@ _METRICS = ("p5", "median", "p95")
 
 @dataclass(frozen=True, slots=True)
 class VtcTimePredictions:
-    """Simulated runs under `vtc` and under `justitia`, to test predictions of times under VTC."""
+    """Simulated runs that test how well completion times under `vtc` are predicted."""
 
     load: SuiteLoad
 

@@ -71,8 +71,7 @@ class Predicted:
     is_cautious: bool = False
     """Whether the scheduler receives the predicted p90 instead of the expected cost."""
     is_served: bool = False
-    """Whether costs are charged as in the service: above the prediction, and raised at later
-    stages.
+    """Whether costs are charged as in the service, which charges more than the prediction.
     """
     policy: str = "justitia"
     options: PolicyOptions = ()

@@ -112,7 +112,7 @@ _POLICIES = ("fcfs", "vtc", "srjf", "justitia")
 
 
 def at_offered_load(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
-    """Return the suite's applications, with arrivals stretched until the load is as wanted.
+    """Return the suite's applications, with arrivals stretched to an offered load.
 
     The offered load is the total cost over the service of one replica in the window of arrivals, if
     its memory is always full.
@@ -183,7 +183,7 @@ OFFERED_LOAD = Experiment(
 
 _REPLICAS_POLICIES = ("vtc", "justitia")
 _EACH = 20
-"""Number of applications for each replica, whatever the number of replicas."""
+"""Number of applications per replica in runs with up to 64 replicas."""
 _REPORT_INTERVAL_S = 1.0
 """Seconds between reports of simulated replicas; a report at every event would take hours."""
 
