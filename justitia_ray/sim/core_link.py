@@ -27,7 +27,10 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, Virtua
 
 
 class GpsHistory:
-    """Records how virtual time V rose over simulated time."""
+    """Records how virtual time V rose over simulated time.
+
+    V is linear between reports, and constant while no inference runs.
+    """
 
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []

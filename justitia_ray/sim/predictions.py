@@ -62,7 +62,7 @@ class ExactPredictions:
         return self._cost_by(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the amount that is charged for a predicted cost; None: the predicted cost itself."""
+        """Return the charge for a predicted cost; None: the predicted cost is charged."""
         return None
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
