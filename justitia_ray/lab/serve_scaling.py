@@ -86,7 +86,7 @@ class ServeScaler:
         return int(min(config.max_replicas, max(config.min_replicas, decided)))
 
     def _delayed_target(self, context: AutoscalingContext, now: Seconds) -> int:
-        """Return the number of replicas after Serve's factors and delays, in simulated time."""
+        """Return the number of replicas that Serve would want, by its delays in simulated time."""
         cold = _get_cold_start_scale_up_replicas(context)
         if cold is not None:
             return int(cold)

@@ -135,7 +135,7 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
     apart = core.ledger.fair_share.sets_apart
     ranked = (a for a in candidates if a.waiting and not (apart and a.is_deprioritised))
     tags = ((lags.tag(a.application_id), a.sequence, a) for a in ranked)
-    # Applications of an earlier scheduler may have no known finish time under fair sharing.
+    # Fair finish times are unknown for applications that an earlier scheduler opened.
     late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
@@ -276,7 +276,7 @@ class SchedulerMetrics:
             self._measures.gauge(metric).value = 0
         if self._has_target:
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = 0
-        self._measures.gauge(m.STORE_REACHABLE).value = 1  # A former leader has nothing to save.
+        self._measures.gauge(m.STORE_REACHABLE).value = 1  # a former leader saves nothing
         self._outlooks.step_down()
         self.tenants.step_down()
         self._set_totals(core, decisions)

@@ -122,7 +122,7 @@ class TenantMetrics:
     def step_down(self) -> None:
         """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        # Prometheus queries take the maximum, which is then the new leader's value.
+        # After a change of leader, the dashboard's queries find the new leader's value by maximum.
         for key in self._tenant_keys:
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:

@@ -310,5 +310,5 @@ class ClassLife:
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # None means that a change was detected during the training.
+        # None: a change of the class was detected during the training.
         return self._new + new, None if self._before is None else before

@@ -127,7 +127,7 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # The ratio of p90 to the cost stays that of the first estimate.
+        # p10 and p90 keep their ratio to the estimated cost.
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 

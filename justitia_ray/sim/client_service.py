@@ -134,7 +134,7 @@ class ClientService:
         return spread
 
     def differences(self, at: ArrayLike) -> Floats:
-        """Return VTC's service difference per second (Tables 2 to 6) at each instant.
+        """Return the difference of service between clients, as in VTC's Tables 2 to 6.
 
         Σ over clients i of min(max_j s_j − s_i, |r_i − s_i|), where s is the received and r the
         requested service per second in the window of the instant. So a client counts as behind by

@@ -210,7 +210,7 @@ class CoreLink:
 
     def withdraw_idle(self, now: Seconds) -> None:
         """Report that idle applications submit no more inferences at this time."""
-        # Any replica may report this, because the report is empty.
+        # Any replica may send this report, which is empty.
         replica_id = next(iter(self.core.state.replicas), None)
         if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)

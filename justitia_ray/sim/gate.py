@@ -125,7 +125,7 @@ class Gate:
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:
-            return None  # Memory becomes free only when a sequence ends.
+            return None  # KV memory becomes free only when a sequence ends.
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))

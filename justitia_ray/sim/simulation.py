@@ -294,7 +294,7 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # A smaller swapped-out sequence may come first when clients have received service.
+        # Service may change the order, and a smaller swapped-out sequence may then fit.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )

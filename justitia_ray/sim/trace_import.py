@@ -315,7 +315,7 @@ def application_of_spans(
     for number, span in enumerate(spans):
         ended = bisect_right(ends, span.start_ns)
         if ended:
-            # An inference that ended before the others began need not be listed.
+            # Earlier inferences are implied by later ones that waited for them.
             first = bisect_right(ends, last_starts[ended - 1])
             after, since_ns = sorted(by_end[first:ended]), ends[ended - 1]
         else:

@@ -36,7 +36,7 @@ DurationField: TypeAlias = Annotated[
 ]
 _NOT_BLANK_PATTERN = r"\S"
 _NOT_BLANK = Field(pattern=_NOT_BLANK_PATTERN)
-# Objects that a program creates are checked only when asked for.
+# Objects that a program creates are not checked until `checked_application` is called.
 _CHECKED = ConfigDict(extra="forbid", revalidate_instances="always")
 
 
@@ -170,7 +170,9 @@ def read_workload(path: Path) -> list[WorkloadApplication]:
         try:
             application = checked_application(record.fields)
             for number, inference in enumerate(record.fields["inferences"]):
-                if "after" not in inference:  # A default would hide a forgotten dependency.
+                if (
+                    "after" not in inference
+                ):  # A default value of `after` would hide a forgotten dependency.
                     raise ConfigError(f"inferences[{number}].after is missing")
         except ConfigError as error:
             raise ConfigError(f"{record.where}: {error}") from error

@@ -47,17 +47,17 @@ class _RingState:
     at_turn: bool = False
     waits: bool = False
 
-    def refills(self, quantum: float) -> int:
+    def refills_needed(self, quantum: float) -> int:
         return max(0, int(-self.balance // quantum) + 1)
 
     def turn(self, quantum: float) -> int:
         if self.at_turn:
             return self.round
-        return self.round + max(0, self.refills(quantum) - 1)
+        return self.round + max(0, self.refills_needed(quantum) - 1)
 
     def take_turn(self, quantum: float) -> None:
         if not self.at_turn:
-            refills, self.round = self.refills(quantum), self.turn(quantum)
+            refills, self.round = self.refills_needed(quantum), self.turn(quantum)
             self.balance += quantum * refills
             self.at_turn = True
 
@@ -143,7 +143,7 @@ class DrrPolicy(MeteredPolicy):
             if not place.waits and self._pointer != (place.round, place.index):
                 self._end_visit(place)
         elif passed > 0:
-            refills = place.refills(self._quantum)
+            refills = place.refills_needed(self._quantum)
             if place.waits and passed >= refills:
                 place.take_turn(self._quantum)
             else:

@@ -29,7 +29,7 @@ def main(limits: dict[str, int], tell: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     apart = libc.unshare(_NEWNET | _NEWPID | _NEWIPC | (_NEWNS if is_root else _NEWUSER)) == 0
     if apart:
-        _await_child(os.fork(), libc)  # process 1 of a new process namespace
+        _await_child(os.fork(), libc)  # process 1 of a new PID namespace
         _await_child(os.fork(), libc)
     guards = {"network": apart, "leftovers": apart, "user": not is_root or _become_nobody(libc)}
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -106,7 +106,9 @@ class TurnContent:
                 yield Span(chain, start, min(end, stop))
                 start = end
         if start < stop:
-            yield Span(self, start, stop)  # The last blocks belong to one turn alone.
+            yield Span(
+                self, start, stop
+            )  # The blocks after a prompt's last full block belong to one turn alone.
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:
@@ -158,7 +160,7 @@ def _turns(
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
-            # After a change, later blocks of the old context are not reused.
+            # Only the part of the old context up to `kept` tokens is reused.
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))

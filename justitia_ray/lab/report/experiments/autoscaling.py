@@ -54,7 +54,7 @@ class Scaled:
     load_s: Seconds
     """Seconds that a replica takes to load."""
     requests: float | None = None
-    """Serve's `target_ongoing_requests`; None: the policy is this project's drain time."""
+    """Ray Serve's `target_ongoing_requests`; None: replicas are scaled by drain time."""
     up_s: Seconds = _UP_S
     down_s: Seconds = 600.0
     fixed: int | None = None

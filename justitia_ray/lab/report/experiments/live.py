@@ -239,7 +239,7 @@ def _compare_elephant(live: Mapping[str, Any]) -> Experiment:
 def _describe_recording(live: Mapping[str, Any]) -> str:
     load, machine = live["load"], live["machine"]
     noise = ""
-    if control := live.get("control"):  # Files of earlier releases have no control run.
+    if control := live.get("control"):  # Results of earlier releases have no control run.
         noise = (
             f"{control} is vtc played once more: what it differs from vtc by is the noise by which "
             "to read the other arms. "

@@ -146,7 +146,7 @@ def _a10g_engine() -> EngineProfile:
     return load_profile("a10g-llama2-7b")
 
 
-def _table_measure(cost: ServiceFunction = weighted_tokens) -> Measure:
+def _vtc_table_columns(cost: ServiceFunction = weighted_tokens) -> Measure:
     """Return a function that computes the columns of the VTC paper's tables."""
 
     def measured(served: Sequence[TimedRequest]) -> Mapping[str, float | None]:
@@ -250,7 +250,7 @@ def _suite_experiment(
         source=source,
         about=about,
         arms=_arms_of_suite(suite, arms, files, count=count, quick_count=quick_count),
-        measure=_table_measure(),
+        measure=_vtc_table_columns(),
         metrics=metrics,
         comparisons=comparisons,
         targets=targets,
@@ -467,7 +467,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         arms=_arms_of_suite(
             "lmsys", _REAL_ARMS, {"fcfs": "fcfs__real", "vtc": "vtc__real"}, limits=_LIMITS
         ),
-        measure=_table_measure(),
+        measure=_vtc_table_columns(),
         metrics=(*_TABLE, _LATENCY),
         comparisons=_AGAINST_VTC,
         is_drawn=False,
@@ -480,7 +480,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         arms=_arms_of_suite(
             "lmsys", _REAL_ARMS, {"fcfs": "fcfs__real"}, limits=_LIMITS, cost="profiled"
         ),
-        measure=_table_measure(profiled_service),
+        measure=_vtc_table_columns(profiled_service),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         is_drawn=False,
@@ -496,7 +496,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
             {"fcfs": "fcfs__overload"},
             cost="profiled",
         ),
-        measure=_table_measure(profiled_service),
+        measure=_vtc_table_columns(profiled_service),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         quick_seeds=1,
@@ -507,7 +507,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         source="VTC, Table 5 and Fig. 19a",
         about="vtc-noisy predicts within 50 % of the length, vtc-oracle knows it.",
         arms=_arms_of_suite("two-clients-overload", _PREDICTORS, {"vtc": "vtc__overload"}),
-        measure=_table_measure(),
+        measure=_vtc_table_columns(),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         charts=_predictor_gap_chart("vtc-prediction-2", "two"),
@@ -519,7 +519,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         source="VTC, Table 6 and Fig. 19b",
         about="Three clients at 24 and five at 36 requests a minute; all exceed their share.",
         arms=_arms_of_suite("eight-clients-overload", _PREDICTORS, {}, count=_EIGHT_CLIENTS_COUNT),
-        measure=_table_measure(),
+        measure=_vtc_table_columns(),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         charts=_predictor_gap_chart("vtc-prediction-8", "eight"),
@@ -535,7 +535,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
             "so shapes are to be compared and not seconds."
         ),
         arms=_memory_arms,
-        measure=_table_measure(),
+        measure=_vtc_table_columns(),
         metrics=(_GAP, _MOST, _MEAN),
         charts=_memory_charts,
         quick_seeds=1,

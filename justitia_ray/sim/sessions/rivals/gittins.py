@@ -88,7 +88,7 @@ class GittinsArm(SessionArm):
     def _age_rank_s(self, call: TurnCall) -> Seconds:
         age_s = self._ages[call.session.name]
         longer = self._totals[bisect_right(self._totals, age_s) :]
-        if not longer:  # No earlier session had received so much service.
+        if not longer:  # The session has received more service than any earlier session.
             return age_s
         return gittins_rank([total_s - age_s for total_s in longer])
 
