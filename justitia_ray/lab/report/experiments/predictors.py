@@ -76,7 +76,7 @@ class Predicted:
     policy: str = "justitia"
     options: PolicyOptions = ()
     earlier: SuiteLoad | None = None
-    """Earlier applications from which the stages of each class are known; None: they are unknown."""
+    """Earlier applications from which stages of each class are known; None: they are unknown."""
 
     def run(self) -> RunResult:
         """Train the models unless they are cached, predict costs, and simulate the run.
