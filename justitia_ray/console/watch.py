@@ -32,7 +32,7 @@ _SHARES_KEPT = 180
 
 
 @dataclass(frozen=True, slots=True)
-class CoreSnapshot:
+class Sight:
     """Snapshot of the scheduler core, used for every browser until the next snapshot."""
 
     number: int
@@ -59,7 +59,7 @@ class Watch:
     def __init__(self, core: SchedulerCore, model: str, epoch: Epoch, now: Seconds) -> None:
         self.calls = CallRecorder(core, now)
         self.lanes = Lanes()
-        self.sight: CoreSnapshot | None = None
+        self.sight: Sight | None = None
         """Last snapshot of the scheduler core; None before the first."""
         self._core = core
         self._model = model
@@ -83,7 +83,7 @@ class Watch:
         strip: Strip,
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
-    ) -> CoreSnapshot:
+    ) -> Sight:
         """Record the scheduler core's state, which the console shows for a second.
 
         Args:
@@ -104,7 +104,7 @@ class Watch:
             for name, replica in state.replicas.items()
         )
         self._record_shares(now, shares)
-        self.sight = CoreSnapshot(
+        self.sight = Sight(
             number,
             now,
             _with_totals(strip, lanes),
@@ -119,7 +119,7 @@ class Watch:
     # --- frames
 
     def frame(
-        self, sight: CoreSnapshot, tenant: ClientId | None = None, since: int | None = None
+        self, sight: Sight, tenant: ClientId | None = None, since: int | None = None
     ) -> Frame:
         """Return the data that a browser gets of a snapshot, for one tenant or for all.
 

@@ -19,7 +19,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, Seconds
 
 
-class KnownVtcTimes(ForetoldVtc):
+class ToldVtc(ForetoldVtc):
     """Predicts completion times under VTC perfectly, because they are known from another run.
 
     Critical paths, iteration times and margin are computed by the shadow. `urgent` checks every
@@ -65,7 +65,7 @@ class JustitiaWithKnownTimes(GuardedPolicy):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self.vtc = self._foretold = KnownVtcTimes(context.kv_tokens)
+        self.vtc = self._foretold = ToldVtc(context.kv_tokens)
 
 
 class _KnownTimesSimulation(Simulation):

@@ -13,7 +13,7 @@ import msgspec
 
 from justitia_ray.console.history import history_of
 from justitia_ray.console.timeline import timeline_of
-from justitia_ray.console.watch import CoreSnapshot, Watch
+from justitia_ray.console.watch import Sight, Watch
 from justitia_ray.errors import AdmissionError
 from justitia_ray.observability.trace_context import ApplicationSampler
 from justitia_ray.protocol.console import INTERVAL_S, QuotaLeft, ShareRow, Strip
@@ -61,7 +61,7 @@ class SchedulerConsole:
         self._inspector = inspector
         self._watch: Watch | None = None
         """Recording of the core's events; None without viewers."""
-        self._sight: CoreSnapshot | None = None
+        self._sight: Sight | None = None
         self._next_look_at: Seconds = 0.0
         self._spent_s: Seconds = 0.0
         """CPU time that the last snapshot and its encoded frames took (seconds)."""
@@ -174,7 +174,7 @@ class SchedulerConsole:
         else:
             self.stop()
 
-    def _refresh_if_due(self) -> tuple[Watch, CoreSnapshot]:
+    def _refresh_if_due(self) -> tuple[Watch, Sight]:
         watch, now = self._recording(), self._term.driver.now()
         if self._sight is None or now >= self._next_look_at:
             began_at = self._stopwatch()

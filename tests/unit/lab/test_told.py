@@ -9,7 +9,7 @@ from justitia_ray.lab.report.experiment import Arm, Task
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.experiments.orders import GUARD
 from justitia_ray.lab.report.tasks import KnownTimesRun, SimulatedRun, SuiteLoad
-from justitia_ray.lab.told import KnownVtcTimes, simulate_with_known_times
+from justitia_ray.lab.told import ToldVtc, simulate_with_known_times
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.predictions import TABLE
 from justitia_ray.sim.results import RunResult
@@ -27,9 +27,9 @@ def _create_application(name: str) -> Application:
     return Application(name, "c", "t", 1, 1, "i", 0.0, int(name))
 
 
-def _create_shadow(**ends: Seconds) -> KnownVtcTimes:
+def _create_shadow(**ends: Seconds) -> ToldVtc:
     """Return a shadow with live applications 1, 2, …, each with one waiting inference."""
-    told = KnownVtcTimes(lambda: 0)
+    told = ToldVtc(lambda: 0)
     told.pace.iteration_s = 0.1
     told.ends = {name.removeprefix("n"): end for name, end in ends.items()}
     for name in told.ends:
