@@ -25,9 +25,9 @@ from justitia_ray.observability.metrics import EPOCH, EPOCH_CHANGES_TOTAL, EXPOR
 
 FILE = Path(__file__).parents[2] / "justitia_ray/observability/dashboard.json"
 UID = "justitia"
-"""Id of the dashboard and part of its address; Grafana updates the dashboard with this id."""
+"""Id of the Grafana dashboard, which is part of its address."""
 _LISTED_FROM = EXPORTED_PREFIX + EPOCH.name
-"""Metric whose labels fill the variables: every scheduler exports one series per model."""
+"""Metric whose labels fill the dashboard's drop-down lists."""
 _CAPTIONS = {
     "ray_io_cluster": "Cluster",
     "SessionName": "Ray session",
@@ -39,7 +39,7 @@ _DEFAULT_WINDOW = "5m"
 
 
 def build_dashboard() -> models.Dashboard:
-    """Return the dashboard in Grafana's own types."""
+    """Return the Grafana dashboard, built with the types of Grafana's SDK."""
     board = (
         builders.Dashboard("Justitia")
         .uid(UID)
@@ -65,7 +65,7 @@ def build_dashboard() -> models.Dashboard:
 
 
 def dashboard_text() -> str:
-    """Return the file's text: JSON in which a changed panel changes only its own lines."""
+    """Return the dashboard's JSON, formatted so that a changed panel gives a small diff."""
     text = json.dumps(build_dashboard(), cls=JSONEncoder, indent=2, ensure_ascii=False)
     return text + "\n"
 
@@ -82,7 +82,7 @@ def _datasource_variable() -> builders.DatasourceVariable:
 
 
 def _label_variables() -> list[builders.QueryVariable]:
-    """Return a variable for each label; earlier variables restrict the values of later ones."""
+    """Return a drop-down list for each label; a choice in one list restricts the later lists."""
     variables: list[builders.QueryVariable] = []
     filters: list[str] = []
     for label, name in VARIABLES.items():
@@ -100,7 +100,7 @@ def _label_variables() -> list[builders.QueryVariable]:
             .current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
             .multi(True)
             .include_all(True)
-            # Includes series without the label, which `.+` would exclude.
+            # An empty label also matches: `.*` includes series without it, `.+` would not.
             .all_value(".*")
             .options([])
             .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)

@@ -15,11 +15,9 @@ DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
 class Query(NamedTuple):
-    """PromQL expression of a panel."""
-
     expr: str
     legend: str
-    """Name of each series, with labels as `{{label}}`."""
+    """Name of each curve in the panel's legend, with labels as `{{label}}`."""
 
 
 def figure(
@@ -34,7 +32,7 @@ def figure(
     thresholds: Mapping[float, str] | None = None,
     names: tuple[tuple[str, str, str], ...] = (),
 ) -> stat.Panel:
-    """Return a panel with one current figure; red with "no data" if there is none.
+    """Return a panel that shows one number, or "no data" in red.
 
     Args:
         number: The panel's id.
@@ -91,7 +89,7 @@ def curves(
     stacked: bool = False,
     highest: float | None = None,
 ) -> timeseries.Panel:
-    """Return a panel with curves over time.
+    """Return a panel that shows curves over time.
 
     Args:
         number: The panel's id.

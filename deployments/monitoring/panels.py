@@ -24,20 +24,20 @@ from justitia_ray.observability.metrics import Metric
 
 
 def _quantiles(metric: Metric, label: str, *shares: float) -> tuple[Query, ...]:
-    """Return quantiles of a metric by a label: `p50 {{label}}`, `p90 {{label}}`."""
+    """Return a PromQL query for each quantile of a metric, with a curve for each label value."""
     return tuple(
         Query(quantile(share, metric, label), f"p{100 * share:g} {{{{{label}}}}}")
         for share in shares
     )
 
 
-# --- Overview: health, saturation and completion times
+# --- Overview
 
 
 def _seconds_of_backlog(*by: str) -> str:
-    """Return the time to serve the backlog at the window's rate, in seconds; 0 without one."""
+    """Return PromQL for the seconds that serving the waiting work takes at the present rate."""
     backlog = gauge(m.BACKLOG_KV_TOKEN_TIME, *by)
-    # The counter has a series for each tenant, and none before the first service.
+    # The counter of served work does not exist before the first inference.
     served = per_second(m.SERVED_KV_TOKEN_TIME_TOTAL, *by, window=WINDOW)
     return f"{backlog} / clamp_min({served} or 0 * {backlog}, 1)"
 
@@ -229,7 +229,7 @@ _CURVES = (
 )
 
 
-# --- Fairness: lag behind ideal sharing, promised bounds, service of each tenant
+# --- Fairness
 
 _FAIRNESS = (
     curves(
@@ -326,7 +326,8 @@ _FAIRNESS = (
     ),
 )
 
-# --- Replicas: memory, leases and tokens of each engine
+
+# --- Replicas
 
 _REPLICAS = (
     curves(
@@ -414,7 +415,8 @@ _REPLICAS = (
     ),
 )
 
-# --- Scheduler: speed of its decisions, changes of the leader, leases that do not arrive
+
+# --- Scheduler
 
 _SCHEDULER = (
     curves(
@@ -499,7 +501,8 @@ _SCHEDULER = (
     ),
 )
 
-# --- Predictor: prediction errors and sources of predictions
+
+# --- Predictor
 
 _PREDICTOR = (
     curves(

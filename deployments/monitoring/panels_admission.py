@@ -12,21 +12,21 @@ from justitia_ray.observability import metrics as m
 
 
 def _zero_if_off(metric: m.Metric) -> str:
-    """Return a gauge that replicas export only with its option, and 0 without."""
+    """Return PromQL for a gauge that only some replicas export; a missing value is 0."""
     return f"{gauge(metric, 'model')} or 0 * {gauge(m.KV_CAPACITY_TOKENS, 'model')}"
 
 
 def _share_of_missed_returns() -> str:
-    """Return the share of the window's returns that did not find their context."""
+    """Return PromQL for the share of inferences whose context had been evicted meanwhile."""
     missed = per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW, where={"context": "missed"})
     return f"{missed} / clamp_min({per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW)}, 1e-9)"
 
 
 def _share_of_starts(fell: str) -> str:
-    """Return by horizon the share of the window's starts that fell into a range."""
+    """Return PromQL for the share of starts that came early, late or within the prediction."""
     some = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW, where={"fell": fell})
     every = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW)
-    # Without starts, nothing is drawn.
+    # The panel stays empty while no inference starts.
     return f"{some} / ({every} > 0)"
 
 

@@ -24,7 +24,7 @@ spec:
 
 
 def rule_text() -> str:
-    """Return the PrometheusRule without the alerts' leading comment."""
+    """Return the PrometheusRule without the leading comment of the file of alerts."""
     alerts = ALERTS.read_text(encoding="utf-8")
     return _HEAD + indent(alerts[alerts.index("groups:\n") :], "  ")
 

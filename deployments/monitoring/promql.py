@@ -11,7 +11,7 @@ from types import MappingProxyType
 from justitia_ray.observability.metrics import EXPORTED_PREFIX, Metric
 
 CLUSTER_LABELS = ("ray_io_cluster", "SessionName")
-"""Labels of the Ray cluster; KubeRay's PodMonitors add the first, which is missing elsewhere."""
+"""Labels that identify a Ray cluster; only KubeRay's PodMonitors set `ray_io_cluster`."""
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
         "ray_io_cluster": "Cluster",
@@ -20,20 +20,19 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "model": "model",
     }
 )
-"""Dashboard variable for each label to filter by; the first two are named as in Ray's
-dashboards."""
+"""Name of the dashboard's variable that filters by each label."""
 STEP = "$__rate_interval"
-"""Shortest window that contains two scrapes; curves over it are as fine as the data."""
+"""Grafana's shortest window that contains two scrapes of Prometheus."""
 WINDOW = "$window"
-"""Window chosen by the reader; in a short one, no application may have ended."""
+"""Time window that the reader chooses in the dashboard for rates and quantiles."""
 RANGE = "$__range"
-"""Time range shown on the screen."""
+"""Grafana's variable for the time range on the screen."""
 
 _EVERYTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def gauge(metric: Metric, *by: str) -> str:
-    """Return the value of a gauge, summed over the labels that are not in `by`."""
+    """Return PromQL for the value of a gauge, summed over all labels that are not in `by`."""
     _check(metric, "gauge", by)
     one_thing = ", ".join((*CLUSTER_LABELS, *metric.labels))
     highest = f"max by ({one_thing}) ({_selected(metric)})"
@@ -41,13 +40,13 @@ def gauge(metric: Metric, *by: str) -> str:
 
 
 def least(metric: Metric) -> str:
-    """Return the minimum of a gauge: 0 if one of several series is 0."""
+    """Return PromQL for the minimum over all series of a gauge."""
     _check(metric, "gauge", ())
     return f"min({_selected(metric)})"
 
 
 def greatest(metric: Metric, *by: str) -> str:
-    """Return the maximum of a gauge whose sum would be meaningless."""
+    """Return PromQL for the maximum of a gauge, for gauges that must not be summed."""
     _check(metric, "gauge", by)
     return f"max{_by(by)} ({_selected(metric)})"
 
@@ -55,7 +54,7 @@ def greatest(metric: Metric, *by: str) -> str:
 def per_second(
     metric: Metric, *by: str, window: str = STEP, where: Mapping[str, str] = _EVERYTHING
 ) -> str:
-    """Return the per-second rise of a counter.
+    """Return PromQL for the rate of a counter per second.
 
     Args:
         metric: The counter.
@@ -68,13 +67,13 @@ def per_second(
 
 
 def rise(metric: Metric, *by: str, window: str = WINDOW) -> str:
-    """Return the rise of a counter in the window."""
+    """Return PromQL for the increase of a counter in the window."""
     _check(metric, "counter", by)
     return f"{_sum(by)} (increase({_selected(metric)}[{window}]))"
 
 
 def quantile(share: float, metric: Metric, *by: str) -> str:
-    """Return a quantile over the window, of a histogram or a counter with cumulative `le`."""
+    """Return PromQL for a quantile of a histogram over the window."""
     suffix = "_bucket" if metric.kind == "histogram" else ""
     _check(metric, metric.kind, by)
     if not suffix and "le" not in metric.labels:
@@ -84,7 +83,7 @@ def quantile(share: float, metric: Metric, *by: str) -> str:
 
 
 def seen(metric: Metric, *by: str) -> str:
-    """Return the number of values that a histogram recorded in the window."""
+    """Return PromQL for the number of values that a histogram recorded in the window."""
     _check(metric, "histogram", by)
     return f"{_sum(by)} (increase({_selected(metric, '_count')}[{WINDOW}]))"
 

@@ -43,7 +43,6 @@ SHOWN = (
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "calibrate",
         help="fit an engine profile to measured requests, or check one",
@@ -106,7 +105,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit a profile and write it, or validate one; print its errors.
+    """Fit an engine profile to measured requests and write it, or check one against them.
 
     Raises:
         ConfigError: If an option or a file is wrong.
@@ -163,7 +162,7 @@ def _initial_profile(options: argparse.Namespace, kv_tokens: Tokens) -> EnginePr
     if options.start is not None:
         profile = load_profile(options.start)
     else:
-        # The defaults of vLLM, whose V1 engine recomputes preempted sequences.
+        # vLLM's V1 engine recomputes preempted sequences.
         profile = EngineProfile(
             kv_tokens=kv_tokens,
             block_size=16,
@@ -186,7 +185,7 @@ def _provenance_of(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: To
 
 
 def _command_line(options: argparse.Namespace) -> list[str]:
-    """Return the command line, with file names in place of paths, for the head of the profile."""
+    """Return the command line for the head of the profile, with file names in place of paths."""
     words = ["justitia", "calibrate"]
     if options.url is not None:
         words += ["--url", "URL"]

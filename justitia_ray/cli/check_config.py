@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "check-config",
         help="check a Serve configuration file",
@@ -31,7 +30,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the file's errors and return 2; without errors print that, and return 0.
+    """Print the errors of a configuration file and return 2; return 0 if it has none.
 
     Raises:
         ConfigError: If the file cannot be read.
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _engine_errors(applications: "Sequence[CheckedApplication]", ask_vllm: bool) -> Iterator[str]:
-    """Yield an error for each model whose engine would not start."""
+    """Yield an error for each model whose vLLM engine would reject its arguments."""
     from justitia_ray.serve.engines.argument_checks import engine_mistake, parser_mistakes
 
     for application in applications:

@@ -10,7 +10,6 @@ from justitia_ray.errors import ConfigError
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "dashboard",
         help="write the Grafana dashboard of this version",
@@ -23,7 +22,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the dashboard and return 0.
+    """Write the Grafana dashboard to a file or to standard output.
 
     Raises:
         ConfigError: If the file cannot be written.

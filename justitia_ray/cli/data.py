@@ -33,7 +33,7 @@ from justitia_ray.units import Seconds, Tokens
 _FIELDS = {"class", "input", "inferences"}
 _COUNTS = ("prompt_tokens", "output_tokens")
 _BATCH = 200
-"""Applications per request; features of long inputs take some 10 KB each."""
+"""Number of applications per request; the features of a long input take some 10 KB."""
 _PATIENCE_S: Seconds = 120.0
 _PAUSE_S: Seconds = 2.0
 _SERVICE_UNAVAILABLE = 503
@@ -41,21 +41,20 @@ _SERVICE_UNAVAILABLE = 503
 
 @dataclass(frozen=True, slots=True)
 class PastApplication:
-    """A finished application from a line of the file."""
+    """A finished application, as read from a line of the imported history."""
 
     application_class: str
     input: str
     calls: tuple[tuple[Tokens, Tokens], ...]
-    """Prompt and output tokens of each inference."""
+    """Prompt and output tokens of each inference of the application."""
 
     def observation(self) -> Observation:
-        """Return the application's training observation, without the input text."""
+        """Return the application as an observation for the predictor, without the input text."""
         sample = Sample.of_calls(self.calls, self.input).without_text()
         return Observation(self.application_class, sample)
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "data",
         help="import your own history of applications",
@@ -95,7 +94,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import the file and print a summary of the import.
+    """Import a history of finished applications and print a summary.
 
     Raises:
         ConfigError: If an option or a line of the file is wrong; nothing was imported.
@@ -145,7 +144,7 @@ async def _send_batches(
 
 
 async def _send_with_retries(transport: HttpTransport, path: str, body: bytes) -> Response:
-    """Send a batch; retry while the predictor is busy with earlier batches."""
+    """Send a batch to the predictor; retry while it is busy with earlier batches."""
     headers = {"content-type": "application/json"}
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         answer = await transport.request("POST", path, headers, body)
@@ -156,7 +155,7 @@ async def _send_with_retries(transport: HttpTransport, path: str, body: bytes) -
 
 
 def _write_data_directory(out: Path, file: Path, classes: Counter[str]) -> None:
-    """Write `apps/` and `recorded/` of a data directory; each inference becomes a stage."""
+    """Write the recorded applications into a data directory, for offline training."""
     for name in ("apps", "recorded"):
         if (out / name).exists():
             raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")
@@ -184,7 +183,7 @@ def _write_data_directory(out: Path, file: Path, classes: Counter[str]) -> None:
 
 
 def read_history(path: Path) -> Iterator[PastApplication]:
-    """Yield the finished applications of a file lazily; a `.gz` file is unpacked.
+    """Yield the finished applications of a history file, which may be compressed (`.gz`).
 
     Raises:
         ConfigError: If the file cannot be read or a line is wrong; the message names file, line and

@@ -22,12 +22,10 @@ from justitia_ray.protocol.proxies import proxy_hint
 from justitia_ray.store.scheduler_store import SchedulerStore
 
 _LEAST_INTERVAL_S = 1.0
-"""Minimum time between the two snapshots (seconds): the scheduler updates its report once a second.
-"""
+"""Minimum seconds between two snapshots of the scheduler's report, which changes once a second."""
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "doctor",
         help="find the faults of a running service",
@@ -67,7 +65,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Inspect the service, print the findings and return 1 if something is wrong.
+    """Inspect a service and print the findings; return 1 if something is wrong.
 
     Raises:
         ConfigError: If an option or the file is wrong.
@@ -107,7 +105,7 @@ async def _look_at_each(
 def _error_text(error: Exception, url: str) -> str:
     if not isinstance(error, ResponseError):
         return str(error)
-    # An answer without this service's error code may come from a proxy.
+    # An error without this service's error code may come from a proxy.
     hint = "" if error.code else proxy_hint(url, os.environ)
     if error.status == 404 and error.code is None:
         return f"no application that can be examined is served there ({error}){hint}"
@@ -117,7 +115,7 @@ def _error_text(error: Exception, url: str) -> str:
 def _open_store(
     path: Path | None, configs: list[AppConfig] | None, seen: Inspection
 ) -> SchedulerStore | None:
-    """Open the store of an inspected application; None without a store, or without `--config`.
+    """Open the store of the application in `--config`; return None without store or `--config`.
 
     Raises:
         ConfigError: If the file has no such application.

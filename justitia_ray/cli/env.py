@@ -16,7 +16,6 @@ _WIDTH = 100
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "env",
         help="print the environment that Ray should start with on this machine",
@@ -52,7 +51,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print each variable with a comment that gives its reason.
+    """Print the environment variables for Ray, each with a comment that gives its reason.
 
     Raises:
         ConfigError: If an option, the file or the environment is wrong.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from justitia_ray.store.key_store import KeyStore
 
 MakeKey = Callable[[Collection[str]], NewKey]
-"""Function that creates a key whose id is not among the given ids."""
+"""Function that creates an API key whose id is not among the given ids."""
 
 _DURATION = re.compile(r"([0-9]{1,6})([hd])")
 _HOURS = {"h": 1, "d": 24}
@@ -48,52 +48,48 @@ _HOURS = {"h": 1, "d": 24}
 T = TypeVar("T")
 
 
-class KeyPlace(Protocol):
+class KeyStorage(Protocol):
     """Interface of a store of API keys: a file or a Redis."""
 
     name: str
-    """Location of the keys, for messages."""
+    """Path of the key file, or address of the Redis, for messages."""
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the readable keys, and one error message for each unreadable key."""
+        """Return the readable API keys, and an error message for each unreadable one."""
 
-    def add(self, make_key: MakeKey) -> NewKey:
-        """Store a new key and return it."""
+    def add(self, make_key: MakeKey) -> NewKey: ...
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether it existed, and its record if readable."""
+        """Remove an API key; return whether it existed, and its record if readable."""
 
 
-class FilePlace:
-    """Keys in a file."""
-
+class FileKeyStorage:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.name = str(path)
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys; raise ConfigError if the file is malformed."""
+        """Return the API keys of the file; raise ConfigError if it is malformed."""
         return read_key_file(self._path), ()
 
     def add(self, make_key: MakeKey) -> NewKey:
-        """Store a new key and return it."""
         return add_key(self._path, make_key)
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether it existed, and its record."""
+        """Remove an API key; return whether it existed, and its record."""
         record = remove_key(self._path, key_id)
         return record is not None, record
 
 
-class RedisPlace:
-    """Keys in an application's Redis; the store is opened for each operation."""
+class RedisKeyStorage:
+    """API keys in an application's Redis; each operation opens the store anew."""
 
     def __init__(self, name: str, open_store: Callable[[], "KeyStore"]) -> None:
         self.name = name
         self._open = open_store
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys, and an error message for each damaged entry."""
+        """Return the API keys in Redis, and an error message for each damaged entry."""
 
         async def load(store: "KeyStore") -> tuple[Sequence[KeyRecord], Sequence[str]]:
             stored = await store.load()
@@ -103,7 +99,7 @@ class RedisPlace:
         return self._run_with_store(load)
 
     def add(self, make_key: MakeKey) -> NewKey:
-        """Store a new key and return it; retry with another id if the id is taken."""
+        """Store a new API key in Redis; if its id is taken, try another id."""
 
         async def add(store: "KeyStore") -> NewKey:
             taken: set[str] = set()
@@ -116,7 +112,7 @@ class RedisPlace:
         return self._run_with_store(add)
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether it existed, and its record if readable."""
+        """Remove an API key; return whether it existed, and its record if readable."""
 
         async def remove(store: "KeyStore") -> tuple[bool, KeyRecord | None]:
             records, _ = records_from_json((await store.load()).records)
@@ -134,7 +130,6 @@ class RedisPlace:
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "keys",
         help="create, list and revoke API keys",
@@ -175,14 +170,14 @@ def add_subcommand(commands: Any) -> None:
         help="expiry: days or hours from now, 90d or 12h, or a time, 2027-01-31 or"
         " 2027-01-31T12:00:00Z (default: never)",
     )
-    _add_place_options(creating)
+    _add_storage_options(creating)
     _add_audit_options(creating)
     creating.set_defaults(run=run_create)
     listing = subcommands.add_parser(
         "list", help="show the keys", description="Show the keys, without their digests."
     )
     listing.add_argument("--json", action="store_true", help="print the keys as JSON")
-    _add_place_options(listing)
+    _add_storage_options(listing)
     listing.set_defaults(run=run_list)
     revoking = subcommands.add_parser(
         "revoke", help="revoke a key", description="Revoke a key: remove its record."
@@ -190,13 +185,13 @@ def add_subcommand(commands: Any) -> None:
     revoking.add_argument(
         "key_id", metavar="ID", help="the key's id, 8 digits (`justitia keys list`)"
     )
-    _add_place_options(revoking)
+    _add_storage_options(revoking)
     _add_audit_options(revoking)
     revoking.set_defaults(run=run_revoke)
 
 
 def run_create(options: argparse.Namespace) -> int:
-    """Create a key, print it and return 0.
+    """Create an API key and print it.
 
     Raises:
         ConfigError: If an option or the file is wrong.
@@ -216,26 +211,26 @@ def run_create(options: argparse.Namespace) -> int:
             taken=taken,
         )
 
-    make_key()  # reports wrong options before anything is written
-    place = _place_of(options)
+    make_key()  # a wrong option is reported before anything is written
+    place = _storage_of(options)
     with _audit_log(options.audit) as audit:
         new = place.add(make_key)
         try:
             audit.write("audit.key_created", now, new.record.key_id, None, public_json(new.record))
-        finally:  # the key is valid even if the audit line cannot be written
+        finally:  # the new key is valid even if the audit line cannot be written
             print(new.secret, flush=True)
     print(f"key {new.record.key_id} is in {place.name}; it is shown this once", file=sys.stderr)
     return 0
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the keys; return 0, or 1 if some keys cannot be read.
+    """Print the API keys; return 1 if some of them cannot be read.
 
     Raises:
         ConfigError: If an option or the file is wrong.
         StoreError: If Redis cannot be reached.
     """
-    place = _place_of(options)
+    place = _storage_of(options)
     records, damage = place.load()
     if options.json:
         print(json.dumps({"keys": [public_json(record) for record in records]}, indent=2))
@@ -247,7 +242,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_revoke(options: argparse.Namespace) -> int:
-    """Revoke a key and return 0.
+    """Revoke an API key.
 
     Raises:
         ConfigError: If an option or the file is wrong, or there is no such key.
@@ -260,7 +255,7 @@ def run_revoke(options: argparse.Namespace) -> int:
         )
     if not is_key_id(key_id):
         raise ConfigError("ID must be 8 digits of 0-9 a-f, as `justitia keys list` shows them")
-    place = _place_of(options)
+    place = _storage_of(options)
     with _audit_log(options.audit) as audit:
         was_there, record = place.remove(key_id)
         if not was_there:
@@ -272,7 +267,7 @@ def run_revoke(options: argparse.Namespace) -> int:
 
 
 def key_table(records: Sequence[KeyRecord], now: float) -> str:
-    """Return a table of keys for a terminal, without their digests."""
+    """Return a table of API keys for a terminal, without their digests."""
     rows = [["id", "tenant", "user", "scopes", "max weight", "expires (UTC)", "created (UTC)"]]
     for record in records:
         fields = public_json(record)
@@ -292,7 +287,7 @@ def key_table(records: Sequence[KeyRecord], now: float) -> str:
 
 
 def read_expiry(text: str, now: float) -> float:
-    """Return the expiry time of a key in seconds since 1970.
+    """Return the time at which an API key expires, in seconds since 1970.
 
     Args:
         text: A number of days or hours (`90d`, `12h`), a date, or a date with a time.
@@ -315,7 +310,7 @@ def read_expiry(text: str, now: float) -> float:
     return at
 
 
-def _add_place_options(parser: argparse.ArgumentParser) -> None:
+def _add_storage_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=Path, help="file of keys")
     parser.add_argument(
         "--config",
@@ -328,29 +323,30 @@ def _add_place_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _place_of(options: argparse.Namespace) -> KeyPlace:
+def _storage_of(options: argparse.Namespace) -> KeyStorage:
     if (options.file is None) == (options.config is None):
         raise ConfigError("--file or --config is required, and not both")
     if options.file is not None:
         if options.application is not None:
             raise ConfigError("--application goes with --config, not with --file")
-        return FilePlace(options.file)
+        return FileKeyStorage(options.file)
     config = _application_config(options.config, options.application)
     access = config.access
     if access is not None and access.keys_in_redis:
         from justitia_ray.serve.stores import key_store
 
-        return RedisPlace(f"the Redis of application {config.name!r}", lambda: key_store(config))
+        return RedisKeyStorage(
+            f"the Redis of application {config.name!r}", lambda: key_store(config)
+        )
     if access is None or access.keys_file is None:
         raise ConfigError(
             f"{options.config}: `access` names neither keys_file nor keys_in_redis, so there is no"
             " place for keys"
         )
-    return FilePlace(Path(access.keys_file).expanduser())
+    return FileKeyStorage(Path(access.keys_file).expanduser())
 
 
 def _application_config(path: Path, name: str | None) -> "AppConfig":
-    """Return the settings of an application in a Serve configuration file."""
     from justitia_ray.serve.ops.config_file import read_applications
 
     applications = {a.serve_name: a.configs[0] for a in read_applications(path)}
@@ -365,7 +361,7 @@ def _application_config(path: Path, name: str | None) -> "AppConfig":
 
 
 class AuditLog:
-    """Audit log of key changes: a file that is appended to, or stderr."""
+    """Audit log of changes of API keys, appended to a file or written to stderr."""
 
     def __init__(self, name: str, file: FileIO | None) -> None:
         self._name = name
@@ -379,7 +375,7 @@ class AuditLog:
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        """Write the audit line of a completed change.
+        """Write one line about a completed change of an API key.
 
         Args:
             event: Name of the change.
@@ -414,7 +410,7 @@ class AuditLog:
             print(text, end="", file=sys.stderr, flush=True)
             return
         data = text.encode()
-        # A single write call does not mix the lines of concurrent commands.
+        # One write call per line keeps the lines of concurrent commands apart.
         if self._file.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -430,7 +426,7 @@ def _add_audit_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def _audit_log(path: Path | None) -> Iterator[AuditLog]:
-    """Open the audit log; called before anything is changed.
+    """Open the audit log, before any API key is changed.
 
     Raises:
         ConfigError: If the file cannot be written.

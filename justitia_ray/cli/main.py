@@ -33,17 +33,16 @@ COMMANDS = {
     "data": "data",
     "dashboard": "dashboard",
 }
-"""Module of each command. Only the given command's module is imported, because some imports take a
-second."""
+"""Module of each command; only the given command's module is imported, to start fast."""
 _EXTRAS = {
     **dict.fromkeys(("doctor", "check-config", "env", "shutdown", "keys"), "serve"),
     "report": "lab",
 }
-"""Extra of the package that a command needs, by command; the other commands need none."""
+"""Extra of the Python package that a command needs, by command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
+    """Run a `justitia` command and return its exit status.
 
     Args:
         arguments: Arguments without the program's name; None: this process's arguments.
@@ -69,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the argument parser with the given commands."""
     parser = argparse.ArgumentParser(
         prog="justitia",
         description=(
@@ -90,7 +88,7 @@ def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _is_of_an_extra(command: str, error: ModuleNotFoundError) -> bool:
-    """Return whether a missing module belongs to an extra of this package."""
+    """Return whether a missing module would be installed with an extra of this package."""
     is_ours = error.name is None or error.name.startswith("justitia_ray")
     return command in _EXTRAS and not is_ours
 

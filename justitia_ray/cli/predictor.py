@@ -40,7 +40,6 @@ _ERRORS = ("error", "median", "baseline")
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "predictor",
         help="train, test, list and roll back the models of application cost",
@@ -80,7 +79,6 @@ def add_subcommand(commands: Any) -> None:
 
 
 def _add_versions(subcommands: Any) -> None:
-    """Add `list` and `rollback` to the subparsers of `justitia predictor`."""
     listing = subcommands.add_parser(
         "list",
         help="show the classes and the versions of their models",
@@ -114,7 +112,7 @@ def _add_versions(subcommands: Any) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train models, write models and metrics, print a table and return 0.
+    """Train cost models offline, write them with their metrics, and print a table.
 
     Raises:
         ConfigError: If an option or a file is wrong, or the packages for training are not
@@ -143,7 +141,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Evaluate models on held-out samples, write the metrics, print a table and return 0.
+    """Evaluate cost models on held-out samples, write the metrics and print a table.
 
     Raises:
         ConfigError: If an option or a file is wrong, or the packages for training are not
@@ -169,7 +167,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 
 def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
-    """Return the metrics as a table for a terminal.
+    """Return the metrics of an evaluation as a table for a terminal.
 
     `p10-p90` is the share of test costs between p10 and p90, with the expected random deviation
     from 80 %. `pinball` is the loss of the model's p10, cost and p90 over the loss of the class's
@@ -225,7 +223,7 @@ def _add_common_options(parser: argparse.ArgumentParser, what: str) -> None:
 def _samples_by_class(
     data_dir: Path, wanted: Sequence[str] | None, runs_dir: Path | None = None
 ) -> dict[str, list[Sample]]:
-    """Return the samples of the requested classes, or of all classes that have samples."""
+    """Return the training samples of the requested classes, or of all classes that have any."""
     there = recorded_classes(runs_dir or data_dir)
     if unknown := [name for name in wanted or () if name not in there]:
         raise ConfigError(f"--classes must be among {', '.join(there)}, got {unknown[0]!r}")
@@ -273,7 +271,7 @@ def _metric_cells(metrics: Mapping[str, float], covered: str, pinball: float) ->
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the versions of each class.
+    """Print the model versions of each application class.
 
     Raises:
         ConfigError: If the directory does not exist.
@@ -295,7 +293,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Roll back a class and print the version that serves now.
+    """Roll back the model of a class, and print the version that serves now.
 
     Raises:
         ConfigError: If the options contradict each other, or the class or version does not exist.
@@ -321,7 +319,7 @@ def run_rollback(options: argparse.Namespace) -> int:
 
 
 def version_table(classes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a table of the versions, with one line for each class without a version."""
+    """Return a table of model versions; a class without a model has one line."""
     head = ["class", "samples", "version", "", "kind", "trained on", "error", "before", "why"]
     rows = [[*head, "when (UTC)"]]
     for name, known in classes.items():

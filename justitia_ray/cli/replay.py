@@ -17,7 +17,6 @@ from justitia_ray.sim.workload import read_workload
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "replay",
         help="play a workload file against a live service",
@@ -49,7 +48,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay the file, write the results, print the failures; return 1 if a call failed.
+    """Replay a workload on a running service; return 1 if a call failed.
 
     Raises:
         ConfigError: If an option or the file is wrong, or does not fit the service.
@@ -109,7 +108,6 @@ def _summary(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
 
 
 def _update_progress(progress: LoadProgress) -> None:
-    """Update the progress line if stderr is a terminal."""
     if sys.stderr.isatty():
         line_end = "\n" if progress.ended == progress.total else ""
         line = f"\r{progress.ended:,} of {progress.total:,} applications"

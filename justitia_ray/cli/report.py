@@ -21,7 +21,6 @@ _LINE_EVERY_S = 10.0
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     names = ", ".join(experiment.name for experiment in EXPERIMENTS)
     parser = commands.add_parser(
         "report",
@@ -75,7 +74,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report; return 1 if an experiment failed, which the report also shows.
+    """Write the report; return 1 if an experiment failed.
 
     Raises:
         ConfigError: If an option is wrong, or the directory cannot be written.
@@ -118,7 +117,7 @@ def _check_at_least_one(name: str, value: int | None) -> int | None:
 
 
 class _ProgressLines:
-    """Prints progress to stderr: in place on a terminal, otherwise one line every ten seconds."""
+    """Prints progress to stderr: in place on a terminal, otherwise a line every ten seconds."""
 
     def __init__(self) -> None:
         self._printed_at = 0.0

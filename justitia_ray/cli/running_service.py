@@ -44,7 +44,7 @@ def add_connection(parser: argparse.ArgumentParser, *, watches: bool = True) -> 
 
 
 def connect(options: argparse.Namespace) -> HttpTransport:
-    """Return the transport to the service named by the options `--url` and `--timeout-s`.
+    """Return an HTTP transport to the service named by `--url` and `--timeout-s`.
 
     Raises:
         ConfigError: If one of them is not allowed.
@@ -56,11 +56,7 @@ def connect(options: argparse.Namespace) -> HttpTransport:
 
 
 def check_applications(count: int) -> None:
-    """Check the value of `--applications`.
-
-    Raises:
-        ConfigError: If the number is outside the range that listings allow.
-    """
+    """Raise ConfigError if `--applications` is outside the range that listings allow."""
     if not 0 <= count <= MAX_LISTED_APPLICATIONS:
         raise ConfigError(
             f"--applications is {count}: an integer from 0 to {MAX_LISTED_APPLICATIONS:,} is"
@@ -74,7 +70,7 @@ def show_answer(
     ask: Callable[[HttpTransport, argparse.Namespace], Awaitable[T]],
     text: Callable[[T], str],
 ) -> int:
-    """Request an answer and print it, once or at intervals until interrupted; return 0.
+    """Request a document from the service and print it, once or until interrupted.
 
     In repetition, a service that does not answer is reported on stderr, and called again because it
     may return.

@@ -53,7 +53,6 @@ def _remaining_quotas(quotas: Sequence[Json]) -> str:
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "share",
         help="show the tree of tenants: weights, fair shares, use, quotas, waiting inferences",
@@ -70,7 +69,6 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the status and print the shares, once or until interrupted; see `show_answer`."""
     return show_answer("share", options, _request_shares, share_text)
 
 

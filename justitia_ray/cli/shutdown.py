@@ -9,7 +9,6 @@ from justitia_ray.errors import ConfigError
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "shutdown",
         help="end applications on a running Ray cluster",

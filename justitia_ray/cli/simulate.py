@@ -32,7 +32,7 @@ from justitia_ray.sim.workload import read_workload
 from justitia_ray.yaml_text import read_yaml
 
 _EXACT_UP_TO = 4
-"""Maximum number of replicas that report after every iteration; with more, replicas report at
+"""Up to this number of simulated replicas, each reports after every iteration; more report at
 intervals.
 """
 _MOST_REPLICAS = 10_000
@@ -41,7 +41,6 @@ _BAR_AFTER_S = 2.0
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "simulate",
         help="run a workload under policies, on modelled replicas",
@@ -127,7 +126,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the simulations, write the results, print a summary and return 0.
+    """Simulate a workload under each policy, write the results and print a summary.
 
     Raises:
         ConfigError: If an option or the workload is wrong; nothing is written then.
@@ -255,7 +254,7 @@ def _check_range(name: str, value: float, *, least: float, most: float | None = 
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector: scanning millions of objects without cycles is slow."""
+    """Disable the garbage collector, because its scans of millions of objects are slow."""
     gc.disable()
     try:
         yield
@@ -264,7 +263,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 class _ProgressBar:
-    """Progress bar on a terminal, shown if a run takes long."""
+    """Progress bar on a terminal, shown only if a run takes long."""
 
     def __init__(self, policy: str, count: int) -> None:
         self._policy, self._count = policy, count
@@ -272,7 +271,7 @@ class _ProgressBar:
         self._shown = False
 
     def show(self, ended: int) -> None:
-        """Show the number of ended applications."""
+        """Show how many applications have ended."""
         if sys.stderr.isatty() and time.monotonic() >= self._show_from:
             filled = 30 * ended // self._count
             bar = "#" * filled + "." * (30 - filled)
@@ -281,7 +280,6 @@ class _ProgressBar:
             self._shown = True
 
     def clear(self) -> None:
-        """Clear the line of the bar."""
         if self._shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 

@@ -58,7 +58,7 @@ def _model_text(name: str, status: ModelStatus, predictor: Json | None) -> str:
     )
 
 
-# --- facts, one line each; facts without a value are left out
+# --- facts
 
 
 def _model_facts(status: ModelStatus, predictor: Json | None) -> list[tuple[str, str | None]]:
@@ -122,7 +122,7 @@ def _policy_text(status: ModelStatus) -> str | None:
 
 
 def _replica_count(status: ModelStatus) -> str:
-    """Return the number of replicas; also the wanted number and its reason, if it differs."""
+    """Return the number of replicas, and the number that autoscaling wants if it differs."""
     count, size = len(status.replicas), status.size
     if size is None or not size["autoscaled"] or size["wanted"] == count:
         return f"{count}"
@@ -130,7 +130,7 @@ def _replica_count(status: ModelStatus) -> str:
 
 
 def _dead_engines(status: ModelStatus) -> str | None:
-    """Return the number of dead engines; None if none has died."""
+    """Return how many engines have died, as text; None if none has."""
     failures = status.engine_failures
     if not any(failures.values()):
         return None
@@ -141,7 +141,7 @@ def _dead_engines(status: ModelStatus) -> str | None:
 
 
 def _prefill_cost(cost: PrefillCostView | None) -> str | None:
-    """Return the cost of computing prompts and its source; None if prompts cost nothing."""
+    """Return what a computed prompt token costs, as text; None if prompts cost nothing."""
     if cost is None:
         return None
     if cost.per_token is None:
@@ -186,7 +186,7 @@ def _inference_counts(status: ModelStatus) -> str:
 
 
 def _prompt_text(status: ModelStatus) -> str | None:
-    """Return the cached share and the cost of ended prompts; None without ended inferences."""
+    """Return the prompt tokens of ended inferences and the part from the prefix cache, as text."""
     tokens, cached = status.prompt_tokens, status.cached_prompt_tokens
     if not tokens:
         return None
@@ -198,7 +198,7 @@ def _prompt_text(status: ModelStatus) -> str | None:
 
 
 def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | None]]:
-    """Return the facts about the working set: applications that share the memory, contexts."""
+    """Return facts about applications that have started, and their contexts in KV memory."""
     if view is None:
         return []
     contexts = f"{view.context_tokens:,} KV tokens beside what runs, of {view.room_tokens:,}"
@@ -212,7 +212,7 @@ def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | Non
 
 
 def _kept_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
-    """Return the held contexts and the use of host memory, over the replicas that report them."""
+    """Return facts about contexts that replicas keep in GPU memory and host memory."""
     held = [one for one in kept if one.held_contexts is not None]
     host = [one for one in kept if one.host_kv_tokens is not None]
     facts: list[tuple[str, str | None]] = []
@@ -228,7 +228,7 @@ def _kept_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
 
 
 def _next_inference(status: ModelStatus) -> list[tuple[str, str | None]]:
-    """Return the facts about the next inference to grant, and why it comes next."""
+    """Return facts about the inference that will be granted next."""
     head, held_back_s = status.head, status.held_back_s
     if head is None:
         held = held_back_s is not None
@@ -308,7 +308,7 @@ _CLASSES: Columns[tuple[str, Json]] = {
 
 
 def _application_columns(status: ModelStatus) -> Columns[ApplicationView]:
-    """Return the columns of applications; older services do not report `recognized_by`."""
+    """Return the columns of the table of applications; older services lack `recognized_by`."""
     if any(one.recognized_by is not None for one in status.first_applications):
         return _APPLICATIONS
     return {head: text for head, text in _APPLICATIONS.items() if head != "by"}
@@ -326,12 +326,11 @@ def _serving_version(known: Json) -> str:
 
 
 def _format_amount(value: float | None) -> str:
-    """Format a number of token·iterations, or another component of an order key."""
+    """Format token·iterations, or another number by which a policy orders applications."""
     return format_cell(value, ",.0f" if value is None or abs(value) < 1e12 else ".4g")
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "status",
         help="show the state of a running service",
@@ -354,13 +353,12 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the status and print it, once or until interrupted; see `show_answer`."""
     check_applications(options.applications)
     return show_answer("status", options, _request_status, status_text)
 
 
 async def _request_status(http: HttpTransport, options: argparse.Namespace) -> Json:
-    """Return `{"ready": …, "models": {NAME: status of the model, with `predictor`}}`."""
+    """Return `{"ready": …, "models": {NAME: status of the model and of its predictor}}`."""
     answers = await ask_each_model(
         http, "/v1/status", options.model, applications=options.applications
     )

@@ -6,11 +6,10 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Columns: TypeAlias = Mapping[str, Callable[[T], str]]
-"""Columns of a table: the heading of each, and the function that returns a row's cell."""
 
 
 def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
-    """Return rows as lines, columns as wide as their widest cell and two spaces apart.
+    """Return rows as lines of text; columns are two spaces apart.
 
     Args:
         rows: Rows of equal length; the first row holds the headings.
@@ -30,7 +29,7 @@ def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
 
 
 def column_table(columns: Columns[T], rows: Iterable[T], *, numbers_from: str) -> str:
-    """Return rows as a table with these columns; an empty text without rows.
+    """Return rows as a table with the given columns; an empty text without rows.
 
     Args:
         columns: The columns.
@@ -49,5 +48,4 @@ def shortened(text: str, most: int) -> str:
 
 
 def format_cell(value: object, form: str = "") -> str:
-    """Return a value in a format; a dash for None."""
     return "–" if value is None else format(value, form)

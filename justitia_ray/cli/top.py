@@ -34,7 +34,6 @@ _COLUMNS: Columns[ListedApplication] = {
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "top",
         help="show the first applications in order, why they wait and when they start",
@@ -57,7 +56,6 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the listing and print it, once or until interrupted; see `show_answer`."""
     check_applications(options.applications)
     return show_answer("top", options, _request_listing, top_text)
 
@@ -67,7 +65,7 @@ async def _request_listing(http: HttpTransport, options: argparse.Namespace) -> 
 
 
 def top_text(seen: Json) -> str:
-    """Return the listing of each model as a table after a line of counts."""
+    """Return the listing of `justitia top` as text: a line of counts and a table for each model."""
     return "\n\n".join(
         _model_text(name, read_answer(Listing, told, "listing"))
         for name, told in seen["models"].items()
@@ -91,13 +89,13 @@ def _counts_text(counts: Counts) -> str:
 
 
 def _reason_text(one: ListedApplication) -> str:
-    """Return why an application waits: reason, time until its replica has room, missing memory."""
+    """Return why an application waits, as text."""
     full_s, missing = one.outlook.context_full_s, one.outlook.missing_kv_tokens
     text = one.outlook.reason + ("" if full_s is None else f", full for {duration_text(full_s)}")
     return text + ("" if missing is None else f", {missing:,} tokens short")
 
 
 def _cached_share(one: ListedApplication) -> str:
-    """Return the cached share of the prompt tokens of an application's ended inferences."""
+    """Return the share of an application's prompt tokens that came from the prefix cache."""
     share = one.cached_prompt_tokens / one.prompt_tokens if one.prompt_tokens else None
     return format_cell(share, ".0%")

@@ -37,7 +37,6 @@ def usage_text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "usage",
         help="show the usage of tenants by model and day",
@@ -57,7 +56,6 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the usage and print it; see `show_answer`."""
     return show_answer("usage", options, _request_usage, usage_text)
 
 

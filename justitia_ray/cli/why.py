@@ -13,7 +13,6 @@ from justitia_ray.protocol.status import FoundApplication, FullOutlook, read_ans
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "why",
         help="show why an application waits, and when it starts",
@@ -30,7 +29,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request an application's outlook and print it once or repeatedly; see `show_answer`."""
+    """Print when an application will start and what it waits for, once or until interrupted."""
     return show_answer("why", options, _request_outlook, why_text)
 
 
@@ -39,7 +38,7 @@ async def _request_outlook(http: HttpTransport, options: argparse.Namespace) -> 
 
 
 def why_text(seen: Json) -> str:
-    """Return an application's outlook as text; with several models, a section for each."""
+    """Return as text why an application waits, with a section for each model."""
     found = read_answer(FoundApplication, seen, "application")
     if not found.models:
         return _application_text(found)
@@ -79,14 +78,14 @@ def _outlook_facts(outlook: FullOutlook) -> list[tuple[str, str]]:
 
 
 def position_text(outlook: Outlook) -> str:
-    """Return the number of applications ahead, with `+` if there may be more."""
+    """Return how many applications are ahead, with `+` if there may be more."""
     if outlook.position is None:
         return "–"
     return f"{outlook.position:,}{'+' if outlook.position_is_least else ''}"
 
 
 def spread_text(quantiles: Quantiles | None) -> str:
-    """Return the 10th and 90th percentile of a predicted time from now, as text."""
+    """Return the 10th and 90th percentile of a predicted waiting time, as text."""
     return (
         "–"
         if quantiles is None

@@ -14,7 +14,6 @@ from justitia_ray.sim.workload import WorkloadApplication, write_workload
 
 
 def add_subcommand(commands: Any) -> None:
-    """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "workload",
         help="write a workload file, from a suite or from your own trace",
@@ -70,7 +69,7 @@ def add_subcommand(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file, print a summary line and return 0.
+    """Write a workload file for the simulator, and print a summary line.
 
     Raises:
         ConfigError: If an option or a file is wrong.
@@ -98,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _data_dir(options: argparse.Namespace) -> Path | None:
-    """Return `--data` or else JUSTITIA_DATA; None with `--from`, or if neither is set."""
+    """Return the data directory from `--data` or JUSTITIA_DATA; None if neither is set."""
     if options.trace is not None:
         if options.data is not None:
             raise ConfigError("--data goes with --suite, not with --from")

@@ -25,17 +25,17 @@ from justitia_ray.units import (
 )
 
 MOST_CALLS_OF_ONE = 256
-"""Maximum number of recorded calls of an application."""
+"""Maximum number of calls that the console records for one application."""
 MOST_CALLS = 50_000
 MOST_ENDED = 5_000
-"""Maximum number of ended applications that are kept."""
+"""Maximum number of ended applications that the console keeps."""
 KEPT_S: Seconds = 900.0
-"""Seconds for which an ended application is kept."""
+"""Seconds for which the console keeps an ended application."""
 
 
 @dataclass(slots=True)
 class Call:
-    """Record of an inference and of its last lease."""
+    """The console's record of an inference and of its last lease."""
 
     request_id: RequestId
     inference_id: InferenceId
@@ -54,13 +54,13 @@ class Call:
     cached_tokens: Tokens | None = None
 
     def forget_lease(self) -> None:
-        """Forget a lease that ended before the inference did."""
+        """Forget a lease that was lost before the inference ended."""
         self.started_at = self.first_token_at = self.replica_id = None
 
 
 @dataclass(slots=True)
 class RecordedApplication:
-    """Record of an application and its calls."""
+    """The console's record of an application and its calls."""
 
     application_id: ApplicationId
     application_class: str
@@ -70,44 +70,41 @@ class RecordedApplication:
     weight: float
     arrived_at: Seconds
     predicted_kv_token_time: KvTokenTime
-    """Predicted cost when the application was first recorded, or the prediction raised since."""
+    """Predicted cost when the application was first recorded, or a later, higher prediction."""
     calls: dict[RequestId, Call] = field(default_factory=dict)
     left_out: int = 0
-    """Number of calls that were dropped from the record."""
+    """Number of the application's calls that were dropped from the record."""
     is_from_arrival: bool = True
     """Whether all calls since the application's arrival were recorded."""
     end: EndApplication | None = None
 
 
 class EndedLease(NamedTuple):
-    """Lease that has ended."""
-
     replica_id: ReplicaId
     application_id: ApplicationId
     kv_tokens: Tokens | None
-    """KV tokens that the lease held at its end; None: not reported."""
+    """KV tokens that the lease held at its end; None if the replica did not report them."""
 
 
 class CallRecorder:
-    """Records the calls of one scheduler core's applications from the core's events."""
+    """Records the calls of a scheduler's applications from the events of its core."""
 
     def __init__(self, core: SchedulerCore, now: Seconds) -> None:
-        """Record the calls that are running now; later calls come from `observe`.
+        """Begin the record with the inferences that run now.
 
         Args:
             core: The core.
             now: The core's time.
         """
         self.since = now
-        """Time since which calls are recorded."""
+        """Time at which the recording began."""
         self._core = core
         self._applications: dict[ApplicationId, RecordedApplication] = {}
         self._ended: deque[RecordedApplication] = deque()
         self._running: dict[LeaseId, tuple[ReplicaId, RecordedApplication, Call]] = {}
         self._reading: dict[LeaseId, Call] = {}
-        """Running calls that have no first token yet."""
         self._count = 0
-        """Number of recorded calls."""
+        """Number of recorded inferences."""
         for lease in core.state.leases.values():
             self._record_start(lease.request_id, lease.lease_id, lease.replica_id, lease.granted_at)
 
@@ -116,7 +113,7 @@ class CallRecorder:
     def observe(
         self, event: ev.Event, actions: Sequence[Action], now: Seconds
     ) -> Iterator[EndedLease]:
-        """Record an event that the core has handled; yield the leases that it ended."""
+        """Record an event that the scheduler core has handled; yield the leases that it ended."""
         if isinstance(event, ev.ReplicaPulled | ev.ReplicaReported):
             if self._reading:
                 self._note_first_tokens(event.progress or (), now)
@@ -131,7 +128,7 @@ class CallRecorder:
                 self._end_application(action)
 
     def look(self, now: Seconds) -> None:
-        """Record the end of leases that ended without a report; drop records that are too old."""
+        """Record leases that ended without an event, and drop records that are too old."""
         leases = self._core.state.leases
         for lease_id in [name for name in self._running if name not in leases]:
             for _ in self._end_lease(lease_id, "failed", now):
@@ -151,11 +148,10 @@ class CallRecorder:
     # --- queries
 
     def application(self, application_id: ApplicationId) -> RecordedApplication | None:
-        """Return the record of a live or recently ended application; None if the id is unknown."""
+        """Return the record of an application; None if the id is unknown."""
         return self._applications.get(application_id)
 
     def applications(self) -> Iterable[RecordedApplication]:
-        """Return all recorded applications."""
         return self._applications.values()
 
     # --- internals
@@ -178,7 +174,7 @@ class CallRecorder:
         call.attempts += 1
         self._running[lease_id] = (replica_id, recorded, call)
         if inference.output_tokens and call.attempts == 1:
-            call.first_token_at = now  # the first token came before the recording
+            call.first_token_at = now  # The first token came before the console began to record.
         else:
             self._reading[lease_id] = call
 
@@ -212,7 +208,7 @@ class CallRecorder:
     def _record_finish(self, finished: ev.LeaseFinished, now: Seconds) -> Iterator[EndedLease]:
         running = self._running.get(finished.lease_id)
         if running is None:
-            return  # the lease's end was reported before
+            return  # This lease's end has been reported before.
         call = running[2]
         call.output_tokens = max(call.output_tokens, finished.output_tokens)
         if finished.prompt_tokens and finished.outcome is not None:
@@ -228,7 +224,7 @@ class CallRecorder:
     def _end_lease(
         self, lease_id: LeaseId, outcome: str | None, now: Seconds, kv_tokens: Tokens | None = None
     ) -> Iterator[EndedLease]:
-        """End a lease; the call has ended as well, unless the inference waits again."""
+        """End a lease; the inference has ended too, unless it waits for another lease."""
         running = self._running.pop(lease_id, None)
         if running is None:
             return
@@ -252,7 +248,7 @@ class CallRecorder:
         del self._applications[recorded.application_id]
 
     def _drop_oldest_call(self, recorded: RecordedApplication) -> None:
-        """Drop the first ended call of an application; or its first call if no call has ended."""
+        """Drop the first ended call of an application, or its first call if none has ended."""
         calls = recorded.calls
         name = next((name for name, call in calls.items() if call.ended_at is not None), None)
         del calls[next(iter(calls)) if name is None else name]
@@ -262,7 +258,7 @@ class CallRecorder:
 
 
 def call_of(inference: Inference) -> Call:
-    """Return a new record of an inference, without a lease."""
+    """Return a new record of an inference that has no lease yet."""
     return Call(
         inference.request_id,
         inference.inference_id,

@@ -21,27 +21,23 @@ CONSOLE_HEADERS: Mapping[str, str] = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Headers of each file: only scripts, styles and calls of this service are allowed, and no
-embedding in a frame.
-"""
+"""HTTP headers of the console's files: no foreign scripts, and no embedding in a frame."""
 
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the console's page."""
-
     body: bytes
     compressed: bytes
-    """The body compressed with gzip."""
+    """Content of the file, compressed with gzip."""
     content_type: str
     etag: str
 
 
 @cache
 def page_files(folder: Path = PAGE) -> Mapping[str, PageFile]:
-    """Return the files by their path below `/console/`; the index also has the empty path."""
+    """Return the console's files by their path below `/console/`; the index has the empty path."""
     found = {
         str(path.relative_to(folder)): _read_file(path)
         for path in sorted(folder.rglob("*"))

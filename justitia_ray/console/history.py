@@ -11,24 +11,24 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
 
 MOST_CALLS = 8_000
-"""Maximum number of replayed calls; the applications that arrived last have priority."""
+"""Maximum number of calls in a replay; the applications that arrived last have priority."""
 
 
 class PastCall(NamedTuple):
-    """A recorded call, for replay."""
+    """A recorded inference, to be replayed by the simulator."""
 
     inference_id: InferenceId
     submitted_at: Seconds
     ended_at: Seconds | None
-    """End of the call; None if it has not ended."""
+    """Time at which the inference ended; None if it still runs."""
     prompt_tokens: Tokens
     output_tokens: Tokens
-    """Output tokens, at least 1; for a call that has not ended, the expected number."""
+    """Output tokens of the inference; for one that still runs, the expected number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastApplication:
-    """An application that arrived in the recorded time, with all its calls."""
+    """An application that arrived during the recording, with all its inferences."""
 
     application_id: ApplicationId
     application_class: str
@@ -36,32 +36,31 @@ class PastApplication:
     weight: float
     arrived_at: Seconds
     finished_at: Seconds | None
-    """Completion time; None if the application has not ended successfully."""
+    """Time at which the application ended; None if it has not ended successfully."""
     predicted_kv_token_time: KvTokenTime
     calls: tuple[PastCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Record of the last minutes of a model's queue, for replay."""
+    """The last minutes of a model's queue, recorded for a replay with other settings."""
 
     model: str
     start: Seconds
     end: Seconds
     settings: Mapping[str, Any]
-    """Scheduling settings, in the form of `SchedulingConfig`."""
+    """Settings of the scheduler, with the keys of `SchedulingConfig`."""
     replicas: int
     kv_tokens: Tokens
-    """KV memory of the largest replica."""
+    """KV memory of the largest replica, in tokens."""
     block_size: Tokens
     max_num_seqs: int
     caches_prefixes: bool
     iteration_s: Seconds
-    """Mean time per output token from lease to end, over all ended calls."""
+    """Mean seconds per output token, over all ended inferences."""
     applications: tuple[PastApplication, ...] = field(default=())
     left_out: int = 0
-    """Number of applications that are left out, because they arrived before the recording or not
-    all their calls were recorded.
+    """Number of applications that are not replayed because some of their calls were not recorded.
     """
 
 
@@ -73,7 +72,7 @@ def history_of(
     now: Seconds,
     lasts_s: Seconds,
 ) -> History | None:
-    """Return the recorded history of a core; None if no application can be replayed.
+    """Return the recorded history of a queue; None if no application can be replayed.
 
     Args:
         core: The core.
@@ -109,12 +108,10 @@ def history_of(
 
 
 def _was_live_since(recorded: RecordedApplication, start: Seconds) -> bool:
-    """Return whether an application was live at or after `start`."""
     return recorded.end is None or recorded.end.ended_at >= start
 
 
 def _latest_arrivals(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApplication]:
-    """Yield applications, the last arrival first, with at most MOST_CALLS calls in total."""
     calls = 0
     for one in sorted(applications, key=lambda one: one.arrived_at, reverse=True):
         calls += len(one.calls)
@@ -154,7 +151,7 @@ def _past_call(core: SchedulerCore, call: Call) -> PastCall:
 
 
 def _iteration_s(calls: Iterable[Call]) -> Seconds | None:
-    """Return the time per output token of a sequence, over all ended calls; None without them."""
+    """Return the mean seconds per output token of a sequence; None without ended calls."""
     ran_s, tokens = 0.0, 0
     for call in calls:
         made = call.output_tokens // call.choices

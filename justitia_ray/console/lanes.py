@@ -14,16 +14,16 @@ from justitia_ray.protocol.console import PAST_S, Bar, BarKind
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds, Tokens
 
 MOST_ENDED = 8_000
-"""Maximum number of ended bars that are kept; beyond it the oldest bars are dropped."""
+"""Maximum number of ended bars that the chart of KV memory keeps."""
 MOST_CHANGES = 4_000
-"""Maximum number of changed bars per snapshot; frames of changes leave out further bars."""
+"""Maximum number of changed bars that a browser receives per second."""
 LOOKS_KEPT = 8
-"""Number of snapshots whose changes are kept; a reader that is further behind gets all bars."""
+"""Number of snapshots whose changes are kept; a browser that is further behind gets all bars."""
 MERGED_S: Seconds = 0.25
-"""Longest pause between two leases of an application on a replica that are drawn as one bar."""
+"""Longest pause between two leases of an application that are drawn as one bar."""
 _PART_OF_REPLICA, _PART_OF_BAR = 1 / 200, 1 / 4
-"""A bar is split when its height changes by more than both: this part of the replica's memory, and
-this part of the bar's height.
+"""A bar is split when its height changes by more than this part of the replica's memory and this
+part of its own height.
 """
 
 _Key = tuple[BarKind, ReplicaId, ApplicationId]
@@ -31,49 +31,44 @@ _Key = tuple[BarKind, ReplicaId, ApplicationId]
 
 @dataclass(slots=True)
 class _OpenBar:
-    """Bar that has no end yet, or may still be continued."""
+    """Bar in the console's chart of KV memory that has not ended."""
 
     id: int
     start: Seconds
     kv_tokens: Tokens
     seen_at: Seconds
-    """Time up to which `kv_token_s` is summed up."""
     kv_token_s: float = 0.0
     leases: int = 0
     end: Seconds | None = None
 
     def expected_kv_tokens(self, now: Seconds, iteration_s: Seconds) -> Tokens:
-        """Return the height at `now` if each lease has gained a token per iteration."""
+        """Estimate the KV tokens of a bar at `now`: each lease gains a token per iteration."""
         return self.kv_tokens + self.leases * int(max(0.0, now - self.seen_at) / iteration_s)
 
     def set_height(self, kv_tokens: Tokens, now: Seconds) -> None:
-        """Add the KV token-seconds since the last change, with linear growth to the new height."""
         self.kv_token_s += (self.kv_tokens + kv_tokens) / 2 * max(0.0, now - self.seen_at)
         self.seen_at = max(self.seen_at, now)
         self.kv_tokens = kv_tokens
 
 
 class Lanes:
-    """Bars of all replicas: the KV memory of each application over time."""
+    """The bars of all replicas: KV memory of each application over time."""
 
     def __init__(self) -> None:
         self.left_out = 0
-        """Number of changed bars that the frame of the last snapshot leaves out."""
         self._ids = 0
         self._open: dict[_Key, _OpenBar] = {}
         self._ended: deque[Bar] = deque(maxlen=MOST_ENDED)
         self._changed: dict[_Key, _OpenBar] = {}
-        """Open bars that have changed since the last snapshot."""
         self._cut: list[Bar] = []
-        """Bars that were closed since the last snapshot."""
         self._looks: deque[tuple[int, int, tuple[Bar, ...]]] = deque(maxlen=LOOKS_KEPT)
-        """Last snapshots: number, largest bar id before the snapshot, changed bars."""
+        """Last snapshots, each as (number, largest bar id before the snapshot, changed bars)."""
         self._ids_before = 0
 
     # --- events
 
     def grant(self, core: SchedulerCore, lease_id: LeaseId, now: Seconds) -> None:
-        """Record the start of a lease; a lease that has already ended leaves no bar."""
+        """Begin or continue a bar for a new lease, unless the lease has already ended."""
         lease = core.state.leases.get(lease_id)
         if lease is None:
             return
@@ -104,7 +99,7 @@ class Lanes:
         now: Seconds,
         iteration_s: Seconds,
     ) -> None:
-        """Record that a lease has ended.
+        """Lower or end the bar of an application whose lease has ended.
 
         Args:
             replica_id: Its replica.
@@ -131,7 +126,7 @@ class Lanes:
     # --- snapshots
 
     def look(self, core: SchedulerCore, number: int, now: Seconds) -> None:
-        """Update all bars from a snapshot of the core.
+        """Correct all bars by the state of the scheduler core.
 
         Args:
             core: The core.
@@ -154,13 +149,12 @@ class Lanes:
         self._ids_before = self._ids
 
     def whole(self) -> Iterator[Bar]:
-        """Yield all recorded bars."""
         yield from self._ended
         for key, bar in self._open.items():
             yield _to_bar(key, bar)
 
     def since(self, number: int) -> tuple[Iterable[Bar], int] | None:
-        """Return the bars changed since a snapshot, and the largest bar id before the changes.
+        """Return the bars of the chart that have changed since a snapshot.
 
         The result is None if the snapshot is too long ago.
         """
@@ -173,7 +167,7 @@ class Lanes:
     # --- internals
 
     def _update_run_bars(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
-        """Update the bars of running leases; return their keys."""
+        """Update the chart's bars of running leases."""
         kv_tokens: dict[_Key, Tokens] = {}
         leases: dict[_Key, int] = {}
         for replica in core.state.replicas.values():
@@ -198,7 +192,7 @@ class Lanes:
         return set(kv_tokens)
 
     def _update_context_bars(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
-        """Update the bars of idle contexts of live applications; return their keys."""
+        """Update the chart's bars of contexts that stay in the prefix cache."""
         found: set[_Key] = set()
         replicas = {
             name: replica
@@ -239,7 +233,7 @@ class Lanes:
     def _resize_bar(
         self, key: _Key, bar: _OpenBar, kv_tokens: Tokens, replica: KnownReplica, now: Seconds
     ) -> None:
-        """Set a bar's height; split the bar if the height has changed much."""
+        """Set the KV tokens of a bar; a large change begins another bar."""
         before = bar.kv_tokens
         change = abs(kv_tokens - before)
         bar.set_height(kv_tokens, now)
@@ -270,7 +264,6 @@ class Lanes:
             self._changed[key] = bar
 
     def _close_bar(self, key: _Key, bar: _OpenBar) -> None:
-        """Move an ended bar from the open bars to the closed ones."""
         del self._open[key]
         self._changed.pop(key, None)
         told = _to_bar(key, bar)
@@ -288,7 +281,7 @@ def _to_bar(key: _Key, bar: _OpenBar) -> Bar:
 
 
 def _granted_at(core: SchedulerCore) -> dict[_Key, Seconds]:
-    """Return the first grant time of each application's running leases on each replica."""
+    """Return when each application's oldest running lease on each replica was granted."""
     found: dict[_Key, Seconds] = {}
     for lease in core.state.leases.values():
         application_id = core.state.inferences[lease.request_id].application_id

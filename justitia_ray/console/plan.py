@@ -20,13 +20,13 @@ from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 @dataclass(slots=True)
 class _ReplicaRoom:
-    """Free KV memory and free sequences of a replica over time."""
+    """Free KV memory and free sequences of a replica, as predicted for a later time."""
 
     replica: KnownReplica
     free_tokens: Tokens
     free_seats: int
     ends: list[tuple[Seconds, Tokens, int]] = field(default_factory=list)
-    """Heap of the ends of running leases: time, and the tokens and sequences that each frees."""
+    """Heap of predicted ends of leases: time, and the KV tokens and sequences that become free."""
 
     def advance_to(self, now: Seconds) -> None:
         while self.ends and self.ends[0][0] <= now:
@@ -43,11 +43,11 @@ class _ReplicaRoom:
         if self.replica.replica_id in inference.avoided:
             return False
         fits = tokens <= self.free_tokens and inference.choices <= self.free_seats
-        return fits or not self.ends  # an empty replica accepts any inference
+        return fits or not self.ends  # An empty replica accepts any inference.
 
 
 def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list[PlannedBar]:
-    """Return planned bars of the first `most` waiting inferences: replica, start and end.
+    """Predict on which replica and when the first waiting inferences will run.
 
     O(most · replicas + leases).
     """
@@ -69,7 +69,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
                 break
             ends = [room.ends[0][0] for room in rooms.values() if room.ends]
             if not ends:
-                return found  # no replica can run this inference
+                return found  # No replica can run this inference.
             start = min(ends)
         tokens = footprint.most_tokens(best.replica.capacity.block_size)
         end = start + max(1, footprint.iterations) * iteration_s
@@ -84,7 +84,7 @@ def _waiting_inferences(core: SchedulerCore) -> Iterator[tuple[Application, Infe
     applications = core.state.applications
     for name in core.outlooks.walk(WALK_KEPT_S).names:
         application = applications.get(name)
-        if application is not None:  # None: the application ended after its id was listed
+        if application is not None:  # An application may end after its id was listed.
             yield from ((application, one) for one in application.waiting)
 
 

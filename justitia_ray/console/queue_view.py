@@ -24,11 +24,11 @@ WHY: Mapping[Reason, str] = {
     Reason.RECOVERY: "the scheduler waits for reports of replicas or of its ingress",
     Reason.STORE: "it is not stored yet",
 }
-"""Sentence for each reason of an outlook."""
+"""Sentence for each reason for which an application waits."""
 
 
 def why(reason: str) -> str:
-    """Return the sentence for an outlook's reason, with the node whose limit is the reason."""
+    """Return a sentence that says why an application waits."""
     kind, _, node = reason.partition(":")
     return f"{WHY[Reason(kind)]}: {node}" if node else WHY[Reason(kind)]
 
@@ -39,7 +39,7 @@ def queue_of(
     now: Seconds,
     most: int = QUEUE_ROWS,
 ) -> Queue:
-    """Return the console's queue, for the given live applications.
+    """Return the console's list of waiting and running applications.
 
     Args:
         core: The core.
@@ -65,7 +65,7 @@ def queue_of(
 def row_of(
     core: SchedulerCore, application: Application, outlook: Outlook, now: Seconds
 ) -> QueueRow:
-    """Return the queue row of a live application."""
+    """Return the row of an application in the console's list."""
     name = application.application_id
     tenant, plain = split_key(name)
     return QueueRow(
@@ -94,7 +94,7 @@ def row_of(
 
 
 def waited_s(application: Application, now: Seconds) -> Seconds | None:
-    """Return the waiting time of an application's first waiting inference; None without one."""
+    """Return how long an application's first waiting inference has waited; None without one."""
     if application.waiting:
         return max(0.0, now - application.waiting.first.submitted_at)
     if application.held_back:
@@ -113,7 +113,7 @@ def ages_of(applications: Iterable[Application], now: Seconds) -> Ages | None:
 
 
 def counts_of(applications: Iterable[Application]) -> Counts:
-    """Return the numbers of applications and of their waiting and running inferences."""
+    """Return the number of applications, and of their waiting and running inferences."""
     found = waiting = running = 0
     for application in applications:
         found += 1

@@ -22,7 +22,7 @@ def timeline_of(
     now: Seconds,
     trace: Trace | None = None,
 ) -> Timeline | None:
-    """Return the timeline of an application; None if it is unknown or ended before the recording.
+    """Return all recorded calls and pauses of an application; None if nothing was recorded.
 
     Args:
         core: The core.
@@ -120,7 +120,7 @@ def _live_timeline(
 def tools_between(
     calls: Sequence[Call], until: Seconds, begun: Iterable[Seconds] = ()
 ) -> Iterable[TimeSpan]:
-    """Yield the intervals without a running call, between the first call and `until`.
+    """Yield the intervals, after an application's first call, in which none of its calls runs.
 
     Args:
         calls: The calls, in the order of submission.

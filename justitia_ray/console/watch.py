@@ -33,7 +33,7 @@ _SHARES_KEPT = 180
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Snapshot of the core, used by all frames until the next snapshot."""
+    """Snapshot of the scheduler core, used for every browser until the next snapshot."""
 
     number: int
     at: Seconds
@@ -47,7 +47,7 @@ class Sight:
 
 
 class Watch:
-    """Records a core's events while the console is watched, and creates the console's frames.
+    """Records a scheduler core's events for the console, while a browser shows it.
 
     Args:
         core: The core; its driver passes every event to `observe`.
@@ -60,7 +60,7 @@ class Watch:
         self.calls = CallRecorder(core, now)
         self.lanes = Lanes()
         self.sight: Sight | None = None
-        """The last snapshot; None before the first."""
+        """Last snapshot of the scheduler core; None before the first."""
         self._core = core
         self._model = model
         self._epoch = epoch
@@ -70,7 +70,7 @@ class Watch:
     # --- recording
 
     def observe(self, event: ev.Event, actions: Sequence[Action], now: Seconds) -> None:
-        """Record an event that the core has handled, with its actions."""
+        """Record an event that the scheduler core has handled, with the resulting actions."""
         for ended in self.calls.observe(event, actions, now):
             self.lanes.release(*ended, now=now, iteration_s=self._core.outlooks.iteration_s)
         for action in actions:
@@ -84,7 +84,7 @@ class Watch:
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
     ) -> Sight:
-        """Read the core's state; frames show it until the next call.
+        """Record the scheduler core's state, which the console shows for a second.
 
         Args:
             now: The core's time.
@@ -121,7 +121,7 @@ class Watch:
     def frame(
         self, sight: Sight, tenant: ClientId | None = None, since: int | None = None
     ) -> Frame:
-        """Return the frame of a snapshot, for one tenant or for all.
+        """Return the data that a browser gets of a snapshot, for one tenant or for all.
 
         Args:
             sight: The snapshot.
@@ -170,7 +170,6 @@ class Watch:
     def _labels(
         self, bars: Iterable[Bar], known: int, planned: Iterable[PlannedBar]
     ) -> dict[ApplicationId, Label]:
-        """Return labels for applications of planned bars, and of bars with ids above `known`."""
         names = dict.fromkeys(bar.application for bar in bars if bar.id > known)
         names |= dict.fromkeys(bar.application for bar in planned)
         return {name: self._label(name) for name in names}
@@ -249,7 +248,7 @@ def _with_totals(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
     total = sum(lane.kv_tokens for lane in lanes)
     leased = sum(lane.leased_kv_tokens or 0 for lane in lanes)
     held = sum(lane.held_kv_tokens or 0 for lane in lanes)
-    # A replica that reports no gauge counts the tokens of its leases as used.
+    # A replica that reports no KV gauge counts the tokens of its leases as used.
     used = sum(
         (lane.leased_kv_tokens or 0) if lane.used_kv_tokens is None else lane.used_kv_tokens
         for lane in lanes

@@ -31,7 +31,7 @@ from justitia_ray.units import ApplicationId, ClientId, Seconds
 MOST_MEMORY_BYTES = 3 * 1024**3
 MOST_CPU_S = 60
 _MANY_REPLICAS = 4
-"""Maximum number of simulated replicas that report after every iteration."""
+"""Largest number of simulated replicas that all report after every iteration."""
 _REPORT_S: Seconds = 1.0
 _NOTES = (
     "engines are simulated with the mean time per token of the calls, whatever their load",
@@ -42,7 +42,7 @@ _NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Changes to evaluate; None or empty means no change."""
+    """Settings to try in a what-if simulation; None or empty keeps the present ones."""
 
     policy: str | None = None
     weights: Mapping[ClientId, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Question:
 
 
 def estimate(history: History, asked: Question) -> WhatIfAnswer:
-    """Simulate the history with and without the changes; return the differences.
+    """Simulate the recorded queue with and without changed settings, and compare.
 
     Raises:
         ConfigError: If the policy is not allowed, or nothing can be replayed.
@@ -102,7 +102,7 @@ def estimate(history: History, asked: Question) -> WhatIfAnswer:
 def change_of(
     before: Mapping[ApplicationId, Seconds], after: Mapping[ApplicationId, Seconds]
 ) -> Change:
-    """Return the change of the completion times of the same applications."""
+    """Compare the completion times of applications before and after a change."""
     was, will = times_of(before.values()), times_of(after.values())
     no_later = sum(after[name] <= before[name] + 1e-6 for name in before)
     return Change(
@@ -116,7 +116,7 @@ def change_of(
 
 
 def times_of(times: Iterable[Seconds]) -> Times:
-    """Return mean, p90 (linear, as numpy's) and maximum of completion times."""
+    """Return mean, p90 and maximum of completion times."""
     ordered = sorted(times)
     if not ordered:
         return Times(applications=0, mean_s=None, p90_s=None, worst_s=None)
@@ -151,9 +151,8 @@ def _simulate(
     weights: Mapping[ClientId, float],
     replicas: int,
 ) -> dict[ApplicationId, Seconds]:
-    """Return the simulated completion time of each application."""
     options: Mapping[str, object] = settings.policy_options
-    if policy != settings.policy:  # keep only the options that all policies have
+    if policy != settings.policy:  # Another policy may lack the present policy's own options.
         common = {option.name for option in COMMON}
         options = {name: value for name, value in options.items() if name in common}
     run = RunSettings(
@@ -223,7 +222,7 @@ def _nanoseconds(seconds: Seconds) -> int:
 
 
 def answer_to(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a question in JSON with `history` and `asked`; return the answer or its error."""
+    """Answer a what-if question in JSON, with `history` and `asked`, or return its error."""
     try:
         history = read_answer(History, question["history"], "history")
         asked = read_answer(Question, question["asked"], "question")
@@ -233,7 +232,7 @@ def answer_to(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read a question as JSON from standard input; print its answer or its error."""
+    """Read a what-if question as JSON from standard input; print its answer or its error."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
     json.dump(answer_to(json.load(sys.stdin)), sys.stdout)

@@ -21,7 +21,7 @@ TRACES = ("azure-conv", "azure-code", "mooncake")
 
 @dataclass(frozen=True, slots=True)
 class HourLoad:
-    """Nine-class load with the arrivals of a trace, thinned to `count` applications."""
+    """Applications of nine classes that arrive as in a recorded hour of traffic."""
 
     trace: str
     count: int
@@ -29,7 +29,7 @@ class HourLoad:
     data_dir: Path
 
     def build(self) -> list[WorkloadApplication]:
-        """Return the load's applications in order of arrival.
+        """Return the applications of the load in order of arrival.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -70,7 +70,7 @@ def run_scaled(
 def scaled_figures(
     run: ScaledRun, target_drain_s: Seconds, replica_kv_per_s: float
 ) -> Mapping[str, float | None]:
-    """Return completion times, cost and reaction times of an autoscaled run.
+    """Return completion times, replica hours and reaction times of a run with an autoscaler.
 
     `mean_jct_s`, `p99_jct_s`: completion times. `replica_h`: hours from start to end of each
     replica, in total over the makespan. `reaction_s`: mean time from when the true remaining work
@@ -93,7 +93,7 @@ def scaled_figures(
 
 
 def reaction_times(readings: Sequence[FleetReading], one: KvTokenTime) -> list[Seconds]:
-    """Return the seconds that each necessary increase of the number of replicas took.
+    """Return how long each replica took from being needed to serving, in seconds.
 
     A rise is necessary once the true work exceeds what the requested replicas serve within the
     target time. If the work falls again before a rise, no time is counted.

@@ -30,7 +30,7 @@ from justitia_ray.cost import kv_token_time
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, Seconds, Tokens
 
 WAITING_EACH = 10
-"""Number of waiting inferences of each application."""
+"""Number of inferences that wait for each application."""
 
 ARRIVAL, SUBMIT, CANCEL, CLOSE = "arrival", "submit", "cancel", "close"
 PULL, GRANT, COMPLETION = "pull", "grant", "completion"
@@ -42,7 +42,7 @@ _PROMPTS = (50, 400)
 _OUTPUTS = (20, 200)
 _MOST_OUTPUT = 400
 _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
-"""Replica whose KV memory holds about 220 of these inferences at their largest size."""
+"""A replica with room for about 220 of the load's inferences at their largest size."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
 _SHARED_TOKENS = (16, 32, 48)
 """Lengths of the beginnings that the prompts of all applications, and of one, share."""
@@ -50,24 +50,20 @@ _CACHED_TOKENS = 32
 _TENANTS = 100
 _DEPTH = 4
 _LAST_GRANT = 0.1
-"""Probability that an application ends after a grant, so that it gets ten grants on average."""
+"""Probability that an application ends after a grant; on average it gets ten grants."""
 
 
 @dataclass(slots=True)
 class Timings:
-    """Durations of the events of one kind."""
-
     elapsed_ns: array[int] = field(default_factory=lambda: array("q"))
     decisions: array[int] = field(default_factory=lambda: array("q"))
-    """Number of decisions in each event: arrivals, submissions, grants, reports, completions."""
 
     def add(self, elapsed_ns: int, decisions: int) -> None:
-        """Record the duration of one event."""
         self.elapsed_ns.append(elapsed_ns)
         self.decisions.append(decisions)
 
-    def us_a_decision(self) -> list[float]:
-        """Return the duration of each event divided by its decisions, in microseconds."""
+    def microseconds_per_decision(self) -> list[float]:
+        """Return the mean duration of a scheduling decision for each event, in microseconds."""
         return [
             elapsed / decisions / 1e3
             for elapsed, decisions in zip(self.elapsed_ns, self.decisions, strict=True)
@@ -89,7 +85,7 @@ class _Replica:
 
 
 class CoreLoad:
-    """A `SchedulerCore` with a full queue, and the replicas and callers that drive it."""
+    """Measures the speed of a `SchedulerCore` whose queue is full."""
 
     def __init__(
         self,
@@ -116,7 +112,6 @@ class CoreLoad:
         self._one_seat = _Replica("one-seat", self._capacity(_ONE_SEAT))
 
     def open_all(self) -> list[ApplicationId]:
-        """Open the applications, and return their ids."""
         return [self._open_application() for _ in range(self._applications)]
 
     def submit_all(self, application_ids: Iterable[ApplicationId]) -> None:
@@ -125,7 +120,7 @@ class CoreLoad:
             self._submit_inferences(application_id, WAITING_EACH)
 
     def build(self) -> None:
-        """Fill the queue and the replicas for the measurement, and drop the timings so far."""
+        """Fill the queue and the replicas before the measurement."""
         self.submit_all(self.open_all())
         for replica in (*self._large, self._one_seat):
             self._pull_with_report(replica, PULL)
@@ -133,7 +128,7 @@ class CoreLoad:
         self.forget()
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
-        """Change the policy; the queue stays.
+        """Change the scheduling policy; inferences keep waiting.
 
         Raises:
             ConfigError: If the policy or an option is not allowed.
@@ -145,7 +140,7 @@ class CoreLoad:
         self._answer_grants()
 
     def run(self, steps: int, completions: int) -> None:
-        """Time `steps` pulls of full replicas, with `completions` of a one-seat replica after each.
+        """Measure how long the scheduler core takes while full replicas pull work.
 
         At every fourth step an empty replica joins, pulls and is lost.
         """
@@ -163,17 +158,14 @@ class CoreLoad:
             self.core.take_changed()
 
     def forget(self) -> None:
-        """Drop the timings so far."""
         self.timings = {kind: Timings() for kind in KINDS}
 
     def waiting(self) -> int:
-        """Return the number of waiting inferences."""
         return sum(len(a.waiting) for a in self.core.state.applications.values())
 
     # --- replicas
 
     def _pull_with_report(self, replica: _Replica, kind: str) -> None:
-        """Send a replica's report; with `COMPLETION` all of its inferences have finished."""
         progress: list[ev.LeaseProgress] = []
         finished: list[ev.LeaseFinished] = []
         for lease_id, running in list(replica.running.items()):
@@ -213,7 +205,6 @@ class CoreLoad:
         self._apply_actions(self._handle_as_actor(ev.ReplicaLost("joiner"))[0])
 
     def _apply_actions(self, actions: Sequence[Action]) -> None:
-        """Start granted inferences, record their applications, and stop aborted inferences."""
         replicas = {replica.replica_id: replica for replica in (*self._large, self._one_seat)}
         for action in actions:
             if isinstance(action, Abort):
@@ -234,7 +225,7 @@ class CoreLoad:
             application_id = self._granted.popleft()
             application = applications.get(application_id)
             if application is None or not application.state.takes_inferences:
-                continue  # its successor has already submitted its inferences
+                continue
             if self._random.random() >= _LAST_GRANT:
                 self._submit_inferences(application_id, 1)
                 continue
@@ -293,7 +284,7 @@ class CoreLoad:
         )
 
     def _new_id(self, prefix: str) -> str:
-        """Return a new id with the length of the ingress's ids."""
+        """Return a new application id with the length of the service's ids."""
         self._named += 1
         return f"{prefix}-{self._named:032x}"
 
@@ -305,7 +296,7 @@ class CoreLoad:
         self._apply_actions(actions)
 
     def _handle_as_actor(self, event: ev.Event) -> tuple[list[Action], int]:
-        """Handle an event as the scheduler actor does; return its actions and duration (ns)."""
+        """Handle an event as the scheduler actor does; return its actions and nanoseconds."""
         started = self._clock_ns()
         actions = self.core.handle(event, self._now)
         self.core.next_deadline()

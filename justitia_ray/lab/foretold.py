@@ -24,26 +24,24 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
-"""Options of justitia as in the paper, so that no application overtakes another."""
+"""Options that make the policy `justitia` keep the paper's order without exceptions."""
 
 
-class ForetellingJustitia(GuardedPolicy):
-    """Justitia with a shadow of VTC as in `justitia-guarded`, which does not change the order."""
+class VtcPredictingJustitia(GuardedPolicy):
+    """The policy `justitia`, which also predicts when each application would end under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
         self._ended: dict[ApplicationId, Shadow] = {}
-        """Shadows of ended applications, which run until VTC would have finished the
-        applications."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
-        """Deadline predicted when each stage begins, from the inferences submitted so far."""
+        """Completion time under VTC as predicted when each stage of an application began."""
         self.observed: list[Observation] = []
-        """Ended applications in the form from which a predictor learns."""
+        """Ended applications, in the form from which a predictor learns."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
-        """Return the deadlines of ended applications whose last stage has started in the shadow."""
+        """Return the predicted completion time under VTC of each application."""
         iteration_s = self._vtc.pace.iteration_s
         return {
             name: shadow.last_started_at + shadow.stages[-1].output_tokens * iteration_s
@@ -52,7 +50,6 @@ class ForetellingJustitia(GuardedPolicy):
         }
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Record the predicted deadline at the beginning of a stage."""
         told = super().submitted(application, inference)
         name, now = application.application_id, self.context.now()
         if self._began.setdefault((name, inference.stage), now) == now:
@@ -62,7 +59,6 @@ class ForetellingJustitia(GuardedPolicy):
         return told
 
     def application_ended(self, application: Application) -> None:
-        """Record an ended application, whose shadow continues."""
         name = application.application_id
         counts = (application.inferences, application.output_tokens)
         self.observed.append(
@@ -77,12 +73,11 @@ class ForetellingJustitia(GuardedPolicy):
         super().application_ended(application)
 
 
-class _ForetellingSimulation(Simulation):
+class _VtcPredictingSimulation(Simulation):
     @property
-    def policy(self) -> ForetellingJustitia:
-        """Policy of the simulated run."""
+    def policy(self) -> VtcPredictingJustitia:
         policy = self._core.ledger.policy
-        assert isinstance(policy, ForetellingJustitia)
+        assert isinstance(policy, VtcPredictingJustitia)
         return policy
 
 
@@ -95,13 +90,13 @@ class Spread(NamedTuple):
     p95: float
 
 
-def foretold_over_vtc(
+def predicted_over_true_times(
     applications: Sequence[WorkloadApplication],
     engine: EngineProfile,
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> dict[str, list[float]]:
-    """Return predicted over true completion times under VTC, by class and application.
+    """Return predicted over true completion times under VTC, by application class.
 
     Args:
         applications: A workload.
@@ -120,7 +115,9 @@ def foretold_over_vtc(
         ).applications
     }
     ratios: dict[str, list[float]] = {}
-    for name, deadline in foretell(applications, engine, replicas, history).deadlines().items():
+    for name, deadline in (
+        predict_vtc_times(applications, engine, replicas, history).deadlines().items()
+    ):
         row = real[name]
         if row.jct_s:
             ratio = (deadline - row.arrived_at_s) / row.jct_s
@@ -128,23 +125,23 @@ def foretold_over_vtc(
     return ratios
 
 
-def off_by_learning(
+def error_of_learned_stages(
     applications: Sequence[WorkloadApplication],
     engine: EngineProfile,
     history: Sequence[Observation],
     replicas: int = 1,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return the deviation of deadlines with learned stages from those with true stages, by class.
+    """Return the error that learned stages add to predicted times under VTC, by class.
 
     The distance is |ln| of the ratio of the two times from the application's arrival to its
     deadline. The first table is of deadlines predicted on arrival, the second of those predicted
     when later stages begin.
     """
     arrived = {a.application_id: (a.application_class, a.arrived_at_s) for a in applications}
-    true = foretell(applications, engine, replicas).at_stages
+    true = predict_vtc_times(applications, engine, replicas).at_stages
     first: dict[str, list[float]] = {}
     later: dict[str, list[float]] = {}
-    for (name, stage), deadline in foretell(
+    for (name, stage), deadline in predict_vtc_times(
         applications, engine, replicas, history
     ).at_stages.items():
         application_class, at = arrived[name]
@@ -155,19 +152,19 @@ def off_by_learning(
     return first, later
 
 
-def foretell(
+def predict_vtc_times(
     applications: Sequence[WorkloadApplication],
     engine: EngineProfile,
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
-) -> ForetellingJustitia:
-    """Simulate a run; return its policy with the predicted deadlines."""
-    path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
+) -> VtcPredictingJustitia:
+    """Simulate a run of `justitia` that predicts completion times under VTC; return its policy."""
+    path = f"{VtcPredictingJustitia.__module__}:{VtcPredictingJustitia.__qualname__}"
     settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:
         costs = {a.application_id: a.cost() for a in applications}
         settings = replace(settings, prediction=TABLE, predicted_costs=costs, history=history)
-    run = _ForetellingSimulation(applications, settings)
+    run = _VtcPredictingSimulation(applications, settings)
     run.run(lambda ended: None)
     return run.policy
 

@@ -20,29 +20,29 @@ from justitia_ray.units import ApplicationId, Seconds
 LEVELS = (0.1, 0.5, 0.9)
 _ASKS_AGAIN_S: Seconds = 5.0
 _LATER = 1.5
-"""Growth factor of the waiting time between two predictions for an application."""
+"""A start is predicted again when the application's waiting time has grown by this factor."""
 _HOUR_S: Seconds = 3600.0
 _LEAST_KNOWN = 3
-"""Minimum number of waiting times for quantiles."""
+"""Minimum number of waiting times from which quantiles are computed."""
 _UNKNOWN = Quantiles(1.0, 5.0, 30.0)
-"""Quantiles while no waiting time is known."""
+"""Quantiles in seconds that are used before any waiting time is known."""
 
 
 @dataclass(slots=True)
-class Told:
-    """Predicted start of an application, with the true start."""
+class PredictedStart:
+    """When an application was predicted to start, and when it did start."""
 
     application_id: ApplicationId
     application_class: str
     at: Seconds
     waited_s: Seconds
-    """Seconds that the application had waited at the prediction."""
+    """Seconds that the application had waited when its start was predicted."""
     is_first: bool
-    """Whether no inference of the application had started before."""
+    """Whether the application had started no inference when its start was predicted."""
     expected: Quantiles
-    """Quantiles of the seconds until its next start."""
+    """Predicted quantiles of the seconds until the application's next start."""
     started_s: Seconds | None = None
-    """Seconds until its next start; None until it starts."""
+    """True seconds until the application's next start; None until it starts."""
 
     @property
     def at_arrival(self) -> bool:
@@ -54,15 +54,15 @@ class Told:
 class _Wait:
     since: Seconds
     asks_at: Seconds
-    told: list[Told] = field(default_factory=list)
+    told: list[PredictedStart] = field(default_factory=list)
 
 
 class _AskingSimulation(Simulation):
-    """Simulation that predicts the starts of waiting applications."""
+    """Simulation that predicts when each waiting application will start."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         super().__init__(applications, settings)
-        self.told: list[Told] = []
+        self.told: list[PredictedStart] = []
         self._waits: dict[ApplicationId, _Wait] = {}
 
     def _step(self, now: Seconds) -> None:
@@ -87,7 +87,7 @@ class _AskingSimulation(Simulation):
             wait.asks_at = now + max(_ASKS_AGAIN_S, (_LATER - 1) * waited_s)
             expected = outlooks[application.application_id].expected_start_s
             if expected is not None:
-                told = Told(
+                told = PredictedStart(
                     application.application_id,
                     application.application_class,
                     now,
@@ -103,8 +103,10 @@ def _has_only_waiting(application: Application | None) -> bool:
     return application is not None and bool(application.waiting) and not application.in_flight
 
 
-def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> list[Told]:
-    """Simulate a run; return all predictions in order, each with the true start.
+def predict_starts(
+    applications: Sequence[WorkloadApplication], settings: RunSettings
+) -> list[PredictedStart]:
+    """Simulate a run that predicts the start of each waiting application.
 
     Raises:
         ConfigError: If a setting is not allowed.
@@ -114,8 +116,8 @@ def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> 
     return run.told
 
 
-def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
-    """Return the quantiles of the last hour's waiting times of the class, for each prediction.
+def by_last_hour(told: Sequence[PredictedStart]) -> list[Quantiles]:
+    """Return, for each prediction, quantiles of its class's waiting times in the hour before.
 
     For an application that has already waited w seconds: the longer waiting times, each less w. If
     the class has fewer than three such times, the times of all classes are used.
@@ -154,23 +156,23 @@ def _quantiles_of(values: Iterable[Seconds]) -> Quantiles:
 
 
 class Score(NamedTuple):
-    """Score of predicted quantiles against true times."""
+    """Comparison of predicted quantiles with true times."""
 
     tellings: int
     covered: float
-    """Share of the true starts between p10 and p90."""
+    """Share of the true starts between the predicted p10 and p90."""
     early: float
-    """Share of the true starts before p10."""
+    """Share of the true starts before the predicted p10."""
     late: float
-    """Share of the true starts after p90."""
+    """Share of the true starts after the predicted p90."""
     pinball_s: Seconds
-    """Mean pinball loss of the three quantiles."""
+    """Mean pinball loss of the predicted quantiles, in seconds."""
     median_error_s: Seconds
     """Median absolute error of the predicted median, in seconds."""
 
 
 def score(pairs: Iterable[tuple[Quantiles, Seconds]]) -> Score | None:
-    """Return the score of pairs of predicted quantiles and true time; None without pairs."""
+    """Compare predicted quantiles with true times; None without any."""
     known = list(pairs)
     if not known:
         return None

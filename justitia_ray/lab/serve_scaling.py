@@ -28,7 +28,7 @@ Policy = Callable[[AutoscalingContext], tuple[int | float, dict[str, Any]]]
 def scaling_config(
     minimum: int, maximum: int, requests: float | None, up_s: Seconds, down_s: Seconds
 ) -> AutoscalingConfig:
-    """Return Serve's configuration for an autoscaler.
+    """Return Ray Serve's configuration of an autoscaler.
 
     Args:
         minimum: Smallest number of replicas.
@@ -49,17 +49,16 @@ def scaling_config(
 
 
 class ServeScaler:
-    """Autoscaler of simulated replicas with the decisions of Serve's controller."""
+    """Autoscaler of simulated replicas that decides as Ray Serve's controller does."""
 
     def __init__(self, config: AutoscalingConfig, policy: Policy) -> None:
         self._config = config
         self._policy = policy
         self._state: dict[str, Any] = {}
         self._requests: deque[tuple[Seconds, int]] = deque()
-        """Waiting and running requests at each decision of the look-back period."""
+        """Number of waiting and running requests at each recent autoscaling decision."""
 
     def target(self, view: FleetView) -> int:
-        """Return the target number of replicas, after Serve's delays and bounds."""
         config = self._config
         self._requests.append((view.now, view.requests))
         while self._requests[0][0] < view.now - config.look_back_period_s:
@@ -87,7 +86,7 @@ class ServeScaler:
         return int(min(config.max_replicas, max(config.min_replicas, decided)))
 
     def _delayed_target(self, context: AutoscalingContext, now: Seconds) -> int:
-        """Return the number of replicas after Serve's factors and delays, in simulated time."""
+        """Return the number of replicas that Serve would want, by its delays in simulated time."""
         cold = _get_cold_start_scale_up_replicas(context)
         if cold is not None:
             return int(cold)
@@ -101,16 +100,14 @@ class ServeScaler:
         return int(decided)
 
 
-class DirectAnswers:
-    """Answers a simulated autoscaler with the simulated scheduler's view, without delay."""
+class SimulatedSchedulerView:
+    """Gives Serve's autoscaler the simulated scheduler's state, without delay."""
 
     def __init__(self) -> None:
         self.view: FleetView | None = None
-        """Queue and time of the present decision; None before the first one."""
         self._sizer = Sizer()
 
     def latest(self, question: Mapping[str, Any]) -> tuple[dict[str, Any], Seconds] | None:
-        """Return the present answer with age 0; None before the first decision."""
         if self.view is None:
             return None
         rules = SizingRules(**question["rules"])
@@ -119,21 +116,20 @@ class DirectAnswers:
 
 
 class DrainScaler(ServeScaler):
-    """Serve's autoscaler with this project's drain-time policy."""
+    """Ray Serve's autoscaler with this project's policy of drain times."""
 
     def __init__(self, config: AutoscalingConfig, rules: Mapping[str, Any]) -> None:
-        self._answers = DirectAnswers()
+        self._answers = SimulatedSchedulerView()
         policy = DrainTimePolicy("simulated", "simulated", dict(rules), answers=self._answers)
         super().__init__(config, policy)
 
     def target(self, view: FleetView) -> int:
-        """Return the target number of replicas."""
         self._answers.view = view
         return super().target(view)
 
 
 class RequestsScaler(ServeScaler):
-    """Serve's autoscaler with its default policy: ongoing requests over a target per replica."""
+    """Ray Serve's autoscaler with its default policy: ongoing requests per replica."""
 
     def __init__(self, config: AutoscalingConfig) -> None:
         super().__init__(config, default_autoscaling_policy)

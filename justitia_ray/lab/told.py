@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 class ToldVtc(ForetoldVtc):
-    """Shadow of VTC for the guard, with given deadlines instead of predicted ones.
+    """Predicts completion times under VTC perfectly, because they are known from another run.
 
     Critical paths, iteration times and margin are computed by the shadow. `urgent` checks every
     live application that waits: O(N).
@@ -29,30 +29,24 @@ class ToldVtc(ForetoldVtc):
     def __init__(self, kv_tokens: Callable[[], float]) -> None:
         super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
-        """Time at which each application ends under VTC; applications without a time are never
-        urgent.
-        """
+        """Time at which each application ends under VTC, from another simulated run."""
         self._live: dict[ApplicationId, int] = {}
-        """Sequence numbers of live applications that have submitted an inference."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Record an inference; `urgent` checks its application from now on."""
         self._live[application.application_id] = application.sequence
         super().submitted(application, inference, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Remove an ended application, which cannot be urgent any more."""
         self._live.pop(application.application_id, None)
         super().application_ended(application, now)
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return the time at which the application ends under VTC; None if it is not given."""
         return self.ends.get(application_id)
 
     def urgent(
         self, now: Seconds, waits: Callable[[ApplicationId], bool] | None = None
     ) -> list[ApplicationId]:
-        """Return the urgent applications by deadline, then by arrival.
+        """Return the applications that must run now to end as early as under VTC.
 
         Args:
             now: Time of the check.
@@ -66,15 +60,15 @@ class ToldVtc(ForetoldVtc):
         return [name for _, _, name in sorted(found)]
 
 
-class ToldJustitia(GuardedPolicy):
-    """Justitia between applications, with a guard that uses given times."""
+class JustitiaWithKnownTimes(GuardedPolicy):
+    """The policy `justitia` that knows when each application would end under VTC."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self.vtc = self._foretold = ToldVtc(context.kv_tokens)
 
 
-class _ToldSimulation(Simulation):
+class _KnownTimesSimulation(Simulation):
     def __init__(
         self,
         applications: Sequence[WorkloadApplication],
@@ -83,16 +77,16 @@ class _ToldSimulation(Simulation):
     ) -> None:
         super().__init__(applications, settings)
         policy = self._core.ledger.policy
-        assert isinstance(policy, ToldJustitia)
+        assert isinstance(policy, JustitiaWithKnownTimes)
         policy.vtc.ends = ends
 
 
-def simulate_told(
+def simulate_with_known_times(
     applications: Sequence[WorkloadApplication],
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
 ) -> RunResult:
-    """Simulate justitia with a guard that knows when each application ends under VTC.
+    """Simulate `justitia` with known completion times under VTC.
 
     Args:
         applications: A workload; each inference fits a replica.
@@ -102,5 +96,7 @@ def simulate_told(
     Raises:
         ConfigError: If a setting is not allowed.
     """
-    path = f"{ToldJustitia.__module__}:{ToldJustitia.__qualname__}"
-    return _ToldSimulation(applications, replace(settings, policy=path), ends).run(lambda _: None)
+    path = f"{JustitiaWithKnownTimes.__module__}:{JustitiaWithKnownTimes.__qualname__}"
+    return _KnownTimesSimulation(applications, replace(settings, policy=path), ends).run(
+        lambda _: None
+    )

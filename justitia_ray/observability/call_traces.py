@@ -28,25 +28,23 @@ from justitia_ray.protocol.engine import Progress
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
 
 ASKED_AFTER_S: Seconds = 0.05
-"""Time after which a waiting traced call requests its outlook from the scheduler, once (seconds).
-"""
+"""Seconds after which a traced call that waits asks the scheduler why it waits."""
 
 Kind = Literal["internal", "server", "client"]
 Value = str | int | float | bool
 AskOutlooks = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
-"""Function that requests the outlooks of applications from the scheduler, in the JSON form of
-`core.outlook`."""
+"""Function that asks the scheduler when applications will start and why they wait."""
 
 
 @dataclass(slots=True)
 class Span:
-    """A span that has started; a span is exported when it ends."""
+    """A started span of a trace; it is exported when it ends."""
 
     name: str
     context: TraceContext
     parent: TraceContext | None
     started_ns: int
-    """Start in nanoseconds since 1970, on the same clock as `ended_ns`."""
+    """Start of the span in nanoseconds since 1970."""
     kind: Kind = "internal"
     ended_ns: int = 0
     attributes: dict[str, Value] = field(default_factory=dict)
@@ -74,13 +72,13 @@ def _error_name(error: BaseException) -> str:
 
 
 class CallTrace(Protocol):
-    """Trace of one call; the methods are called in the order of their definitions."""
+    """Trace of one call; its methods are called in the order of their definitions."""
 
     headers: Mapping[str, str]
-    """Trace headers for the replica; set when the call is submitted."""
+    """Trace headers for the replica, set when the call is submitted."""
 
     def note_submitted(self, application_id: ApplicationId) -> None:
-        """Record that the call is queued as an inference of an application."""
+        """Record that the call waits in the queue as an inference of an application."""
 
     def note_granted(self, grant: Grant) -> None:
         """Record that the call was granted a lease."""
@@ -179,7 +177,7 @@ def _set_application_attributes(
 
 
 class TracedCall:
-    """Trace of one call while tracing is on; whether it is sampled is decided at its submission."""
+    """Trace of one call while tracing is on; sampling is decided when the call is submitted."""
 
     def __init__(self, tracer: CallTracer, facts: CallFacts) -> None:
         self.headers: Mapping[str, str] = {}
@@ -206,7 +204,7 @@ class TracedCall:
                 parent, link = (caller, own) if tracer.joins_callers else (own, caller)
                 links = (link,)
         if not parent.is_sampled:
-            # Without this header, the engine would sample by its own rule.
+            # Without a trace header, vLLM would decide itself whether to trace the call.
             self.headers = {TRACEPARENT: parent.traceparent}
             return
         operation = c.operation_of(facts.path)
@@ -241,7 +239,7 @@ class TracedCall:
         self.headers = {TRACEPARENT: runs.context.traceparent}
 
     def note_lost(self, error: BaseException) -> None:
-        """End the span of the lease with its error, and start the span of another wait."""
+        """End the span of the lease with its error, and start a span of waiting again."""
         if self._runs is not None:
             self._set_error(self._runs, error)
             self._end_span(self._runs)
@@ -278,9 +276,9 @@ class TracedCall:
         self._asking = asyncio.create_task(self._request_outlook())
 
     async def _request_outlook(self) -> None:
-        """Request the application's outlook, and add it to the span of the wait."""
+        """Ask the scheduler why the call waits, and add the answer to the span of the wait."""
         span = self._waits
-        with suppress(JustitiaError):  # the scheduler may be restarting
+        with suppress(JustitiaError):  # The scheduler may be restarting.
             outlooks = await self._tracer.ask_outlooks((self._application_id,))
             outlook = outlooks.get(self._application_id)
             if span is not None and outlook is not None:
@@ -309,7 +307,7 @@ class TracedCall:
             span.set(c.STATUS, status)
         if status >= 400:
             span.set(c.ERROR, str(status))
-        if status >= 500:  # in a server span, a 4xx is the caller's error, not the server's
+        if status >= 500:  # 4xx is the caller's error
             span.error = str(status)
 
     @staticmethod
@@ -323,7 +321,7 @@ class TracedCall:
 
 
 class EngineTracer:
-    """Creates the spans of engine calls, as children of the leases' spans; see `CallTracer`."""
+    """Creates the spans of engine calls, as children of the spans of leases."""
 
     def __init__(
         self,
@@ -349,7 +347,7 @@ class EngineTracer:
         return span
 
     def end(self, span: Span, status: int, used: Progress) -> None:
-        """Export the span of an ended call, with the exception being handled, if any.
+        """Export the span of an ended engine call, with the exception being handled, if any.
 
         Args:
             span: Span of the call.

@@ -21,13 +21,13 @@ from justitia_ray.core.actions import EndApplication
 from justitia_ray.units import Epoch, Seconds
 
 _BATCH = 50
-"""Maximum number of lines that are formatted at once, which takes a millisecond or two."""
+"""Maximum number of log lines that are formatted at once, which takes a millisecond or two."""
 _BATCH_S: Seconds = 0.2
-"""Maximum delay of a line (seconds)."""
+"""Maximum delay of a log line in seconds."""
 
 
 def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> None:
-    """Log one event.
+    """Log an event with its fields, for JSON lines and for text.
 
     Args:
         logger: The logger to write to.
@@ -57,7 +57,7 @@ def is_logged(times: int) -> bool:
 def application_ended(
     logger: logging.Logger, ended: EndApplication, model: str, epoch: Epoch
 ) -> None:
-    """Log the summary line of an ended application.
+    """Log the summary of an application that has ended.
 
     Args:
         logger: The logger to write to.
@@ -121,7 +121,6 @@ class JsonLines(logging.Formatter):
     """Formats a log record as a JSON object: time, level, message, and the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON."""
         line = {
             "asctime": self.formatTime(record),
             "levelname": record.levelname,
@@ -140,7 +139,7 @@ class JsonLines(logging.Formatter):
 
 
 class JsonBatches(MemoryHandler):
-    """Writes JSON lines in batches; a warning is written at once, after the lines before it.
+    """Writes JSON log lines in batches; a warning is written at once, after earlier lines.
 
     Args:
         stream: Output of the lines.
@@ -156,7 +155,7 @@ class JsonBatches(MemoryHandler):
         self._flusher: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a record to the batch; write the batch at once after a warning."""
+        """Add a log record to the batch; a warning writes the batch at once."""
         super().emit(record)
         if self._flusher is None:
             self._flusher = threading.Thread(target=self._keep_flushing, daemon=True)
@@ -164,7 +163,6 @@ class JsonBatches(MemoryHandler):
         self._has_lines.set()
 
     def flush(self) -> None:
-        """Write the lines of the batch."""
         with self.lock or nullcontext():
             batch, self.buffer = self.buffer, []
             if batch:
@@ -172,7 +170,7 @@ class JsonBatches(MemoryHandler):
                 self._stream.flush()
 
     def _keep_flushing(self) -> None:
-        """Write batches after their delay, in one thread; a thread for each batch would be slow."""
+        """Write batches after their delay, all from one thread."""
         while True:
             self._has_lines.wait()
             time.sleep(self._batch_s)
@@ -187,6 +185,6 @@ def write_json_lines() -> None:
 
 
 def flush_lines() -> None:
-    """Write delayed lines at once; called before the process is killed."""
+    """Write all delayed log lines, before the process is killed."""
     for handler in logging.getLogger().handlers:
         handler.flush()

@@ -14,8 +14,7 @@ from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
-"""Label value of classes and tenants beyond the limit; this value does not count towards the limit.
-"""
+"""Label value of all classes and tenants beyond the configured limit."""
 
 
 class MetricsBackend(Protocol):
@@ -24,8 +23,7 @@ class MetricsBackend(Protocol):
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
         """Increase a counter; an amount of 0 creates the series."""
 
-    def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Set a gauge."""
+    def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None: ...
 
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
@@ -43,7 +41,7 @@ class MetricsBackend(Protocol):
 
 @dataclass(slots=True)
 class CounterSeries:
-    """Labelled series of a counter."""
+    """A counter, for one combination of label values."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -51,7 +49,6 @@ class CounterSeries:
     _exported_total: float | None = None
 
     def increase(self, amount: float = 1) -> None:
-        """Increase the counter."""
         self._total += amount
 
     def set_total(self, total: float) -> None:
@@ -59,7 +56,7 @@ class CounterSeries:
         self._total = total
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export the increase since the last export; the first export creates the series with 0.
+        """Export the counter's increase since the last export; the first export creates the series.
 
         Prometheus's `rate` includes the first increase of a series only if the series was scraped
         as 0 before.
@@ -72,40 +69,35 @@ class CounterSeries:
 
 @dataclass(slots=True)
 class GaugeSeries:
-    """Labelled series of a gauge."""
-
     metric: Metric
     labels: Mapping[str, str]
     value: float | None = None
-    """Current value; None: not set yet, and not exported."""
+    """Current value of the gauge; None: not set yet, and not exported."""
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export the gauge's value if it has one."""
         if self.value is not None:
             backend.set_gauge(self.metric, self.labels, self.value)
 
 
 @dataclass(slots=True)
 class HistogramSeries:
-    """Labelled series of a histogram."""
-
     metric: Metric
     labels: Mapping[str, str]
     _counts: list[int] = field(init=False)
-    """Number of values in each bucket, not cumulative; the last bucket has no upper limit."""
+    """Number of values in each bucket of the histogram; the last bucket has no upper limit."""
     _total: float = 0.0
 
     def __post_init__(self) -> None:
         self._counts = [0] * (len(self.metric.buckets) + 1)
 
     def observe(self, value: float) -> None:
-        """Record one value; negative values add 0 to the sum."""
+        """Record one value; negative values add 0 to the histogram's sum."""
         self._counts[bisect_left(self.metric.buckets, value)] += 1
         if value > 0:
             self._total += value
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export all recorded values, also if nothing has changed."""
+        """Export all recorded values of the histogram, also if none is new."""
         backend.set_histogram(self.metric, self.labels, tuple(self._counts), self._total)
 
 
@@ -143,7 +135,7 @@ class Measures:
                     self.counter(metric, *values)
 
     def counter(self, metric: Metric, *values: str) -> CounterSeries:
-        """Return the series of a counter, created by its first use.
+        """Return the series of a counter, created at its first use.
 
         Args:
             metric: The counter.
@@ -152,15 +144,15 @@ class Measures:
         return self._find_or_create(metric, values, CounterSeries)
 
     def gauge(self, metric: Metric, *values: str) -> GaugeSeries:
-        """Return the series of a gauge; see `counter`."""
+        """Return the series of a gauge, created at its first use."""
         return self._find_or_create(metric, values, GaugeSeries)
 
     def histogram(self, metric: Metric, *values: str) -> HistogramSeries:
-        """Return the series of a histogram; see `counter`."""
+        """Return the series of a histogram, created at its first use."""
         return self._find_or_create(metric, values, HistogramSeries)
 
     def label(self, name: str, value: str) -> str:
-        """Return the label value of a class, tenant or node: its name, or `other`."""
+        """Return the label value of a class, tenant or node; `other` beyond the limit."""
         return self._rows[name].name_of(value)
 
     def export(self, backend: MetricsBackend) -> None:

@@ -23,25 +23,29 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 SetBy: TypeAlias = Literal["scheduler", "ingress", "replica", "predictor"]
 
 EXPORTED_PREFIX = "ray_"
-"""Prefix that Ray's exporter adds to every name."""
+"""Prefix that Ray's exporter adds to every metric's name."""
 
 ALL_LABELS = ("application", "model")
-"""Labels of every metric: `name` of the arguments, and the model. In Ray Serve's own metrics the
-first label is the name of the deployed Serve application, which may differ.
+"""Labels of every metric: the application's configured name, and the model.
+
+In Ray Serve's own metrics `application` is the name of the deployed Serve application, which may
+differ.
 """
 
 _QUEUE_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COMPLETION_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _LAG_S = (0.01, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-"""Bucket limits of lags in seconds. Lags of 0 or less are in the first bucket, because Ray allows
-no limit of 0."""
+"""Bucket limits of lags in seconds; lags of 0 or less are in the first bucket, because Ray allows
+no limit of 0.
+"""
 _EXCHANGE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _RELATIVE_ERROR = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 DECISION_S = (1e-5, 2.51e-5, 5.01e-5, 1e-4, 2.51e-4, 5.01e-4, 1e-3, 1e-2, 1e-1)
-"""Bucket limits of the `DecisionMeter`, densest around the target for a decision, 1e-4 s."""
+"""Bucket limits of the time of a scheduling decision, densest around the target of 0.1 ms."""
 MAX_LAG_CANDIDATES = 2_000
-"""Maximum number of live applications that are searched for the greatest lag, or counted by reason
-and tier; the search blocks the scheduler."""
+"""Maximum number of applications that a search for the greatest lag reads, because it blocks the
+scheduler.
+"""
 
 LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outcome": tuple(outcome.value for outcome in Outcome),
@@ -79,36 +83,37 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "result": ("took_over", "rejected", "failed"),
     "le": (*(f"{bound:g}" for bound in DECISION_S), "+Inf"),
 }
-"""Labels with known values: their counters are exported as 0 from the start. An operator's own
-headers and body fields add further values of `recognized_by`.
+"""Labels with known values, whose counters are exported as 0 from the start.
 
-The reasons leave out refusals that end an admitted inference, because these are counted as
-outcomes.
+An operator's own headers and body fields add further values of `recognized_by`. The reasons leave
+out refusals that end an admitted inference, because these are counted as outcomes.
 """
 BOUNDED_LABELS = ("application_class", "tenant", "node")
-"""Labels whose values come from callers and operators; beyond `metrics.max_classes`, and for
-tenants and nodes `metrics.max_tenants`, the value is `other`. Nodes are named as in `tenants` of
-the `user_config`, including patterns such as `acme/*`."""
+"""Labels whose values come from callers and operators; beyond a limit the value is `other`.
+
+The limit is `metrics.max_classes`, for tenants and nodes `metrics.max_tenants`. Nodes are named as
+in `tenants` of the `user_config`, including patterns such as `acme/*`.
+"""
 OPEN_LABELS = ("code",)
 """Labels whose values depend on the value of another label, so that they cannot be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """An exported metric: a row of the table."""
+    """An exported metric, as a row of the table of metrics."""
 
     name: str
     description: str
-    """Meaning and unit, in one or two sentences."""
+    """Meaning and unit of the metric, in one or two sentences."""
     own_labels: tuple[str, ...] = ()
-    """Labels besides `ALL_LABELS`."""
+    """Labels of the metric besides those that every metric has."""
     buckets: tuple[float, ...] = ()
     """Upper limits of a histogram's buckets, in its unit; empty for other kinds."""
     set_by: SetBy = "scheduler"
 
     @property
     def kind(self) -> Kind:
-        """Kind of the metric: names of counters end in `_total`, and histograms have buckets."""
+        """Kind of the metric: counter, gauge or histogram, by its name and buckets."""
         if self.buckets:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
@@ -345,7 +350,8 @@ WAITING_CLAIMS = Metric(
     "Claims of applications and inferences that the accounts have not decided yet.",
 )
 
-# --- decisions, leases, ended applications
+
+# --- decisions, leases
 
 LEASES_TOTAL = Metric(
     "justitia_leases_total",

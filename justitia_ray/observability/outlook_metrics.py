@@ -19,7 +19,7 @@ _SHARE = 0.01
 
 
 class OutlookMetrics:
-    """Counts live applications by reason and tier, starts by predicted quantile, and deadlines.
+    """Counts live applications by why they wait, and how good predicted starts were.
 
     Args:
         measures: The series of a scheduler.
@@ -45,7 +45,7 @@ class OutlookMetrics:
         self._deadlines["refused" if is_new else "missed"].increase()
 
     def measure(self, core: SchedulerCore, held_back: int) -> None:
-        """Update the counters of starts; count live applications again if the last count is old.
+        """Update the counters of starts; count live applications again if it is time.
 
         Args:
             core: The core, after it was told why applications are held back outside the core.

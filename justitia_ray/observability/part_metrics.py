@@ -16,20 +16,19 @@ from justitia_ray.protocol.refusals import drop_reason
 from justitia_ray.units import ApplicationId, Epoch, Seconds, Tokens
 
 _MAX_SOURCES = 50_000
-"""Maximum number of open applications whose estimate source is kept (10 MB); the oldest are
-dropped. It equals the default of `scheduler.max_open_applications`.
+"""Maximum number of open applications for which the metrics keep how their cost was predicted. It
+equals the default of `scheduler.max_open_applications`, and takes 10 MB.
 """
 
 
 class IngressMetrics:
-    """Counts an ingress's estimates by source, their final errors, and dropped calls."""
+    """Counts cost estimates by their source, the errors of estimates, and dropped calls."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._asked: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Sources of the estimates of applications whose opening is not confirmed yet."""
         self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Sources of the estimates of open applications."""
+        """Source of the cost estimate of each open application."""
         self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
         self._dropped = {
             pair: measures.counter(m.DROPPED_CALLS_TOTAL, pair[0] or "none", pair[1].value)
@@ -42,7 +41,7 @@ class IngressMetrics:
         self._epoch: Epoch = 0
 
     def record_estimate(self, application_id: ApplicationId, source: Source) -> None:
-        """Record the source of the estimate in a request to open an application.
+        """Record how the cost of an application was estimated before it is opened.
 
         The scheduler uses the first estimate, so a later one changes nothing.
         """
@@ -50,7 +49,7 @@ class IngressMetrics:
             _store_source(self._asked, application_id, source)
 
     def record_opening(self, application_id: ApplicationId) -> None:
-        """Record that the scheduler opened an application; ignores repetitions and unknown ids."""
+        """Record that the scheduler opened an application."""
         source = self._asked.pop(application_id, None)
         if source is not None:
             self._predictions[source].increase()
@@ -62,14 +61,14 @@ class IngressMetrics:
         self._sources.pop(application_id, None)
 
     def note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
-        """Record that an application was opened; forget it if it is not open."""
+        """Record whether the scheduler has opened an application."""
         if is_open:
             self.record_opening(application_id)
         else:
             self.forget_application(application_id)
 
     def record_recognition(self, rule: str) -> None:
-        """Count an inference by the rule that recognised its application; "" without a rule."""
+        """Count an inference by the rule that found its application; "" without a rule."""
         self._measures.counter(m.RECOGNIZED_TOTAL, rule or "none").increase()
 
     def record_drop(self, error: JustitiaError) -> None:
@@ -79,7 +78,7 @@ class IngressMetrics:
             self._dropped[status_of(error)[2] or "", reason].increase()
 
     def record_failed_stream(self, status: int) -> None:
-        """Count a stream that failed after its head was sent, by the status it would have had."""
+        """Count a stream that failed after its headers were sent."""
         failed_with = "4xx" if status < 500 else "5xx"
         self._measures.counter(m.FAILED_STREAMS_TOTAL, failed_with).increase()
 
@@ -88,7 +87,7 @@ class IngressMetrics:
         self._missed.increase()
 
     def record_end(self, ended: EndApplication) -> None:
-        """Record the error of the estimate for a finished application that was opened here."""
+        """Record the error of the predicted cost of an application that has ended."""
         source = self._sources.get(ended.application_id)
         self.forget_application(ended.application_id)
         if source is None or not is_lesson(ended):
@@ -98,7 +97,7 @@ class IngressMetrics:
         self._measures.histogram(m.PREDICTION_RELATIVE_ERROR, label, source).observe(error)
 
     def measure(self, outstanding: int, epoch: Epoch) -> None:
-        """Set the gauges; count a change of the leader since the last call.
+        """Set the gauges of an ingress; count a change of the scheduler's leader.
 
         Args:
             outstanding: Number of inferences submitted and not answered.
@@ -119,7 +118,7 @@ def _store_source(
 
 
 class ReplicaMetrics:
-    """Sets the metrics of a replica before each export.
+    """Sets the metrics of a replica from its engine and its leases.
 
     Args:
         measures: The series of a replica.
@@ -144,7 +143,7 @@ class ReplicaMetrics:
         cached_tokens: Tokens,
         kept: KeptKv | None = None,
     ) -> None:
-        """Set the gauges, and the totals from the counters of the engine and the lease table."""
+        """Set a replica's gauges, and the totals of its engine and its leases."""
         measures, capacity = self._measures, self._kv_tokens
         measures.gauge(m.KV_CAPACITY_TOKENS).value = capacity
         measures.gauge(m.KV_UTILIZATION_RATIO).value = 1 - free_kv_tokens / capacity
@@ -158,7 +157,7 @@ class ReplicaMetrics:
             self._measure_kept(kept)
 
     def _measure_kept(self, kept: KeptKv) -> None:
-        """Set the gauges of held contexts and of host memory that the engine reports."""
+        """Set the gauges of contexts that the engine keeps in GPU and host memory."""
         for metric, value in (
             (m.HELD_CONTEXTS, kept.held_contexts),
             (m.HELD_KV_TOKENS, kept.held_kv_tokens),
@@ -180,7 +179,7 @@ class PredictorMetrics:
         self._learned = measures.counter(m.LEARNED_APPLICATIONS_TOTAL)
 
     def record_learning(self, applications: int) -> None:
-        """Count finished applications whose learning was saved."""
+        """Count finished applications from which the predictor has learned."""
         self._learned.increase(applications)
 
     def record_training(self, result: TrainingResult) -> None:
@@ -188,7 +187,7 @@ class PredictorMetrics:
         self._measures.counter(m.TRAININGS_TOTAL, result).increase()
 
     def measure(self, versions: Mapping[str, int]) -> None:
-        """Set the model version of each class; classes that share the label `other` have none.
+        """Set the gauge of the model version of each application class.
 
         Args:
             versions: Version of the model in use by class; 0 if the mean of the class is used.

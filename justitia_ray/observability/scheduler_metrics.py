@@ -21,15 +21,15 @@ from justitia_ray.scaling.sizing import SizeDecision
 from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
-"""Number of histogram buckets per power of ten; each power of ten is a limit of a bucket."""
+"""Number of histogram buckets per power of ten."""
 _LEAST_S: Seconds = 1e-6
-"""Shortest duration with a bucket of its own (seconds)."""
+"""Shortest duration in seconds that has a histogram bucket of its own."""
 _LAST = 9 * _STEPS_A_DECADE
-"""Index of the last bucket, up to 1,000 s; longer decisions count there too."""
+"""Index of the last histogram bucket, up to 1,000 s; longer decisions count there too."""
 _LAG_SHARE = 0.01
 """Maximum share of the scheduler's time that the search for the greatest lag may take."""
 _ROUNDING = 1e-9
-"""Relative tolerance of comparisons: sums of floats depend on their order."""
+"""Relative tolerance when floats are compared, because sums depend on their order."""
 _INFERENCE_REFUSALS = frozenset(
     {
         Refusal.UNKNOWN_APPLICATION,
@@ -38,8 +38,7 @@ _INFERENCE_REFUSALS = frozenset(
         Refusal.CAP_REACHED,
     }
 )
-"""Outcomes that are refusals of single inferences; other refusals are counted once per
-application."""
+"""Refusals that are counted for each inference; others are counted once per application."""
 _QUEUE_GAUGES = (
     m.WAITING_INFERENCES,
     m.LEASED_INFERENCES,
@@ -55,15 +54,15 @@ _QUEUE_GAUGES = (
 
 
 class DecisionMeter:
-    """Histogram of decision durations; counts never decrease, so readings can be subtracted."""
+    """Histogram of the time of scheduling decisions; its counts never decrease."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self.total_s: Seconds = 0.0
-        """Total duration of all decisions."""
+        """Total seconds of all scheduling decisions."""
 
     def record_decisions(self, duration_s: Seconds, count: int = 1) -> None:
-        """Count an event that the core has handled.
+        """Count an event that the scheduler core has handled.
 
         Args:
             duration_s: Time that the event took (seconds).
@@ -75,7 +74,7 @@ class DecisionMeter:
         self.total_s += duration_s
 
     def count_within(self, bound_s: Seconds) -> int:
-        """Return the number of decisions up to a duration; exact at the limit of a bucket."""
+        """Return the number of scheduling decisions that took at most `bound_s`."""
         if bound_s == math.inf:
             return self._counts.total()
         last = round(math.log10(bound_s / _LEAST_S) * _STEPS_A_DECADE)
@@ -97,7 +96,7 @@ def _step_limit_s(step: int) -> Seconds:
 
 
 class LiveLag:
-    """Finds the live application with the greatest lag behind GPS, a sign of starvation.
+    """Finds the live application that is furthest behind ideal fair sharing (GPS).
 
     A new search starts only when the last search amounts to at most 1 % of the time since.
 
@@ -111,7 +110,7 @@ class LiveLag:
         self._greatest_s: Seconds = 0.0
 
     def greatest_s(self, core: SchedulerCore) -> Seconds:
-        """Return the greatest lag of a waiting application, in seconds; 0 if none is behind.
+        """Return the greatest lag of a waiting application behind GPS, in seconds, or 0.
 
         The lag is the one that the application would have if it started now. With more than
         `MAX_LAG_CANDIDATES` live applications, only the earliest arrivals and the first in order
@@ -127,17 +126,16 @@ class LiveLag:
 
 
 def _greatest_lag_s(core: SchedulerCore) -> Seconds:
-    """Return the lag, in seconds, of the waiting application that finished first under GPS."""
+    """Return the lag in seconds of the waiting application that GPS would have finished first."""
     lags, first = core.lags, core.ledger.queue.first()
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
-    # Tags of tenants beyond their quota belong to another clock
+    # Tenants beyond their quota are left out, because a separate virtual time orders them.
     apart = core.ledger.fair_share.sets_apart
     ranked = (a for a in candidates if a.waiting and not (apart and a.is_deprioritised))
     tags = ((lags.tag(a.application_id), a.sequence, a) for a in ranked)
-    # Tags before the known history are skipped: those applications were late before this scheduler
-    # became the leader.
+    # Fair finish times are unknown for applications that an earlier scheduler opened.
     late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
@@ -175,14 +173,12 @@ class SchedulerMetrics:
         self._bounded = measures.counter(m.BOUNDED_APPLICATIONS_TOTAL)
         self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
         self._by_class: dict[tuple[str, str], ClassSeries] = {}
-        """Series by class and tenant."""
         self._last: tuple[Seconds, float] | None = None
-        """Time and value of virtual time V at the last export."""
         self._has_target = False
         """Whether autoscaling has ever had a target drain time."""
 
     def declare_series(self, state: State) -> None:
-        """Create the series of applications that an earlier scheduler has opened."""
+        """Create the metric series of applications that an earlier scheduler opened."""
         for application in state.applications.values():
             self._series_of(application.application_class, application.tenant)
 
@@ -193,7 +189,7 @@ class SchedulerMetrics:
         state: State,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Count the actions of one event; it is called after each event, so it must be cheap.
+        """Count the actions of one event of the scheduler core; called often, so it must be cheap.
 
         Args:
             event: The event.
@@ -227,7 +223,7 @@ class SchedulerMetrics:
         store_reachable: bool,
         held_back: int = 0,
     ) -> None:
-        """Set the gauges, and the totals of the core's and the meter's own counters.
+        """Set the gauges and totals of the scheduler core.
 
         Args:
             core: The core, after it was told why applications are held back outside the core.
@@ -262,7 +258,7 @@ class SchedulerMetrics:
         self._set_totals(core, decisions)
 
     def measure_size(self, size: SizeDecision, target_drain_s: Seconds | None) -> None:
-        """Set the wanted number of replicas, and the drain time with the current replicas.
+        """Set the gauges of the wanted number of replicas and of the drain time.
 
         Args:
             size: The decision.
@@ -271,7 +267,7 @@ class SchedulerMetrics:
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
         self._has_target = self._has_target or target_drain_s is not None
-        if self._has_target:  # without a target the gauge is not exported
+        if self._has_target:  # Without a target drain time this gauge is not exported.
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
@@ -280,7 +276,7 @@ class SchedulerMetrics:
             self._measures.gauge(metric).value = 0
         if self._has_target:
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = 0
-        self._measures.gauge(m.STORE_REACHABLE).value = 1  # it has nothing to save any more
+        self._measures.gauge(m.STORE_REACHABLE).value = 1  # a former leader saves nothing
         self._outlooks.step_down()
         self.tenants.step_down()
         self._set_totals(core, decisions)
@@ -313,7 +309,7 @@ class SchedulerMetrics:
     def _count_start(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
-            return  # a repeated inference may have been counted before
+            return  # An inference that is repeated may have been counted before.
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         series = self._series_of(application.application_class, application.tenant)
@@ -337,7 +333,7 @@ class SchedulerMetrics:
             self._violations.increase(float(lag.kv_token_time) > allowed + rounding)
 
     def _series_of(self, application_class: str, tenant: str) -> ClassSeries:
-        """Return the series of a class and tenant, all created by the first call."""
+        """Return the metric series of a class and tenant, created by the first call."""
         measures = self._measures
         labels = (
             measures.label("application_class", application_class),

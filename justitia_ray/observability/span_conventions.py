@@ -18,20 +18,19 @@ _OPERATIONS = {
     COHERE_EMBED: "embeddings",
 }
 APPLICATION = "invoke_agent"
-"""Operation name of the span of an application."""
 QUEUE_SPAN = "justitia.queue"
 LEASE_SPAN = "justitia.lease"
 ENGINE_SPAN = "justitia.engine"
 
 
 def operation_of(path: str) -> str:
-    """Return the conventional operation name of an API path, or else the path's last part."""
+    """Return OpenTelemetry's name for the operation of an API path, or the path's last part."""
     return _OPERATIONS.get(path) or path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Span attribute, a row of the attribute table."""
+    """Attribute of trace spans, as a row of the attribute table."""
 
     name: str
     spans: tuple[str, ...]
@@ -117,4 +116,4 @@ PROVIDER_NAME = "justitia_ray"
 TABLE: tuple[Attribute, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Attribute)
 )
-"""All attributes, in the order of this file."""
+"""All attributes of spans, in the order of this file."""

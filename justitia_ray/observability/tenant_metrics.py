@@ -12,12 +12,12 @@ from justitia_ray.observability.measures import OTHER, Measures
 from justitia_ray.units import ClientId, Seconds
 
 _MOST_DURATIONS = 10_000
-"""Maximum number of durations recorded between exports."""
+"""Maximum number of durations that are recorded between exports."""
 _NODE_GAUGES = (m.QUOTA_LIMIT, m.QUOTA_USED, m.QUOTA_RESERVED, m.QUOTA_EXCEEDED)
 
 
 class ExchangeMeter:
-    """Counts calls to the accounts actor, and records the durations of answered calls."""
+    """Counts calls to the actor that keeps quotas, and records how long they took."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -25,12 +25,12 @@ class ExchangeMeter:
         self._durations: deque[Seconds] = deque(maxlen=_MOST_DURATIONS)
 
     def record_answer(self, duration_s: Seconds) -> None:
-        """Count a call to the accounts actor that was answered."""
+        """Count an answered call to the actor that keeps quotas."""
         self.answered += 1
         self._durations.append(duration_s)
 
     def record_failure(self) -> None:
-        """Count a call to the accounts actor without an answer, which will be repeated."""
+        """Count an unanswered call to the actor that keeps quotas, which will be repeated."""
         self.failed += 1
 
     def take_durations(self) -> list[Seconds]:
@@ -41,19 +41,16 @@ class ExchangeMeter:
 
 
 class TenantMetrics:
-    """Sets the metrics of quotas, of usage by node, and of calls to the accounts actor."""
+    """Sets the metrics of tenants' quotas and usage."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._counted: dict[tuple[str, ClientId], float] = {}
-        """Part of each tenant's totals that was already added to its node, by (kind, tenant)."""
         self._tenant_keys: set[tuple[str, str, str]] = set()
-        """(tenant, unit, period) of the quotas that have gauges."""
         self._node_keys: set[tuple[str, str, str]] = set()
-        """(node, unit, period) of the quotas that have gauges."""
 
     def measure_usage(self, counters: Counters, tree: TenantTree) -> None:
-        """Add the tenants' usage since the last call to the nearest configured nodes.
+        """Add the tenants' new usage to the nearest configured nodes above them.
 
         A change of the tree does not move usage that was counted before.
         """
@@ -109,7 +106,7 @@ class TenantMetrics:
         measures.counter(m.REFUSALS_TOTAL, Refusal.QUOTA_EXHAUSTED.value).set_total(refusals)
 
     def measure_exchanges(self, meter: ExchangeMeter, waiting_claims: int) -> None:
-        """Export counts and durations of calls to the accounts actor since the last export.
+        """Export counts and durations of calls to the actor that keeps quotas.
 
         Args:
             meter: Meter of these calls.
@@ -125,7 +122,7 @@ class TenantMetrics:
     def step_down(self) -> None:
         """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        # Queries take the maximum, which is then the new leader's value
+        # After a change of leader, the dashboard's queries find the new leader's value by maximum.
         for key in self._tenant_keys:
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:
@@ -136,7 +133,6 @@ class TenantMetrics:
         return self._measures.label("node", tree.lowest_described(tenant) or OTHER)
 
     def _increase_of(self, kind: str, tenant: ClientId, total: float) -> float:
-        """Return the increase of a tenant's total since the last call."""
         before = self._counted.get((kind, tenant), 0.0)
         self._counted[kind, tenant] = total
         return max(0.0, total - before)

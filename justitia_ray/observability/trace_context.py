@@ -18,11 +18,11 @@ from justitia_ray.units import ApplicationId
 TRACEPARENT = "traceparent"
 """Name of the W3C Trace Context header."""
 _LOWER_64_BITS = (1 << 64) - 1
-# Versions after 00 may append fields.
+# Versions of the header after 00 may append fields.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
 _FIRST_VERSION, _NOT_SAMPLED = "00-", "-00"
-"""Version 00, and flags of a span that is not sampled, in the header."""
+"""Version 00 of the `traceparent` header, and the flags of a span that is not sampled."""
 
 
 class TraceContext(NamedTuple):
@@ -63,7 +63,7 @@ def read_sampled(text: str | None) -> TraceContext | None:
 
 
 class ApplicationSampler:
-    """Derives the trace context of each application, including the sampling decision.
+    """Derives the trace context of each application, and decides whether the application is traced.
 
     Args:
         name: `name` of the arguments, so that services with a common collector share no trace.
@@ -77,7 +77,6 @@ class ApplicationSampler:
         self._below = round(sample_ratio * (_LOWER_64_BITS + 1))
 
     def context(self, application_id: ApplicationId) -> TraceContext:
-        """Return the context of an application's span."""
         name = f"{self._name}{SEPARATOR}{application_id}".encode()
         digest = blake2b(name, digest_size=24).digest()
         trace_id = int.from_bytes(digest[:16])

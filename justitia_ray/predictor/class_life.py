@@ -25,13 +25,11 @@ from justitia_ray.predictor.versions import NO_MODEL, VersionIndex
 from justitia_ray.units import KvTokenTime, Seconds
 
 KEPT_BEFORE_CHANGE = 3
-"""Number of samples before a detected change that are kept, because the change may be detected a
-few samples late.
-"""
+"""Number of samples kept from before a detected change, as the change may be detected late."""
 
 
 class ClassHistory:
-    """Latest samples of a class, in the order in which applications ended.
+    """Latest samples of an application class, in the order in which applications ended.
 
     Those before a change are unused.
     """
@@ -39,14 +37,11 @@ class ClassHistory:
     def __init__(self, bound: int) -> None:
         self._samples: deque[Sample] = deque(maxlen=bound)
         self.valid = 0
-        """Number of the latest samples that are used; samples before them are from before a
-        change.
-        """
+        """Number of the latest samples that are used; older samples are from before a change."""
         self.usable_count = 0
         """Number of used samples with known inputs."""
 
     def add_sample(self, sample: Sample) -> None:
-        """Append the sample of an application that has finished."""
         if self.valid == self._samples.maxlen:
             self.valid -= 1
             self.usable_count -= self._samples[0].features is not None
@@ -55,7 +50,7 @@ class ClassHistory:
         self.usable_count += sample.features is not None
 
     def note_change(self, since: int) -> None:
-        """From now on, use only the latest `since` samples and a few samples before them."""
+        """Use only the latest `since` samples, and a few before them, from now on."""
         self._set_valid(min(self.valid, since + KEPT_BEFORE_CHANGE))
 
     def latest(self, count: int) -> tuple[Sample, ...]:
@@ -78,16 +73,16 @@ class ClassHistory:
 
 
 _WARM_UP = 10
-"""Number of errors from which mean and spread are estimated before the test begins."""
+"""Number of prediction errors from which mean and spread are estimated before the change test
+begins.
+"""
 _CLIP = 3.0
-"""Largest error that counts, in standard deviations: one extreme application must not look like a
-change of its class.
+"""Largest prediction error that counts, in standard deviations, so that one extreme application
+does not look like a change.
 """
 _PRIOR_VARIANCE = 0.25
 _PRIOR_WEIGHT = 5
-"""Prior of the spread: an error of 0.5 in ln(cost), with the weight of five samples, as in
-`class_statistics`.
-"""
+"""Weight, in samples, of the prior that predictions err by 0.5 in ln(cost)."""
 
 TOLERANCE = 0.5
 THRESHOLD = 10.0
@@ -103,7 +98,7 @@ a change by 3 after 5.
 
 @dataclass(slots=True)
 class ChangeTest(Stored):
-    """Page-Hinkley test for a change of the mean in either direction.
+    """Page-Hinkley test for a change of the mean prediction error in either direction.
 
     Two sums add the distances of values above and below the mean so far, each less a tolerance, and
     never fall below 0. A change is detected when a sum exceeds the threshold. It most likely began
@@ -120,11 +115,10 @@ class ChangeTest(Stored):
     above: NotNegative = 0.0
     below: NotNegative = 0.0
     above_since: Count = 0
-    """Number of errors added since the sum `above` was last 0."""
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:
-        """Add an error; return the number of errors since a detected change, or None without one.
+        """Add a prediction error; return the number of errors since a detected change, or None.
 
         The count includes this error. After a change the test starts again.
         """
@@ -147,7 +141,7 @@ class ChangeTest(Stored):
         return None
 
     def reset(self) -> None:
-        """Drop all errors, because another model will be tested from now on."""
+        """Drop all prediction errors, because the model has changed."""
         ChangeTest.__init__(self)
 
 
@@ -157,38 +151,33 @@ _MOST_DOUBLINGS = 6
 
 
 class ClassLife:
-    """State of one class: its samples, its trainings, and the model that serves."""
+    """State of an application class: samples, trainings and the model in use."""
 
     def __init__(self, bound: int, minimum_samples: int) -> None:
         self.form = InputForm()
         self.index = VersionIndex()
         self.model: TrainedModel | None = None
-        """Model that serves, of version `serving`; None if the class mean serves."""
+        """Trained model that predicts the class; None if the class mean does."""
         self.serving = NO_MODEL
         self.changes = 0
-        """Number of changes detected in the errors."""
+        """Number of changes detected in the prediction errors of the class."""
         self._history = ClassHistory(bound)
         self._minimum = minimum_samples
         self._test = ChangeTest()
         self._tested = NO_MODEL
-        """Version whose errors are being tested for changes."""
+        """Version of the model whose errors are being tested for changes."""
         self._new = 0
         """Number of samples with features added since the last training began."""
         self._before: int | None = None
-        """Number of samples in the last training; None before the first training and after a
-        change.
-        """
         self._undone: tuple[int, int | None] | None = None
-        """Values of `_new` and `_before` from before the running training; None if no training
-        runs.
-        """
+        """Numbers of samples before the running training, to restore them if it fails."""
         self._failures = 0
         self._not_before: Seconds = -math.inf
 
     def observe_sample(
         self, sample: Sample, predicted: KvTokenTime | None
     ) -> tuple[Sample, ...] | None:
-        """Learn from a finished application; if its error reveals a change, return changed samples.
+        """Learn from a finished application, and detect a change of its class.
 
         Args:
             sample: Sample of the application.
@@ -215,7 +204,7 @@ class ClassLife:
         return changed
 
     def _withdraw_if_worse(self, model: TrainedModel, changed: Sequence[Sample]) -> None:
-        """Replace the model by the class mean if the mean is now better on the changed samples.
+        """Replace the model by the class mean if the mean predicts the changed samples better.
 
         A new model needs as many samples as the first model; the mean can be used with two samples.
         """
@@ -232,7 +221,7 @@ class ClassLife:
     def start_due_training(
         self, application_class: str, seed: int, kind: str, now: Seconds
     ) -> TrainingJob | None:
-        """Start a training if one is due, and return its job; otherwise return None."""
+        """Start a training and return its job, if a training is due."""
         reason = self._training_reason(now)
         if reason is None:
             return None
@@ -243,7 +232,7 @@ class ClassLife:
         return TrainingJob(application_class, train, held_back, reason, seed, kind)
 
     def end_training(self, job: TrainingJob, model: TrainedModel) -> Judgement:
-        """End a training; return whether its model takes over, with the comparison."""
+        """Compare the newly trained model with the model in use."""
         self._undone = None
         self._failures = 0
         judgement = judge(job, model, self.model)
@@ -252,7 +241,7 @@ class ClassLife:
         return judgement
 
     def note_failure(self, now: Seconds) -> Seconds:
-        """End a training that failed; return the seconds before the next attempt."""
+        """Record a failed training; return the seconds before the next attempt."""
         self._new, self._before = self._sample_counts()
         self._undone = None
         wait_s: Seconds = RETRY_S * float(2 ** min(self._failures, _MOST_DOUBLINGS))
@@ -261,7 +250,7 @@ class ClassLife:
         return wait_s
 
     def serve(self, index: VersionIndex, model: TrainedModel | None, number: int) -> None:
-        """Set the serving model; the change test restarts if the version is new."""
+        """Set the model that predicts the class; a new version restarts the change test."""
         if number != self._tested:
             self._test.reset()
             self._tested = number
@@ -274,7 +263,7 @@ class ClassLife:
     def take_over(
         self, index: VersionIndex, model: TrainedModel, number: int, log_errors: Iterable[float]
     ) -> None:
-        """Set a new serving model, and add its errors on the latest samples to the change test."""
+        """Put a new model in use, and add its errors on the latest samples to the change test."""
         self.serve(index, model, number)
         for error in log_errors:
             self._test.add_error(error)
@@ -293,7 +282,7 @@ class ClassLife:
         }
 
     def restore(self, values: object, samples: Sequence[Sample]) -> None:
-        """Restore the progress from `to_dict`, and the samples, oldest first.
+        """Restore the progress of the class from JSON, and its samples, oldest first.
 
         Raises:
             ValueError: If a field is missing, unknown or wrong, and nothing was changed; the
@@ -318,9 +307,8 @@ class ClassLife:
         return "drift" if self.changes else "first"
 
     def _sample_counts(self) -> tuple[int, int | None]:
-        """Return the numbers of new and of trained samples, as if no training were running."""
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # A None is kept: a change was detected during the training.
+        # None: a change of the class was detected during the training.
         return self._new + new, None if self._before is None else before

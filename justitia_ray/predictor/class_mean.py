@@ -12,8 +12,8 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.units import Tokens
 
 _PRIOR_SPREAD = 10.0
-"""Ratio of the prior's p90 to its cost, and of its cost to its p10: the largest error for which
-settling was tested (λ = 10).
+"""Ratio of p90 to the cost, and of the cost to p10, while nothing of a class is known.
+Charging was tested with predictions wrong by up to this factor (λ = 10).
 """
 
 
@@ -36,7 +36,7 @@ class ClassMeanPredictor:
     """
 
     def __init__(self, prior_output_tokens: Tokens = 256, max_classes: int = 256) -> None:
-        """Create a predictor that has learned nothing.
+        """Create a predictor without learned classes.
 
         Args:
             prior_output_tokens: Output of an unknown inference without `max_tokens`; about the mean
@@ -126,12 +126,11 @@ class ClassMeanPredictor:
         self._classes[name] = statistics
 
     def log_mean(self, name: str) -> float | None:
-        """Return the mean of ln(kv_token_time) of a class; None for an unknown class."""
+        """Return the mean of ln(cost) of a class; None for an unknown class."""
         known = self._classes.get(name)
         return None if known is None else known.log_mean
 
     def entry_of(self, application_class: str) -> str:
-        """Return the class whose statistics are used: the class, or `other` beyond the bound."""
         return entry_of_class(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:
@@ -147,7 +146,7 @@ class ClassMeanPredictor:
         return {name: known.to_dict() for name, known in self._classes.items()}
 
     def restore(self, classes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace all statistics by JSON from `statistics`, by class.
+        """Replace the statistics of all classes by JSON from `statistics`.
 
         If there are more classes than the bound, those with the fewest samples are dropped.
 

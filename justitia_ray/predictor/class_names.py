@@ -12,7 +12,7 @@ from pydantic import Field
 from justitia_ray.errors import RequestError
 
 OTHER = "other"
-"""Class that all classes beyond the bound share; it does not count towards the bound."""
+"""Class that all classes beyond the largest allowed number share."""
 
 _CLASS_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ClassName: TypeAlias = Annotated[str, Field(pattern=f"^{_CLASS_NAME.pattern}$")]
@@ -34,7 +34,7 @@ def check_class_name(application_class: str) -> None:
 
 
 def entry_of_class(application_class: str, known: Collection[str], max_classes: int) -> str:
-    """Return the class whose entry is used: the class itself, or `other` beyond the bound."""
+    """Return the class whose statistics are used: itself, or `other` if there are too many."""
     named = len(known) - (OTHER in known)
     if application_class in known or named < max_classes:
         return application_class

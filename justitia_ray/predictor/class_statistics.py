@@ -24,18 +24,18 @@ from justitia_ray.predictor.stored import AtLeastOne, Count, Finite, NotNegative
 from justitia_ray.units import KvTokenTime, Tokens
 
 _Z90 = 1.2815515655446004
-"""Standard normal quantile of 0.9."""
 
 _PRIOR_LOG_VARIANCE = 0.25
 _PRIOR_WEIGHT = 2
-"""Weight, in samples, of the prior that costs of a class spread by 0.5 in ln(cost). It was chosen
-on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of 0.49. There p10 to
-p90 contained 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is the goal.
-Without the prior they contained none after one sample and 63 % after three.
+"""Weight, in samples, of the prior that costs of a class spread by 0.5 in ln(cost).
+
+It was chosen on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of
+0.49. There p10 to p90 contained 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80
+% is the goal. Without the prior they contained none after one sample and 63 % after three.
 """
 
 _LEAST_SAMPLES = 3
-"""Minimum number of samples for the form of a class's inputs to be used."""
+"""Minimum number of samples before the inputs of a class are compared with other inputs."""
 
 
 def reach_of_p90(squares: float, samples: int) -> float:
@@ -47,7 +47,7 @@ def reach_of_p90(squares: float, samples: int) -> float:
     """
     prior = _PRIOR_WEIGHT * _PRIOR_LOG_VARIANCE
     variance = (squares + prior) / (samples - 1 + _PRIOR_WEIGHT)
-    # The term 1/n is for the error of the mean, which is an estimate itself.
+    # The term 1/n is for the error of the estimated mean.
     return _Z90 * math.sqrt(variance * (1 + 1 / samples))
 
 
@@ -65,16 +65,15 @@ class ClassStatistics(Stored):
     """Number of finished applications, at least 1."""
     kv_token_time_mean: Positive = 0.0
     log_mean: Finite = 0.0
-    """Mean of ln(kv_token_time)."""
+    """Mean of ln(cost) over the finished applications."""
     log_squares: NotNegative = 0.0
-    """Sum of squared deviations of ln(kv_token_time) from `log_mean`."""
+    """Sum of squared deviations of ln(cost) from its mean."""
     inferences: Count = 0
-    """Number of finished inferences of all counted applications."""
+    """Number of inferences of all finished applications."""
     output_tokens: Count = 0
-    """Output tokens of all counted applications."""
+    """Output tokens of all finished applications."""
 
     def add_sample(self, sample: Sample) -> None:
-        """Count a finished application."""
         self.samples += 1
         self.kv_token_time_mean += (sample.kv_token_time - self.kv_token_time_mean) / self.samples
         log_cost = math.log(sample.kv_token_time)
@@ -98,7 +97,7 @@ class ClassStatistics(Stored):
         )
 
     def mean_output_tokens(self) -> Tokens:
-        """Return the mean output of an inference, rounded up. At least one sample is needed."""
+        """Return the mean output of an inference in tokens, rounded up."""
         return max(1, math.ceil(self.output_tokens / self.inferences))
 
     @model_validator(mode="after")
@@ -117,22 +116,21 @@ class ClassStatistics(Stored):
 
 @dataclass(slots=True)
 class InputForm(Stored):
-    """Mean form of a class's inputs: the mean of each measure."""
+    """Mean length, word count and other measures of a class's inputs."""
 
     samples: Count = 0
     log_measures: Annotated[
         list[NotNegative], Field(min_length=len(MEASURES), max_length=len(MEASURES))
     ] = field(default_factory=lambda: [0.0] * len(MEASURES))
-    """Means of ln(1 + measure), one for each of MEASURES."""
+    """Mean of ln(1 + measure) for each measure of an input."""
 
     def add_input(self, features: InputFeatures) -> None:
-        """Count the input of a finished application."""
         self.samples += 1
         for i, measure in enumerate(features.measures):
             self.log_measures[i] += (math.log1p(measure) - self.log_measures[i]) / self.samples
 
     def distance(self, features: InputFeatures) -> float:
-        """Return the distance of an input from the form.
+        """Return how different an input is from the mean input of the class.
 
         The distance is the root mean square over ln(1 + measure).
         """
@@ -146,7 +144,7 @@ def cost_among_neighbours(
     prior: KvTokenTime,
     known: Iterable[tuple[InputForm, float]],
 ) -> KvTokenTime | None:
-    """Return the expected cost of an input from classes of similar form; None without classes.
+    """Return the expected cost of an input from classes with similar inputs; None without classes.
 
     Args:
         features: Features of the input.

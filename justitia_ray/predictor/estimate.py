@@ -8,9 +8,7 @@ from justitia_ray.predictor.stored import AtLeastOne, NotNegative, Stored
 from justitia_ray.units import KvTokenTime
 
 Source: TypeAlias = Literal["model", "class", "neighbours", "prior"]
-"""Basis of an estimate: a model of the class, the class mean, the means of classes with similar
-inputs, or the request alone.
-"""
+"""How a cost was estimated: by a model, the class mean, similar classes, or the request alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,13 @@ FIELDS = (
     "predict_ms_p50",
     "train_s",
 )
-"""Metrics of each class in `metrics.json`."""
 
 COVERED = 0.8
-"""Goal for the share of costs between p10 and p90."""
+"""Wanted share of the true costs between the predicted p10 and p90."""
 _SHARES = (0.1, 0.5, 0.9)
 _NO_LOSS = 1e-12
 """Loss in ln(cost) that counts as zero."""
 _Z975 = 1.959963984540054
-"""Standard normal quantile of 0.975."""
 
 _LATENCY_CALLS = 200
 """Minimum number of predictions whose times are measured."""
@@ -54,28 +52,29 @@ class Evaluation:
     median_relative_error: float
     """Median of |predicted − true| / true."""
     baseline_median_error: float
-    """Mean relative error of a constant prediction, the median cost of the training samples."""
+    """Mean relative error if every cost were predicted as the median cost of the training samples.
+    """
     covered: float
-    """Share of the tests whose cost is between p10 and p90; the goal is 0.8."""
+    """Share of the tests whose true cost is between the predicted p10 and p90."""
     pinball_loss: float
     """Mean pinball loss of p10, the cost and p90, in ln(cost)."""
     baseline_pinball_loss: float
-    """Mean pinball loss of constant predictions, the quantiles of the training samples' costs."""
+    """Mean pinball loss if every prediction were the quantiles of the training samples' costs."""
     predict_ms_p50: float
-    """Median time in milliseconds of a prediction from a text, including features."""
+    """Median time of a prediction from a text, in milliseconds."""
     train_s: Seconds
-    """Training time in seconds, including cross-validation, without the first import of
-    packages."""
+    """Training time in seconds, including cross-validation, without the first import of packages.
+    """
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the metrics named in FIELDS."""
+        """Return the metrics of the evaluation by name."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
 def evaluate(
     training: Sequence[Sample], test: Sequence[Sample], *, kind: str = "mlp", seed: int = 0
 ) -> Evaluation:
-    """Train on some samples, predict the others; return errors and times.
+    """Train a model on some samples, and measure its errors and times on others.
 
     Args:
         training: Samples with features, at least LEAST_TRAINED_ON.
@@ -118,7 +117,7 @@ def relative_errors(predicted: Sequence[KvTokenTime], true: Sequence[KvTokenTime
 
 
 def coverage(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTime]) -> float:
-    """Return the share of true costs between p10 and p90."""
+    """Return the share of true costs between the predicted p10 and p90."""
     inside = [p.p10 <= t <= p.p90 for p, t in zip(predictions, true, strict=True)]
     return statistics.fmean(inside)
 
@@ -141,7 +140,7 @@ def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTi
 
 
 def pinball_ratio(loss: float, baseline: float) -> float:
-    """Return the ratio of a loss to that of the class's own quantiles; 1 if both are zero."""
+    """Return the ratio of a pinball loss to that of constant predictions; 1 if both are zero."""
     if baseline <= _NO_LOSS:
         return 1.0 if loss <= _NO_LOSS else math.inf
     return loss / baseline
@@ -157,7 +156,7 @@ def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
 
 
 def binomial_reach(count: int) -> float:
-    """Return the 95 % range of the share of `count` tests between p10 and p90 around its goal.
+    """Return the range in which p10 to p90 of a correct predictor covers 95 % of test sets.
 
     The range is 1.96 standard deviations of the binomial distribution. With quantiles that were
     learned from a sample, the share is outside this range somewhat more often than one time in
@@ -167,7 +166,7 @@ def binomial_reach(count: int) -> float:
 
 
 def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]:
-    """Return the times of single predictions with features; each text is used at least once."""
+    """Return the seconds of single predictions; each text is used at least once."""
     times = []
     for _ in range(max(1, -(-_LATENCY_CALLS // len(texts)))):
         for text in texts:
@@ -192,7 +191,7 @@ def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Samp
 
 
 def metrics_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
-    """Return the content of `metrics.json`: FIELDS of each class, and their means under `mean`."""
+    """Return the content of `metrics.json`: metrics of each class, and their means."""
     by_class: dict[str, dict[str, Any]] = {
         name: evaluation.metrics() for name, evaluation in evaluations.items()
     }

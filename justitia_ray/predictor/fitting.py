@@ -23,13 +23,11 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Function from (predictions, targets) to the loss of each prediction."""
 
 _LOOK_EVERY = 10
-"""Steps between two evaluations on the held-out samples."""
+"""Number of training steps between two evaluations on held-out samples."""
 _PATIENCE = 60
-"""Steps without an improvement on held-out samples after which the training ends."""
+"""Training ends after this number of steps without an improvement on held-out samples."""
 _FURTHEST = 3.0
-"""Largest error in ln(cost) that counts: the gradient of a larger error would undo the rest of the
-training.
-"""
+"""Largest error in ln(cost) that counts; larger ones would undo the rest of the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +40,17 @@ class NetworkTraining:
     """Number of networks; the prediction is the mean of their outputs."""
     steps: int
     rate: float
-    """Learning rate."""
+    """Learning rate of the training."""
     decay: float
-    """Decoupled L2 penalty."""
+    """Decoupled L2 penalty of the training."""
     loss: Loss
     held_out: float = 0.0
-    """Share of the samples held out of a network's training, different for each network. A network
-    keeps its best state on them. 0: every network is trained on all samples to the end.
+    """Share of the samples held out of a network's training, to end it before it overfits; 0: none.
     """
 
 
 class _AdamW:
-    """AdamW with its usual constants; torch's own would import torch's compiler, for 3 s."""
+    """AdamW with its usual constants; torch's own would import its compiler for 3 s."""
 
     _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -65,7 +62,6 @@ class _AdamW:
         self._steps = 0
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Change the parameters by one step."""
         self._steps += 1
         rate = self._how.rate / (1 - self._BETA1**self._steps)
         unbias = (1 - self._BETA2**self._steps) ** 0.5
@@ -91,7 +87,7 @@ def squared_error(answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def train_networks(
     rows: Floats, targets: Floats, how: NetworkTraining, seed: int
 ) -> list[tuple[Floats, Floats]]:
-    """Return weights [members, from, to] and biases [members, 1, to] of each layer.
+    """Return trained weights [members, from, to] and biases [members, 1, to] by layer.
 
     The initial outputs are close to 0, so targets should lie around 0: training that stops early
     does not move far from the initial outputs.
@@ -128,7 +124,7 @@ def train_networks(
 def _initial_parameters(
     sizes: tuple[int, ...], members: int, generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """Return initial weights and biases by layer (He et al., ICCV 2015.
+    """Return random initial weights and zero biases by layer (He et al., ICCV 2015).
 
     The last layer's are small).
     """
@@ -150,7 +146,7 @@ def _forward(parameters: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
 
 
 def _training_mask(how: NetworkTraining, samples: int, generator: torch.Generator) -> torch.Tensor:
-    """Return bool [members, samples]: whether a network is trained on a sample."""
+    """Return bool [members, samples]: which samples each network is trained on."""
     trained = torch.ones(how.members, samples, dtype=torch.bool)
     count = max(1, round(how.held_out * samples))
     if how.held_out:
@@ -163,8 +159,8 @@ Recipe = Callable[[Floats, Floats, int], NetworkRegressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to trained networks."""
 
 _TERMS_WEIGHT = 2.0
-"""Scale of the terms of an input in the design matrix: the terms of a row have length 1 together,
-and each measure has standard deviation 1.
+"""Scale of the word counts in a network's input, relative to measures such as length. The counts of
+a row have length 1 together, each measure has standard deviation 1.
 """
 _MLP = NetworkTraining(
     widths=(16, 16, 8),
@@ -175,16 +171,17 @@ _MLP = NetworkTraining(
     loss=relative_error,
     held_out=0.2,
 )
-"""Network with four layers as in the paper, small because samples are few. Mean relative error over
-the seven classes, on five random splits of the recorded runs: 25.5 %; trained to the end on all
-samples 26.2 %, with the squared error of ln(cost) 25.7 %. Wider networks (64, 32, 16), 2 to 20
-times the decay and other rates were no better.
+"""Small network with four layers as in the paper, because samples are few.
+
+Mean relative error over the seven classes, on five random splits of the recorded runs: 25.5 %;
+trained to the end on all samples 26.2 %, with the squared error of ln(cost) 25.7 %. Wider networks
+(64, 32, 16), 2 to 20 times the decay and other rates were no better.
 """
 _PAPER = NetworkTraining(widths=(), members=1, steps=300, rate=1e-3, decay=1e-4, loss=squared_error)
 
 
 def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
-    """Return the design matrix of the inputs; terms that occur in only one input are left out."""
+    """Return the conversion of inputs to rows of numbers; words of only one input are left out."""
     logs = np.log1p(np.array([features.measures for features in inputs], dtype=np.float64))
     scale = logs.std(axis=0)
     buckets, idf = _document_frequencies(inputs)
@@ -197,7 +194,7 @@ def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
 
 
 def _document_frequencies(inputs: Sequence[InputFeatures]) -> tuple[Integers, Floats]:
-    """Return the terms of at least two inputs, ascending, and their inverse document frequencies.
+    """Return the words of at least two inputs, as hashes, and their inverse document frequencies.
 
     The formula is scikit-learn's smooth inverse document frequency, ln((1 + n)/(1 + df)) + 1.
     """

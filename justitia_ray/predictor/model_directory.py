@@ -62,7 +62,7 @@ class ModelDirectory:
         return index.active
 
     def active(self, application_class: str) -> tuple[int, bytes] | None:
-        """Return number and bytes of the serving version; None without one.
+        """Return number and bytes of the version that serves; None without one.
 
         Raises:
             StoreError: If its file is missing or damaged; `candidates` has earlier versions.
@@ -114,7 +114,7 @@ class ModelDirectory:
             raise StoreError(f"{path}: {error}") from error
 
     def save_index(self, application_class: str, index: VersionIndex) -> None:
-        """Write the version index of a class: the kept versions and the serving version."""
+        """Write which versions of a class's model are kept, and which one serves."""
         self._write_file(self._class_folder(application_class) / _INDEX, encode_index(index))
 
     def _model_path(self, application_class: str, number: int) -> Path:
@@ -125,7 +125,7 @@ class ModelDirectory:
             check_class_name(application_class)
         except RequestError as error:
             raise ConfigError(str(error)) from error
-        if application_class.startswith("."):  # otherwise the class `..` would be another directory
+        if application_class.startswith("."):
             application_class = _DOT + application_class[1:]
         return self.path / application_class
 

@@ -26,14 +26,11 @@ MAX_BYTES = 64 * 1024**2
 """Maximum size of a model file; a model of 2,000 long documents has about 2 MB."""
 _MAGIC = b"justitia-model"
 _JSON = "justitia"
-"""Key of the JSON object in safetensors' metadata."""
+"""Name of the metadata entry of a safetensors file that holds the model's settings as JSON."""
 _LEAST_SCALE = 1e-9
 _FUNCTIONS = ("network",)
-"""Allowed functions of a model. Release 0.2.0 also allowed `linear`, `forest` and `constant`, and
-weighted means of several functions.
-"""
+"""Kinds of functions that a model file may contain."""
 _PREFIX = "0"
-"""Prefix of the names of arrays that belong to the model's only function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,7 @@ class _Metadata(Stored):
     kind: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")]
     samples: AtLeastOne
     regressors: tuple[str, ...]
-    """Names of the model's functions; must be `_FUNCTIONS`."""
     weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
-    """Weights of the functions; 1 if there is a single function."""
     calibration: CostCalibration
     trained_with: dict[str, str]
     measures: tuple[str, ...] = MEASURES
@@ -127,7 +122,7 @@ def _decode_model(body: bytes) -> TrainedModel:
     try:
         arrays = safetensors.load(body)
     except Exception as error:
-        # Besides safetensors' own error: KeyError for types unknown to numpy, OverflowError.
+        # KeyError is for types unknown to numpy, beside safetensors' own errors.
         raise ValueError(f"its arrays cannot be read: {error}") from error
     size = int.from_bytes(body[:8], "little")
     metadata = json.loads(body[8 : 8 + size])["__metadata__"]

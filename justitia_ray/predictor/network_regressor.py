@@ -34,7 +34,7 @@ def floats(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
 
 
 def integers(arrays: Arrays, name: str, shape: tuple[int, ...], low: int, high: int) -> Integers:
-    """Return an array as int64, checked to be from `low` to `high` - 1; see `floats`.
+    """Return an array as int64, checked to be from `low` to `high` - 1.
 
     Raises:
         ValueError: If the array is missing or has another type, shape or range; the message names
@@ -64,8 +64,9 @@ def _checked_array(
 
 
 _MOST_MEMBERS = 256
-"""Maximum number of networks. This and the next two limits bound memory and time of a prediction
-with a hostile file."""
+"""Maximum number of networks in a model file, against hostile files. The next two limits are for
+the same purpose.
+"""
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8
 _LEAST_OUTPUT = 1e-3
@@ -82,7 +83,8 @@ class NetworkRegressor:
 
     layers: tuple[tuple[Floats, Floats], ...]
     """Weights [members, from, to] and biases [members, 1, to] by layer; the last layer has one
-    output."""
+    output.
+    """
     log_unit: float | None = None
     """Logarithm of the unit of the output cost; None: the output is ln(cost)."""
 
@@ -98,7 +100,6 @@ class NetworkRegressor:
         return costs
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the networks' arrays, for `from_arrays`."""
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, (weights, biases) in enumerate(self.layers):
             arrays |= {f"weights{number}": weights, f"biases{number}": biases}

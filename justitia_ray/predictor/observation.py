@@ -30,7 +30,7 @@ defined in this module because the configuration starts faster without numpy.
 
 @dataclass(frozen=True, slots=True)
 class Sample(Stored):
-    """Finished application as used for training and tests."""
+    """A finished application, as used for training and tests."""
 
     kv_token_time: Positive
     """True cost of the application, in token·iterations."""
@@ -39,9 +39,9 @@ class Sample(Stored):
     output_tokens: Count
     """Output tokens of all inferences of the application."""
     features: InputFeatures | None
-    """Features of the input; None if the input is unknown."""
+    """Features of the application's input; None if the input is unknown."""
     input_text: str | None = None
-    """Input text; kept only in offline training, or with the setting `store_inputs`."""
+    """Input text, kept only in offline training or with the setting `store_inputs`."""
 
     @classmethod
     def of_calls(cls, calls: Iterable[tuple[Tokens, Tokens]], text: str) -> Self:
@@ -73,7 +73,6 @@ class Sample(Stored):
 
 
 def _add_later_fields(values: object) -> object:
-    """Return the numbers of a stage, with None for numbers that release 0.2.0 did not observe."""
     if isinstance(values, list | tuple) and len(values) == 5:
         return (*values, None, None)
     return values
@@ -87,25 +86,25 @@ _StageNumbers = Annotated[
 _Stage = Annotated[
     StageServed, GetPydanticSchema(lambda _, handler: handler.generate_schema(_StageNumbers))
 ]
-"""Stage of an application: the core's `StageServed`, with bounds on its numbers."""
+"""Stage of an application, with limits on its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation(Stored):
-    """Finished application with its class and stages, from which the predictor learns."""
+    """A finished application with its class and stages, from which the predictor learns."""
 
     application_class: ClassName
     sample: Sample
     stages: Annotated[tuple[_Stage, ...], Field(max_length=MAXIMUM_STAGES)] = ()
-    """Sums of each stage; empty if unknown."""
+    """Work of each stage of the application; empty if unknown."""
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Recognition rules for applications whose callers close them explicitly."""
+"""Rules that recognise an application by what its caller sends, and whose callers close it."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
-    """Return whether an application ended as planned, so that its cost can be learned.
+    """Return whether an application ended as planned, so that a predictor may learn its cost.
 
     A recognised session or conversation, which no caller closes, ends as planned when it expires.
     """

@@ -34,9 +34,9 @@ class EstimateRequest:
     application_class: str
     input_tokens: Tokens
     max_tokens: Tokens | None
-    """Maximum output of an inference; None without a bound."""
+    """Maximum output of an inference in tokens; None without a limit."""
     features: InputFeatures | None = None
-    """Features of the input; None if the input is unknown."""
+    """Features of the application's input; None if the input is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,23 @@ class LearningSettings:
     """Finished applications with known inputs that a class needs for a model."""
     history_per_class: int = 500
     kind: str = "mlp"
-    """Kind of models to train, as for `train`."""
+    """Kind of models to train: `mlp` or `paper`."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTraining:
-    """Result of a training: the judgement, and the versions before and after it."""
+    """Result of a training, with the model versions before and after it."""
 
     judgement: Judgement
     before: VersionIndex
-    """Versions of the class before the training."""
+    """Versions of the class's model before the training."""
     index: VersionIndex
-    """Versions of the class after the training."""
+    """Versions of the class's model after the training."""
     model: TrainedModel | None
-    """New model if it takes over; otherwise None."""
+    """New model of the class if it is used from now on; otherwise None."""
     outcome: dict[str, Any]
-    """Record of the training as JSON."""
+    """Result of the training as JSON."""
 
 
 class LearningPredictor:
@@ -88,7 +88,7 @@ class LearningPredictor:
         max_tokens: Tokens | None,
         features: InputFeatures | None = None,
     ) -> Estimate:
-        """Return the estimate of one application; see `estimate_many`."""
+        """Return the predicted cost of one application."""
         request = EstimateRequest(application_class, input_tokens, max_tokens, features)
         return self.estimate_many([request])[0]
 
@@ -127,14 +127,14 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # keep the prior's ratio of p90 to the cost
+        # p10 and p90 keep their ratio to the estimated cost.
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 
     def observe_application(
         self, application_class: str, sample: Sample, stages: Sequence[StageServed] = ()
     ) -> str:
-        """Learn from a finished application; return the class whose entry counts it.
+        """Learn from a finished application; return the class whose statistics count it.
 
         If the prediction error reveals that the class has changed, only samples since the change
         count, in the mean and in the next training; the mean replaces a model that is worse.
@@ -155,7 +155,7 @@ class LearningPredictor:
         self.means.observe_cost(application_class, sample)
         self.stages.observe_stages(name, stages)
         is_known = predicted.source in ("model", "class")
-        since = self._life_of(name).observe_sample(
+        since = self._state_of_class(name).observe_sample(
             sample, predicted.kv_token_time if is_known else None
         )
         if since is not None:
@@ -163,7 +163,7 @@ class LearningPredictor:
         return name
 
     def due_training(self, now: Seconds) -> TrainingJob | None:
-        """Start a training that is due, if any, and return its job.
+        """Start a training if one is due, and return its job.
 
         The caller ends it with `trained` or `training_failed`. Of several classes, the first by
         name is returned.
@@ -179,7 +179,7 @@ class LearningPredictor:
         return None
 
     def trained(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> Judgement:
-        """End a training; its model takes over if it beats the serving model on the latest samples.
+        """End a training; its model is used if it beats the present model on the latest samples.
 
         Args:
             job: As `due_training` returned it.
@@ -194,9 +194,9 @@ class LearningPredictor:
         return ended.judgement
 
     def judge(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> EndedTraining:
-        """End a training and decide whether its model takes over; `take_over` then sets it."""
+        """End a training and decide whether its model is used from now on."""
         model = model_from_bytes(data, f"new model of class {job.application_class}")
-        life = self._life_of(job.application_class)
+        life = self._state_of_class(job.application_class)
         judgement = life.end_training(job, model)
         outcome = {
             "kind": model.kind,
@@ -215,8 +215,8 @@ class LearningPredictor:
         return EndedTraining(judgement, before, index.published(data, outcome), model, outcome)
 
     def take_over(self, application_class: str, ended: EndedTraining) -> None:
-        """Set the model and index of a training that `judge` has ended."""
-        life = self._life_of(application_class)
+        """Put the model of an ended training in use."""
+        life = self._state_of_class(application_class)
         if ended.model is None:
             life.serve(ended.index, life.model, life.serving)
         else:
@@ -224,7 +224,7 @@ class LearningPredictor:
 
     def training_failed(self, job: TrainingJob, now: Seconds) -> Seconds:
         """End a training that failed; return the seconds until it is due again."""
-        return self._life_of(job.application_class).note_failure(now)
+        return self._state_of_class(job.application_class).note_failure(now)
 
     def index(self, application_class: str) -> VersionIndex:
         """Return the versions of a class's model; an empty index if it has none."""
@@ -232,7 +232,7 @@ class LearningPredictor:
         return VersionIndex() if life is None else life.index
 
     def serving(self, application_class: str) -> int:
-        """Return the number of the version that serves a class; 0: the class mean serves."""
+        """Return the number of the model version that predicts a class; 0: the class mean does."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.serving
 
@@ -248,12 +248,12 @@ class LearningPredictor:
         model: TrainedModel | None,
         number: int,
     ) -> None:
-        """Set the model that serves a class; (None, 0) for the class mean.
+        """Set the model that predicts a class; (None, 0) for the class mean.
 
         The model is `index.active`, or an earlier version if that one cannot be read. Then the
         class is trained again as soon as it has enough samples.
         """
-        life = self._life_of(self.means.entry_of(application_class))
+        life = self._state_of_class(self.means.entry_of(application_class))
         life.serve(index, model, number)
         if number != index.active:
             life.train_again()
@@ -276,7 +276,7 @@ class LearningPredictor:
 
     def progress(self, application_class: str) -> dict[str, Any]:
         """Return the progress of a class as JSON, for `restore_class`."""
-        return self._life_of(application_class).to_dict()
+        return self._state_of_class(application_class).to_dict()
 
     def restore_class(
         self, application_class: str, progress: object, samples: Sequence[Sample]
@@ -287,11 +287,11 @@ class LearningPredictor:
             StoreError: If the progress is not valid, and nothing was changed.
         """
         try:
-            self._life_of(application_class).restore(progress, samples)
+            self._state_of_class(application_class).restore(progress, samples)
         except ValueError as error:
             raise StoreError(f"progress of class {application_class}: {error}") from error
 
-    def _life_of(self, name: str) -> ClassLife:
+    def _state_of_class(self, name: str) -> ClassLife:
         if name not in self._lives:
             settings = self.settings
             self._lives[name] = ClassLife(settings.history_per_class, settings.minimum_samples)
@@ -299,7 +299,7 @@ class LearningPredictor:
 
 
 def train_due(predictor: LearningPredictor, now: Seconds) -> list[tuple[TrainingJob, Judgement]]:
-    """Run all due trainings in this process, which takes seconds each; return the judgements.
+    """Run all trainings that are due in this process; each takes seconds.
 
     Raises:
         ConfigError: If a package that training needs is not installed.

@@ -24,37 +24,31 @@ from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 _MEAN_WEIGHT = 1.0
 _SLOPE_WEIGHT = 8.0
-"""Weight, in applications, of two priors: that a stage is like its class, and that its output does
-not depend on the prompt. On recorded runs of eight classes the mean absolute error, over the mean
-length, was 0.325 after a tenth of the runs and 0.311 after 80 %. With weights of 2 and 4 for the
-first prior it was 0.336 and 0.358 after a tenth; with weights of 2 to 32 for the second it was
-0.333 to 0.347 (with 2 for the first).
+"""Weight, in applications, of two priors: a stage is like its class, and its output does not depend
+on the prompt.
+
+On recorded runs of eight classes the mean absolute error, over the mean length, was 0.325 after a
+tenth of the runs and 0.311 after 80 %. With weights of 2 and 4 for the first prior it was 0.336 and
+0.358 after a tenth; with weights of 2 to 32 for the second it was 0.333 to 0.347 (with 2 for the
+first).
 """
 
 _FAN_OUT_WEIGHT = 4.0
-"""Weight, in applications, of the prior that remaining work does not depend on the number of
-inferences of the stage (fan-out).
+"""Weight, in applications, of the prior that remaining work does not depend on the stage's number
+of inferences.
 """
 
 CHARGE_FACTOR = 2.0
-"""Factor from the expected cost to the charge, the same for all applications.
-
-Errors are asymmetric: an overcharge is refunded and delays no other application, but an application
-that exceeds its charge falls back when it is nearly done. On the nine-class suite (300
-applications, seeds 1 to 5, models from other runs) the mean completion time with this factor is
-9.1, 7.9 and 5.3 % above that with exact predictions at load densities 3, 1.5 and 1; with a factor
-of 1 it is 19.9, 22.3 and 16.3 % above. A factor of 3 is as good, with larger worst cases.
-"""
 
 _LARGEST = 10**30
-"""Limit of all sums, far above the sums of real applications."""
+"""Limit of all sums in stored statistics, far above those of real applications."""
 _Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
 _SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
 """Sum of squared deviations below which a spread counts as zero."""
 
 _WIDEST = 3.0
-"""Largest deviation of a prompt length from the mean that is used, in standard deviations."""
+"""Largest used deviation of a prompt length from the mean, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +56,11 @@ class Expectation:
     """Expected length of an inference at a stage, and the remaining work of its application."""
 
     output_tokens: Tokens
-    """Expected output of a sequence, at least 1."""
+    """Expected output of a sequence in tokens, at least 1."""
     inferences_to_come: float
     """Number of inferences of the application from this stage on, at least 1."""
     remaining_kv_token_time: KvTokenTime | None
-    """Expected work from this stage on, given the inferences submitted at the stage. None if
-    unknown: no application has reached the stage, or only the estimate on arrival is known.
-    """
+    """Expected cost of the application from this stage on; None if unknown."""
 
 
 def still_needed(
@@ -96,7 +88,7 @@ def still_needed(
 
 @dataclass(slots=True)
 class StageStatistics(Stored):
-    """Sums over the applications of a class that reached a stage.
+    """Statistics of the applications of a class that reached a stage.
 
     Means and sums of squared deviations by Welford's recurrence (Technometrics 4, 1962). Lengths
     are those of an application's mean sequence in the stage, weighted by its number of sequences.
@@ -108,24 +100,19 @@ class StageStatistics(Stored):
     prompt_squares: _Sum = 0.0
     output_mean: _Sum = 0.0
     products: _SignedSum = 0.0
-    """Sum of the products of prompt deviations and output deviations."""
     fan_out_mean: _Sum = 0.0
-    """Mean number of an application's inferences at this stage."""
     fan_out_squares: _Sum = 0.0
     inferences_to_come: _Sum = 0.0
-    """Mean number of inferences from this stage on, including this stage."""
     kv_token_time_to_come: _Sum = 0.0
     fan_out_products: _SignedSum = 0.0
-    """Sum of the products of fan-out deviations and deviations of `kv_token_time_to_come`."""
     longest_output_mean: _Sum | None = None
     """Mean output of the applications' longest sequences; None in tables of release 0.2.0."""
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
-    """Number of applications that continued after a known gap; None counts as 0."""
+    """Number of applications whose pause after this stage is known."""
     gap_mean_s: _Sum | None = None
-    """Mean gap in seconds over the applications counted in `gaps`; None if there are none."""
+    """Mean pause in seconds before the next stage; None if no pause is known."""
 
     def add_application(self, stages: Sequence[StageServed]) -> None:
-        """Add an application, given its stages from this one on."""
         first = stages[0]
         self.applications += 1
         inferences = sum(stage.inferences for stage in stages)
@@ -148,18 +135,17 @@ class StageStatistics(Stored):
 
     @property
     def compute_tokens(self) -> float:
-        """Mean of Σ (p + 2d) of an application at this stage."""
+        """Mean of Σ (p + 2d) over an application's inferences at this stage."""
         each = self.prompt_mean + 2 * self.output_mean
         return self.sequences * each / self.applications
 
     @property
     def longest_output(self) -> float:
-        """Mean output of an application's longest sequence, or of its mean sequence if unknown."""
         known = self.longest_output_mean
         return self.output_mean if known is None else known
 
     def output_tokens(self, prompt_tokens: float, class_mean: float) -> float:
-        """Return the expected output of a sequence; may be below 1."""
+        """Return the expected output of a sequence in tokens; may be below 1."""
         weight = self.applications if self.sequences else 0
         mean = (weight * self.output_mean + _MEAN_WEIGHT * class_mean) / (weight + _MEAN_WEIGHT)
         if self.prompt_squares <= _NO_SPREAD:
@@ -170,7 +156,7 @@ class StageStatistics(Stored):
         return mean + slope * deviation
 
     def remaining(self, inferences: int) -> KvTokenTime:
-        """Return the work from this stage on of an application with `inferences` inferences there.
+        """Return the expected cost of an application from this stage on.
 
         A large fan-out usually means that later stages are large too.
         """
@@ -187,7 +173,6 @@ class StageStatistics(Stored):
         return self
 
     def _add_longest_output(self, stage: StageServed) -> None:
-        """Add the output of the longest sequence, or the mean output if that is unknown."""
         before = self.longest_output
         longest: float | None = stage.longest_output_tokens
         if longest is None:
@@ -217,7 +202,7 @@ class StageTable:
         self._max_classes = max_classes
         self._classes: dict[str, list[StageStatistics]] = {}
         self._usual: dict[str, tuple[ExpectedStage, ...]] = {}
-        """Cache of the usual stages of each class, until the next observation of the class."""
+        """Usual stages of each class, cached until the class is observed again."""
 
     def observe_stages(self, application_class: str, stages: Sequence[StageServed]) -> str:
         """Learn the stages of a finished application; no effect if they are unknown.
@@ -225,7 +210,7 @@ class StageTable:
         Returns:
             The class whose statistics count the application: `other` beyond the bound.
         """
-        name = self._entry_of(application_class)
+        name = self._class_or_other(application_class)
         if stages:
             self._usual.pop(name, None)
             known = self._classes.setdefault(name, [])
@@ -244,7 +229,7 @@ class StageTable:
         max_tokens: Tokens | None,
         inferences: int = 1,
     ) -> Expectation | None:
-        """Return the expectation for a stage of an application; None if none was learned.
+        """Return the expected length of an inference at a stage, and the work that remains.
 
         Args:
             application_class: Class of the application.
@@ -253,7 +238,7 @@ class StageTable:
             max_tokens: Largest output of one of its sequences; None if not bounded.
             inferences: Inferences submitted at this stage so far, with this one.
         """
-        known = self._classes.get(self._entry_of(application_class))
+        known = self._classes.get(self._class_or_other(application_class))
         if not known:
             return None
         sequences = sum(statistics.sequences for statistics in known)
@@ -284,7 +269,7 @@ class StageTable:
         are reached, they differ by 33 and 25 %. Scaling by a larger fan-out than usual gains half a
         percentage point.
         """
-        name = self._entry_of(application_class)
+        name = self._class_or_other(application_class)
         known = self._classes.get(name, ())
         if stage >= len(known):
             return ()
@@ -294,10 +279,10 @@ class StageTable:
             self._usual[name] = _usual_stages(known)
         return self._usual[name][stage:end]
 
-    def stages_to_tell(
+    def stages_to_send(
         self, application_class: str, stage: int, inferences: int
     ) -> tuple[ExpectedStage, ...]:
-        """Return the stages to send with an inference that starts a later stage; otherwise none.
+        """Return the expected stages to send with an inference that begins a later stage.
 
         The stages from the first on were sent when the application was opened.
         """
@@ -327,7 +312,7 @@ class StageTable:
         )
         return table
 
-    def _entry_of(self, application_class: str) -> str:
+    def _class_or_other(self, application_class: str) -> str:
         return entry_of_class(application_class, self._classes, self._max_classes)
 
 

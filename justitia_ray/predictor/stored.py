@@ -28,7 +28,6 @@ class Stored:
     __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON."""
         values: dict[str, Any] = self._adapter_of().dump_python(self, mode="json")
         return values
 
@@ -63,7 +62,7 @@ def _error_message(error: ValidationError) -> str:
     """Return a message about the first invalid field."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
-    if first["type"] == "value_error":  # raised by a validator that checks several fields together
+    if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}".removeprefix(": ")
     if first["type"] == "missing":
         return f"{place} is missing"

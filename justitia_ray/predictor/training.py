@@ -25,28 +25,28 @@ from justitia_ray.predictor.trained_model import TrainedModel, calibrate
 from justitia_ray.units import KvTokenTime
 
 Reason: TypeAlias = Literal["first", "samples", "drift"]
-"""Reason for a training: enough samples for a first model, many more samples, or a change of the
+"""Why a training is due: enough samples for a first model, many more samples, or a change of the
 errors.
 """
 
 HELD_BACK_SHARE = 5
-"""Share of the samples, the latest, on which the new model is compared with the serving model."""
+"""Share of the samples, the latest, on which a new model is compared with the present model."""
 GROWTH = 0.25
-"""Factor by which samples must have grown until another training is due; keeps the work
+"""Factor by which samples must have grown before the next training, so that the work stays
 proportional to the samples.
 """
 LEAST_NEW = 10
 _LARGEST_SEED = 2**32 - 1
 
 _AS_GOOD = 0.01
-"""Relative error by which a first model may be worse than the class mean. If all costs are equal,
-the two differ only by rounding.
+"""Relative error by which a first model may be worse than the class mean. With equal costs the two
+differ only by rounding.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob(Stored):
-    """Training to run, on samples of the class `application_class` only."""
+    """A training to run, on samples of one application class."""
 
     application_class: str
     samples: tuple[Sample, ...]
@@ -60,12 +60,12 @@ class TrainingJob(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Comparison of a new model with the serving model: errors on held-back samples."""
+    """Comparison of a new model with the present model, by their errors on held-back samples."""
 
     error: float
     """Mean relative error of the new model, |predicted − true| / true."""
     rival_error: float
-    """Mean relative error of the serving model, or of the class mean if no model serves."""
+    """Mean relative error of the present model, or of the class mean without a model."""
     took_over: bool
     log_errors: tuple[float, ...]
     """ln(true / predicted) of the new model on each held-back sample."""
@@ -86,7 +86,7 @@ def is_grown(new: int, before: int) -> bool:
 
 
 def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> Judgement:
-    """Compare a new model with the serving model on the held-back samples.
+    """Compare a new model with the present model on the held-back samples.
 
     Args:
         job: Job of the new model.
@@ -106,7 +106,6 @@ def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> 
 
 
 def predicted_costs(model: TrainedModel, samples: Sequence[Sample]) -> list[KvTokenTime]:
-    """Return a model's predicted costs of samples, which must have features."""
     inputs = [sample.features for sample in samples if sample.features is not None]
     return [prediction.kv_token_time for prediction in model.predict(inputs)]
 
@@ -127,13 +126,13 @@ def train_job(job: TrainingJob) -> bytes:
 
 
 KINDS = ("mlp", "paper")
-"""Kinds of models: small networks on words and form of the input (`mlp`), and the paper's recipe
-(`paper`).
+"""Kinds of models: small networks on words and measures of the input (`mlp`), and the paper's
+recipe (`paper`).
 """
 _REMOVED = ("auto", "ridge", "forest", "median")
-"""Kinds of release 0.2.0, removed because they did not shorten completion times."""
+"""Kinds of models of release 0.2.0, removed because they did not shorten completion times."""
 _AS_PUBLISHED = ("paper",)
-"""Kinds of models without a shift of the predictions to the least relative error."""
+"""Kinds of models whose predictions are used as the network gives them."""
 
 
 def check_seed(seed: int) -> None:
@@ -147,7 +146,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_kind(kind: str) -> None:
-    """Check that a kind of models exists.
+    """Raise ConfigError if no such kind of models exists.
 
     Raises:
         ConfigError: If there is no such kind; for a removed kind the message names its replacement.
@@ -216,21 +215,22 @@ def load_packages() -> None:
 COMMAND = (sys.executable, "-m", "justitia_ray.predictor.training")
 
 _NICENESS = 19
-"""Niceness of the training process. Ray's workers run at 15: beside a worker, niceness alone would
-leave the training a third of a core. Hence it also has the scheduling policy `SCHED_IDLE`, with a
-twelfth of a worker's share.
+"""Niceness of the training process, which must not slow down Ray's workers.
+
+Ray's workers run at 15: beside a worker, niceness alone would leave the training a third of a core.
+Hence it also has the scheduling policy `SCHED_IDLE`, with a twelfth of a worker's share.
 """
 
 
 def job_to_bytes(job: TrainingJob) -> bytes:
-    """Encode a job as JSON for the training process, without texts and held-back samples."""
+    """Encode a training job as JSON for the training process."""
     samples = tuple(sample.without_text() for sample in job.samples)
     told = replace(job, samples=samples, held_back=())
     return json.dumps(told.to_dict(), separators=(",", ":")).encode()
 
 
 def main() -> int:
-    """Train the job on stdin and write its model to stdout; return 1 after an error."""
+    """Read a training job from stdin and write its model to stdout; return 1 after an error."""
     os.nice(_NICENESS)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     # The output of libraries must not mix with the model on stdout.

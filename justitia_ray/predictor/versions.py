@@ -24,7 +24,7 @@ NO_MODEL = 0
 
 @dataclass(frozen=True, slots=True)
 class Version(Stored):
-    """Model that serves, or that has served."""
+    """A version of a class's model that serves, or has served."""
 
     number: AtLeastOne
     """Number of the version in the order of publication, never reused."""
@@ -32,8 +32,9 @@ class Version(Stored):
     """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
     record: dict[str, Any]
-    """Record of the model's training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,
-    …; each may be missing."""
+    """Record of the model's training as JSON, with `kind`, `samples`, `error`, `reason`,
+    `trained_at`.
+    """
 
     def holds(self, data: bytes) -> bool:
         """Return whether bytes are those of this version's model."""
@@ -42,23 +43,23 @@ class Version(Stored):
 
 @dataclass(frozen=True, slots=True)
 class VersionIndex(Stored):
-    """Versions of a class's model; immutable, changes return a new index."""
+    """The versions of a class's model; immutable, so changes return a new index."""
 
     active: Count = NO_MODEL
     """Number of the version that serves; 0 if none serves."""
     pinned: StrictBool = False
-    """Whether an operator's rollback is in effect: trainings do not replace the active version."""
+    """Whether an operator rolled back: trainings then do not replace the active version."""
     last_number: Count = 0
-    """Largest number assigned so far."""
+    """Largest version number assigned so far."""
     last_training: dict[str, Any] | None = None
     """Outcome of the last training, even if its model was not used."""
     imported: str | None = None
     """SHA-256 of the last imported model, which is not imported again."""
     versions: Annotated[tuple[Version, ...], Field(max_length=KEPT_VERSIONS)] = ()
-    """Kept versions, ascending."""
+    """Versions that are kept, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Return the index with a new active version.
+        """Return the version index after a new model was published, which then serves.
 
         Its oldest versions and its pin are dropped.
         """
@@ -73,12 +74,12 @@ class VersionIndex(Stored):
         )
 
     def with_imported(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Return the index with an imported model as the active version."""
+        """Return the version index after a model was imported, which then serves."""
         published = self.published(data, record)
         return replace(published, imported=published.versions[-1].sha256)
 
     def activated(self, number: int, *, pinned: bool) -> Self:
-        """Return the index with a kept version active; 0: no version.
+        """Return the version index with another kept version in use; 0: no version.
 
         Raises:
             RequestError: If the version is not kept.
@@ -90,7 +91,7 @@ class VersionIndex(Stored):
         return replace(self, active=number, pinned=pinned)
 
     def rolled_back(self) -> Self:
-        """Return the index after a rollback to the version before the active one.
+        """Return the version index after a rollback to the version before the active one.
 
         That version is then pinned.
 
@@ -106,7 +107,7 @@ class VersionIndex(Stored):
         return self.activated(earlier[-1], pinned=True)
 
     def after_rollback(self, version: int | None, *, release: bool) -> Self:
-        """Return the index after a user's rollback.
+        """Return the version index after an operator's rollback.
 
         Args:
             version: Version to return to; None: the version before the active one; 0: the class
@@ -121,7 +122,7 @@ class VersionIndex(Stored):
         return self.rolled_back() if version is None else self.activated(version, pinned=True)
 
     def describe(self) -> dict[str, Any]:
-        """Return the versions as JSON for operators."""
+        """Return all versions of the model as JSON for operators."""
         return {
             "active": self.active,
             "pinned": self.pinned,
@@ -132,7 +133,7 @@ class VersionIndex(Stored):
         }
 
     def candidates(self) -> tuple[Version, ...]:
-        """Return the versions that may serve: the active version, then earlier ones, latest first.
+        """Return the versions that may serve: the active one, then earlier ones, latest first.
 
         Versions later than the active version, from which an operator rolled back, are not
         included.
@@ -140,7 +141,7 @@ class VersionIndex(Stored):
         return tuple(v for v in reversed(self.versions) if v.number <= self.active)
 
     def find(self, number: int) -> Version | None:
-        """Return the version with a number; None if it is not kept."""
+        """Return the version of the model with a number; None if it is not kept."""
         return next((v for v in self.versions if v.number == number), None)
 
     @model_validator(mode="after")
@@ -156,7 +157,7 @@ class VersionIndex(Stored):
 
 
 def encode_index(index: VersionIndex) -> bytes:
-    """Encode an index as JSON with a checksum.
+    """Encode a version index as JSON with a checksum.
 
     Models have their checksums in the index; a damaged index must not look like a rollback.
     """
@@ -165,7 +166,7 @@ def encode_index(index: VersionIndex) -> bytes:
 
 
 def decode_index(data: bytes | str) -> VersionIndex:
-    """Decode an index from `encode_index`.
+    """Decode a version index from `encode_index`.
 
     Raises:
         ValueError: If the index is damaged or not valid; the message says how.

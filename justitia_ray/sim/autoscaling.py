@@ -21,7 +21,7 @@ from justitia_ray.units import KvTokenTime, Seconds
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """State of the replicas in the form in which an autoscaler sees it."""
+    """State of the simulated replicas in the form in which an autoscaler sees it."""
 
     now: Seconds
     core: SchedulerCore
@@ -34,32 +34,28 @@ class FleetView:
 
 
 class Autoscaler(Protocol):
-    """Decides the number of replicas."""
+    """Decides the number of simulated replicas."""
 
-    def target(self, view: FleetView) -> int:
-        """Return the wanted number of replicas."""
+    def target(self, view: FleetView) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """Autoscaler with a constant number of replicas."""
-
     replicas: int
 
     def target(self, view: FleetView) -> int:
-        """Return the constant number of replicas."""
         return self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
-    """Replicas and load at one decision."""
+    """Number and load of the replicas at one decision of the autoscaler."""
 
     at: Seconds
     target: int
     running: int
     true_work: KvTokenTime
-    """Remaining service of the live applications, computed from their true costs."""
+    """Remaining work of the live applications by their true costs, in KV token·iterations."""
 
 
 @dataclass(slots=True)
@@ -70,7 +66,7 @@ class ScaledRun:
     replica_s: Seconds = 0.0
     """Sum of the replicas' lifetimes in seconds."""
     readings: list[FleetReading] = field(default_factory=list)
-    """Fleet readings of the autoscaler, one for each of its decisions."""
+    """State of the replicas at each decision of the autoscaler."""
 
 
 class AutoscaledSimulation(Simulation):
@@ -86,7 +82,7 @@ class AutoscaledSimulation(Simulation):
         initial: int,
         every_s: Seconds = 1.0,
     ) -> None:
-        """Create a run with the given number of serving replicas.
+        """Create a simulated run with a changing number of replicas.
 
         Args:
             applications: The workload.
@@ -104,14 +100,11 @@ class AutoscaledSimulation(Simulation):
         self._decides_at: Seconds = 0.0
         self._target = initial
         self._serving = list(range(initial))
-        """Indices of the replicas that accept work, oldest first."""
         self._loading: list[tuple[Seconds, int]] = []
-        """Time at which each loading replica will serve, with its index, earliest first."""
+        """Time at which each loading replica will serve, with the replica's index."""
         self._draining: list[int] = []
         self._free = list(range(settings.replicas - 1, initial - 1, -1))
-        """Indices that no replica has; the last index is used first."""
         self._since: dict[int, Seconds] = dict.fromkeys(self._serving, 0.0)
-        """Time at which each existing replica was started."""
         for index in self._free:
             self._gate.closed.add(index)
             self._idle.discard(index)
@@ -119,7 +112,6 @@ class AutoscaledSimulation(Simulation):
         self._scaled = ScaledRun(self._result)
 
     def run_scaled(self) -> ScaledRun:
-        """Run until every application has ended; return the result with the replicas' readings."""
         self.run(lambda ended: None)
         first_at = min((one.arrived_at_s for one in self._applications), default=0.0)
         end_at = first_at + self._result.makespan_s

@@ -29,8 +29,7 @@ WINDOW_S: Seconds = 60.0
 """Window in seconds over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""Time in seconds from which a table is sampled: half a window, so that windows begin within the
-run.
+"""Seconds after which a table of service rates is sampled, so that each window lies within the run.
 """
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
@@ -38,12 +37,12 @@ _LEAST_LENGTH_S: Seconds = 1e-9
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
-    """Return a tenth of the profiled cost (App. B.2): the unit of Tables 3 and 4."""
+    """Return a request's profiled cost (VTC, App. B.2) in the unit of Tables 3 and 4."""
     return profiled_quadratic(prompt_tokens, output_tokens) / 10
 
 
 def table_instants(span_s: Seconds = TABLE_SPAN_S) -> Floats:
-    """Return the 19 inner times of 20 equal steps after the warm-up, in seconds.
+    """Return the times in seconds at which a run is sampled for a table: 19 after the warm-up.
 
     Args:
         span_s: Time for which clients sent requests.
@@ -101,15 +100,17 @@ class ClientService:
         self._worth = np.array(worth, dtype=np.float64)[:, None]
 
     def rates(self, at: ArrayLike) -> Floats:
-        """Return each client's service per second in the window around each instant."""
+        """Return the service per second that each client received around each instant."""
         low, high = _window_around(at)
         received: Floats = (
-            self._owner @ (self._received_until(high) - self._received_until(low)) / WINDOW_S
+            self._owner
+            @ (self._service_of_requests_until(high) - self._service_of_requests_until(low))
+            / WINDOW_S
         )
         return received
 
     def demands(self, at: ArrayLike) -> Floats:
-        """Return the service per second that each client requested in the window of each instant.
+        """Return the service per second that each client requested around each instant.
 
         A request counts when it arrives.
         """
@@ -119,19 +120,21 @@ class ClientService:
         return asked
 
     def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return W(from, t) at each time t: the service that each client received since `from`."""
-        until = self._received_until(np.asarray(at, dtype=np.float64))
-        received: Floats = self._owner @ (until - self._received_until(np.array([from_s])))
+        """Return the service that each client has received since `from`, at each instant."""
+        until = self._service_of_requests_until(np.asarray(at, dtype=np.float64))
+        received: Floats = self._owner @ (
+            until - self._service_of_requests_until(np.array([from_s]))
+        )
         return received
 
     def gaps(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return max over clients i, j of |W_i(from, t) − W_j(from, t)|, at each time t."""
+        """Return the largest difference of received service between clients at each time."""
         received = self.accumulated(at, from_s)
         spread: Floats = received.max(axis=0) - received.min(axis=0)
         return spread
 
     def differences(self, at: ArrayLike) -> Floats:
-        """Return the service difference per second at each instant (Tables 2 to 6), `[instants]`.
+        """Return the difference of service between clients, as in VTC's Tables 2 to 6.
 
         Σ over clients i of min(max_j s_j − s_i, |r_i − s_i|), where s is the received and r the
         requested service per second in the window of the instant. So a client counts as behind by
@@ -157,8 +160,7 @@ class ClientService:
         np.divide(summed, count, out=means, where=count > 0)
         return means
 
-    def _received_until(self, instants: Floats) -> Floats:
-        """Return each request's received service at each instant, `[requests, instants]`."""
+    def _service_of_requests_until(self, instants: Floats) -> Floats:
         share = np.clip((instants - self._first) / self._length, 0.0, 1.0)
         received: Floats = self._worth * share
         return received

@@ -27,16 +27,17 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, Virtua
 
 
 class GpsHistory:
-    """Virtual time V over real time: linear between reports, constant while no inference runs."""
+    """Records how virtual time V rose over simulated time.
+
+    V is linear between reports, and constant while no inference runs.
+    """
 
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
         self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
-        """Rises of virtual time V: V before, start time, end time."""
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record virtual time V at time `now`."""
         before, since = self._last
         if virtual_time > before:
             self._reached.append(virtual_time)
@@ -44,7 +45,7 @@ class GpsHistory:
         self._last = (virtual_time, now)
 
     def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
-        """Return the time at which V reached a tag; `end_at` if rounding kept V below the tag."""
+        """Return when virtual time V reached the virtual finish time of an application."""
         index = bisect_left(self._reached, tag)
         if index == len(self._reached):
             return end_at
@@ -62,7 +63,7 @@ class CoreLink:
     """Drives a `SchedulerCore` in a simulation and writes its decisions into the result."""
 
     def __init__(self, settings: RunSettings, result: RunResult) -> None:
-        """Create a core without timeouts, and register its replicas.
+        """Create a scheduler core without timeouts, and register the simulated replicas.
 
         Raises:
             ConfigError: If the policy, an option, the prediction or the recognition mode is not
@@ -74,8 +75,6 @@ class CoreLink:
         self.ended = 0
         """Number of applications that have ended."""
         self.changes = 0
-        """Counter that rises when a refused inference may fit now, or when the order may have
-        changed."""
         self._result = result
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
@@ -92,11 +91,7 @@ class CoreLink:
         self._to_finish: dict[ApplicationId, int] = {}
         """Number of unfinished inferences of each application of the workload."""
         self._to_submit: dict[ApplicationId, int] = {}
-        """Number of inferences still to be submitted, by application that is open in the
-        scheduler.
-        """
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Final tag F of each application with all inferences submitted, on the clock for lags."""
         self._gps = GpsHistory()
         self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
         capacity = ReplicaCapacity(
@@ -108,7 +103,7 @@ class CoreLink:
             self.handle(ev.PullAnswered(str(index)), 0.0)
 
     def enter(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Register a replica; return the sequences that it must admit at once."""
+        """Register a replica; return the sequences that it starts at once."""
         kv_tokens = self._capacity.kv_tokens
         grants = self.handle(ev.ReplicaPulled(server.name, self._capacity, kv_tokens), now)
         self.handle(ev.PullAnswered(server.name), now)
@@ -124,7 +119,7 @@ class CoreLink:
         self.handle(ev.PullAnswered(server.name), now)
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Grant]:
-        """Send an event to the core; return the granted leases."""
+        """Send an event to the scheduler core; return the granted leases."""
         grants = []
         self._result.decisions += 1
         self.changes += isinstance(event, _CHANGES)
@@ -141,7 +136,7 @@ class CoreLink:
             self._open_application(application, self._applications[application.application_id], now)
 
     def expect(self, application: WorkloadApplication) -> ApplicationResult:
-        """Return the result row of an application that will arrive."""
+        """Return the row of an application in the results, before it arrives."""
         row = row_on_arrival(application, application.arrived_at_s, Outcome.EXPIRED)
         row.kv_token_time = application.cost()
         self._applications[application.application_id] = row
@@ -192,7 +187,7 @@ class CoreLink:
     def report(
         self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
     ) -> None:
-        """Report a replica's ended inferences; if `whole`, also the progress of all others."""
+        """Report a replica's ended inferences, and if `whole` the progress of the running ones."""
         last = tuple(
             ev.LeaseFinished(
                 s.lease_id,
@@ -214,15 +209,15 @@ class CoreLink:
         self._gps.record(self._virtual_time, now)
 
     def withdraw_idle(self, now: Seconds) -> None:
-        """Report to the core that idle applications submit no more inferences at this time."""
-        # any replica will do, because its report is empty
+        """Report that idle applications submit no more inferences at this time."""
+        # Any replica may send this report, which is empty.
         replica_id = next(iter(self.core.state.replicas), None)
         if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Request work for a replica; return the sequences that the replica must admit.
+        """Request work for a replica; return the sequences that it starts.
 
         Inferences are requested one at a time in two cases: if KV is reserved for each client,
         because the next inference in order may be a client's first; and if prompts are computed
@@ -235,7 +230,7 @@ class CoreLink:
         clients = [s.client for s in server.running.values()] if one_by_one else []
         grown = self._unreported_growth(server)
         if not self.core.state.leases:
-            self._gps.record(self._virtual_time, now)  # V has not changed since the last report
+            self._gps.record(self._virtual_time, now)  # V is as at the last report
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -262,14 +257,14 @@ class CoreLink:
         return admitted
 
     def iterations_until_fit(self, inference: Inference, server: Server) -> Tokens:
-        """Return the number of iterations until an inference fits, by the last reports."""
+        """Return after how many iterations an inference fits into a replica's memory."""
         clients = [sequence.client for sequence in server.running.values()]
         clients.append(self.core.state.applications[inference.application_id].tenant)
         reserved = self._other_kv_tokens(server, clients, 0) + self._unreported_growth(server)
         return self.core.iterations_until_fit(inference.request_id, server.name, reserved)
 
     def first(self) -> Inference | None:
-        """Return the next inference to admit; None if none waits."""
+        """Return the next inference to start; None if none waits."""
         application = self.core.ledger.queue.first()
         return None if application is None else application.waiting.first
 
@@ -279,7 +274,7 @@ class CoreLink:
         return None if name is None else int(self._waiting_prompts.key(name)[0])
 
     def finish(self, end_at: Seconds) -> None:
-        """Write the time at which V reached each application's tag. Called after all have ended."""
+        """Compute when ideal fair sharing would have finished each application."""
         for name, tag in self._tags.items():
             self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
 
@@ -314,7 +309,6 @@ class CoreLink:
         )
 
     def _other_kv_tokens(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
-        """Return the KV that a replica needs besides its leases after another admission."""
         unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
         return server.memory.reserved(clients) + unforeseen
 
@@ -324,7 +318,6 @@ class CoreLink:
         return server.leased_tokens - reported
 
     def _kv_of_prompt(self, inference: WorkloadInference) -> Tokens:
-        """Return the number of prompt tokens that occupy KV memory."""
         return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
 
     def _open_application(

@@ -42,25 +42,24 @@ _STRICT_KEYS = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True)
 class IterationCost:
-    """Seconds of an iteration: a base time, plus a coefficient for each quantity."""
+    """Seconds of an engine's iteration: a base time, plus a coefficient for each quantity."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
     base_s: _Amount = 0.03
     per_sequence_s: _Amount = 0.0
-    """Time per decoding sequence."""
+    """Time per decoding sequence, in seconds."""
     per_context_token_s: _Amount = 0.0
     """Time per KV token of the decoding sequences, in seconds."""
     per_prefill_token_s: _Amount = 0.0
-    """Time per prompt token that is computed."""
+    """Time per computed prompt token, in seconds."""
     prefill_tile_tokens: _Count = 1
-    """Tile size of the GPU's matrices: prompt tokens computed together are rounded up to whole
-    tiles."""
+    """Tile size of the GPU: the prompt tokens of an iteration are rounded up to a multiple of it.
+    """
     prefill_base_s: _Amount = 0.0
-    """Time added to an iteration that computes any prompt token."""
+    """Time in seconds added to an iteration that computes any prompt token."""
 
     def with_times(self, change: Callable[[Seconds], Seconds]) -> "IterationCost":
-        """Return the cost with the function `change` applied to all times."""
         names = [key.name for key in fields(self) if key.name.endswith("_s")]
         times: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         return replace(self, **times)
@@ -86,33 +85,38 @@ class EngineProfile:
     max_num_seqs: _Count = 256
     iteration: IterationCost = field(default_factory=IterationCost)
     prefill: Literal["mixed", "chunked", "separate"] = "mixed"
-    """`mixed`: newly admitted prompts are computed whole, in the iteration of all others (Orca).
+    """How prompts are computed: `mixed`, `chunked` or `separate`.
+
+    `mixed`: newly admitted prompts are computed whole, in the iteration of all others (Orca).
     `chunked`: at most `max_batched_tokens` per iteration, running sequences first (vLLM).
-    `separate`: a batch of prompts alone, which makes their first tokens (S-LoRA, LightLLM)."""
+    `separate`: a batch of prompts alone, which makes their first tokens (S-LoRA, LightLLM).
+    """
     max_batched_tokens: _Count = 8192
     """Largest number of prompt tokens of a `separate` prefill, or of all tokens of a `chunked`
     iteration.
     """
     admission: Literal["prompt", "peak"] = "prompt"
-    """Condition for an admission. `prompt`: the prompt must fit now (vLLM). `peak`: the peak of
-    future KV must fit, too.
+    """Condition for starting an inference.
+
+    `prompt`: the prompt must fit now (vLLM). `peak`: the peak of future KV must fit, too.
     """
     admit_every: _Count = 1
     """Number of iterations after a prefill until new inferences are considered; an empty replica
-    considers them at once."""
+    considers them at once.
+    """
     overflow: Literal["swap", "recompute"] = "swap"
-    """Treatment of preempted inferences. `swap`: they keep their tokens. `recompute`: prompt and
-    tokens are computed again (vLLM).
+    """Treatment of preempted inferences.
+
+    `swap`: they keep their tokens. `recompute`: prompt and tokens are computed again (vLLM).
     """
     reserved_tokens_per_client: _CountFrom0 = 0
     """KV reserved for each distinct client of the running sequences (S-LoRA: 32, for adapters)."""
     last_token_held: _Flag = True
-    """Whether the latest token of an output takes KV at once, or only with the next token (S-LoRA).
-    In the second case an inference holds, and is charged for, one token less.
+    """Whether the latest output token takes KV memory at once, or only with the next token
+    (S-LoRA). In the second case an inference is charged for one token less.
     """
     prefix_caching: _Flag = False
-    """Whether an inference whose predecessor ran on the same replica computes only the new part of
-    its prompt."""
+    """Whether an inference computes only the part of its prompt that is not in the prefix cache."""
     speedup: _Factor = 1.0
     """Speedup by tensor parallelism: all times are divided by it."""
 
@@ -159,14 +163,13 @@ class Fitted:
     """Tokens that the engine puts before each prompt and the files do not count (Llama's BOS)."""
     residual: _Amount
     """Root mean square relative error of a request's decode time, after correcting the runs'
-    speeds."""
+    speeds.
+    """
     runs: tuple[FittedRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileFile:
-    """Content of a profile's file."""
-
     profile: EngineProfile
     fitted: Fitted | None = None
 
@@ -240,7 +243,7 @@ def load_profile_file(name_or_path: str) -> ProfileFile:
 
 
 def write_profile(path: Path, content: ProfileFile, head: Sequence[str] = ()) -> None:
-    """Write a profile's file atomically.
+    """Write an engine profile to a file, atomically.
 
     Args:
         path: The file; it is replaced if it exists.

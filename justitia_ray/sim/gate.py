@@ -13,11 +13,10 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""The first waiting inference, and the link's change counter when it was read."""
 
 
 class Gate:
-    """Avoids requests to the core that would be refused: stores each replica's last refusal."""
+    """Keeps simulated replicas from asking for work that the scheduler core would not grant."""
 
     def __init__(self, link: CoreLink, settings: RunSettings) -> None:
         self._core = link.core
@@ -26,40 +25,22 @@ class Gate:
         self._first_only = options.backfill == 0
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
-        """Whether a computed time of the next request stays valid while its replica does not
-        change.
-        """
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
-        """Whether reported service alone may make another inference first."""
         self._lets_pass = is_exact and not self._first_only
-        """Whether an inference behind the first may start without a change of the order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only
-        """Whether the free KV of a replica decides if the first inference may start there."""
         self._each = settings.engine.block_size if self._goes_by_room else 0
-        """Tokens counted for each sequence: those of the next iteration, and the waste in partial
-        blocks.
-        """
         self._loads: list[Tokens] = [0] * settings.replicas
-        """Upper bound of the KV held by each replica."""
         self._most_load: Tokens = 0
-        """Largest KV load with which a non-empty replica has room for the first inference."""
         self._refused: dict[int, _Standing] = {}
         self.closed: set[int] = set()
-        """Replicas that get no work: draining and missing replicas."""
         self.standing: _Standing = (None, -1)
-        """State at the last `look`. While it is unchanged, only changed replicas need to request
-        work.
-        """
         self._least_behind: Tokens | None = None
-        """Lower bound of the shortest prompt that may overtake the first inference; None: none
-        may."""
         self._smallest: list[Inference] = []
-        """Smallest inferences that may become first, computed when first needed after a `look`."""
 
     def look(self) -> None:
-        """Update the first waiting inference, and the shortest prompt that may overtake it."""
+        """Read which inference is first in the queue now."""
         first = self._link.first()
         self.standing = (first, self._link.changes)
         self._least_behind = None
@@ -73,11 +54,11 @@ class Gate:
             self._least_behind = self._link.shortest_waiting_prompt()
 
     def note_load(self, server: Server) -> None:
-        """Record the KV held by a replica; must be called when it has decreased."""
+        """Record how much KV memory a replica holds now."""
         self._loads[server.index] = self._kv_load(server)
 
     def is_worth_asking(self, server: Server) -> bool:
-        """Return whether the core may grant work to a replica in its present state."""
+        """Return whether the scheduler core may grant work to a replica in its present state."""
         if self.standing[0] is None or server.index in self.closed:
             return False
         if server.is_empty:
@@ -88,26 +69,25 @@ class Gate:
             and not server.swapped
             and (
                 self._refused.get(server.index) != self.standing
-                or (self._lets_pass and self.watches(server))
+                or (self._lets_pass and self.may_overtake_on(server))
             )
         )
 
-    def has_reason(self, server: Server) -> bool:
-        """Return whether a request for a replica may succeed now or at a later boundary."""
-        return self.is_worth_asking(server) or self.watches(server)
+    def may_get_work(self, server: Server) -> bool:
+        return self.is_worth_asking(server) or self.may_overtake_on(server)
 
-    def with_reason(self, servers: Sequence[Server]) -> list[Server]:
-        """Return replicas for which a request may succeed; `servers` are all replicas by index."""
+    def replicas_to_ask(self, servers: Sequence[Server]) -> list[Server]:
+        """Return the replicas that may get work now."""
         if self.standing[0] is None:
             return []
         if self._least_behind is not None:
-            return [server for server in servers if self.has_reason(server)]
+            return [server for server in servers if self.may_get_work(server)]
         most = self._most_load
         roomy = [servers[index] for index, load in enumerate(self._loads) if load <= most]
         return [server for server in roomy if self.is_worth_asking(server)]
 
-    def watches(self, server: Server) -> bool:
-        """Return whether a replica may get an inference behind the first at an iteration boundary.
+    def may_overtake_on(self, server: Server) -> bool:
+        """Return whether a replica may get an inference that is not first in the queue.
 
         This is so when service changes the order, or when a later inference may overtake without
         delaying the first.
@@ -122,11 +102,11 @@ class Gate:
         )
 
     def refused(self, server: Server) -> None:
-        """Record that a request for a replica was refused."""
+        """Record that a replica asked for work and got none."""
         self._refused[server.index] = self.standing
 
-    def time_has_come(self, servers: Iterable[Server]) -> None:
-        """Drop the refusals, because the first inference may fit now.
+    def forget_refusals(self, servers: Iterable[Server]) -> None:
+        """Let all replicas ask again, because the first inference may fit now.
 
         Called at a `next_try` or after a change.
         """
@@ -135,23 +115,23 @@ class Gate:
                 self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
-        """Return the next time from `later` on at which a replica requests work by itself."""
+        """Return the next time from `later` on at which a replica asks for work by itself."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
-            return None  # inferences on their way to the replica will wake it
+            return None  # An inference on its way to the replica will wake it.
         if server.index in self.closed:
             return None
-        watches = self.watches(server)
+        watches = self.may_overtake_on(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:
-            return None  # memory becomes free only when a sequence ends
+            return None  # KV memory becomes free only when a sequence ends.
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))
 
     def _may_come_first(self) -> list[Inference]:
-        """Return the waiting inferences that may become first, without those larger than another.
+        """Return the waiting inferences that may become first in the queue.
 
         Under `peak` a shorter prompt with a shorter output fits no later; if KV is reserved for
         each client, only inferences of the same client are compared.
@@ -174,7 +154,7 @@ class Gate:
         return server.context_tokens + self._each * len(server.running)
 
     def _order_may_change(self, first: Inference) -> bool:
-        """Return whether unreported service may change which application is first.
+        """Return whether service that was not reported yet may change the order.
 
         Service moves back only the client that receives it. A tenant is assumed to have running
         inferences.

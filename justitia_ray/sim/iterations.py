@@ -15,7 +15,7 @@ from justitia_ray.units import RequestId, Seconds, Tokens
 
 
 class Pace:
-    """Times at which the iterations of a run end; all iterations of a run have equal composition.
+    """Computes when the iterations of a simulated engine end.
 
     A run continues with its times while batch and context are unchanged: so the same iteration ends
     at the same time, to the last digit, however often that time is computed.
@@ -31,7 +31,7 @@ class Pace:
         self._growth_s: Seconds = 0.0
 
     def prefill_s(self, prompt_tokens: Tokens) -> Seconds:
-        """Return the seconds that computing prompt tokens takes, or adds to an iteration."""
+        """Return the seconds that computing prompt tokens adds to an iteration."""
         if not prompt_tokens:
             return 0.0
         tile = self._cost.prefill_tile_tokens
@@ -46,7 +46,7 @@ class Pace:
         context_tokens: Tokens,
         prefill_s: Seconds = 0.0,
     ) -> None:
-        """Start a run of iterations of equal composition.
+        """Begin a series of equal iterations.
 
         Args:
             at: Time of the boundary at which the run starts.
@@ -65,14 +65,13 @@ class Pace:
         )
 
     def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
-        """Start another run at a boundary of this one, unless all iterations take the same time."""
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
     def hold_up(
         self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
     ) -> None:
-        """Lengthen the iteration after a boundary by `by_s`; other arguments as in `start`."""
+        """Lengthen the next iteration by `by_s` seconds."""
         if iteration > self._first:
             self.start(at, iteration, sequences, context_tokens)
         self._first_s += by_s
@@ -86,7 +85,7 @@ class Pace:
         return self._started_at + (self._first_s + length)
 
     def ended_by(self, instant: Seconds, start: int) -> int:
-        """Return the number of iterations that have ended at a time; at least `start`.
+        """Return how many iterations have ended at a time.
 
         O(1) if all iterations take the same time, otherwise O(log of their number). Uses `at`, so
         that rounding is the same.
@@ -107,7 +106,7 @@ class Pace:
         return low
 
     def first_from(self, instant: Seconds, start: int) -> int:
-        """Return the first iteration, from `start` on, that ends at or after a time."""
+        """Return the first iteration that ends at or after a time."""
         if self.at(start) >= instant:
             return start
         by = self.ended_by(instant, start)
@@ -121,13 +120,11 @@ class PrefillQueue:
         self._profile = profile
         self._sequences: dict[RequestId, SimulatedSequence] = {}
         self._last = -profile.admit_every
-        """Number of ended iterations at the last prefill."""
 
     def __len__(self) -> int:
         return len(self._sequences)
 
     def add_sequence(self, sequence: SimulatedSequence) -> None:
-        """Add a sequence that has started to run."""
         self._sequences[sequence.request_id] = sequence
 
     def remove_sequence(self, request_id: RequestId) -> None:
@@ -135,11 +132,11 @@ class PrefillQueue:
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
-        """Return the iteration number from which new prompts are considered."""
+        """Return the number of the next iteration that may compute new prompts."""
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Remove and return a batch of prompts for an iteration of its own, if one is due.
+        """Return the prompts that the engine computes alone in the next iteration.
 
         Args:
             iteration: Number of iterations that have ended.
@@ -164,7 +161,7 @@ class PrefillQueue:
     def take_with_iteration(
         self, iteration: int, running: int
     ) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Return the prompt tokens of the next iteration; remove sequences that it completes.
+        """Return how many prompt tokens the next iteration computes.
 
         Args:
             iteration: Number of iterations that have ended.

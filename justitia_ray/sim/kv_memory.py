@@ -10,27 +10,24 @@ from justitia_ray.units import ApplicationId, LeaseId, RequestId, Tokens
 
 @dataclass(slots=True, eq=False)
 class SimulatedSequence:
-    """Inference on a simulated replica: its lengths and its progress."""
+    """Lengths and progress of an inference on a simulated replica."""
 
     request_id: RequestId
     lease_id: LeaseId
     application_id: ApplicationId
     client: str
-    """Client of the inference; some engines reserve memory for each client."""
+    """Client of the inference, for engines that reserve memory for each client."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     result: InferenceResult
     prefill_tokens: Tokens
-    """Tokens that are computed before the sequence decodes: the prompt without its cached
-    prefix.
+    """Tokens that are computed before the sequence decodes: the prompt without its cached prefix.
     """
     follows: bool
     """Whether the inference continues an earlier inference of its application."""
     made: Tokens = 0
-    """Number of output tokens up to iteration `since`."""
     since: int = 0
     computed: bool = False
-    """Whether the prompt is computed; then the sequence gains a token per iteration."""
     recomputed_tokens: Tokens = 0
     """Tokens computed again after the sequence was swapped out."""
 
@@ -44,20 +41,17 @@ class SimulatedSequence:
 
     @property
     def ends_with(self) -> int:
-        """Iteration of the sequence's last token, when its prompt is computed."""
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
-        """Stop gaining tokens; keep the tokens up to an iteration."""
         self.made, self.since = self.made_by(iteration), iteration
 
     def go_on(self, iteration: int) -> None:
-        """Gain a token in each iteration from now on."""
         self.since, self.computed = iteration, True
 
 
 class KvMemory:
-    """KV memory of a replica: its room for sequences, now and in later iterations.
+    """KV memory of a simulated replica: its room for sequences, now and in later iterations.
 
     All sizes are in tokens, in whole blocks.
     """
@@ -77,12 +71,12 @@ class KvMemory:
 
     @property
     def largest(self) -> Tokens:
-        """Largest KV that an inference holds if it is alone on a replica."""
+        """Largest KV memory that a single inference can hold."""
         room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
         return room - room % self._profile.block_size
 
     def room(self, sequences: Iterable[SimulatedSequence]) -> Tokens:
-        """Return the KV memory M without the KV reserved for the sequences' clients."""
+        """Return the KV memory that is not reserved for clients of the running sequences."""
         if not self._profile.reserved_tokens_per_client:
             return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)
@@ -90,13 +84,13 @@ class KvMemory:
     def held(
         self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
     ) -> Tokens:
-        """Return the KV that sequences hold after an iteration and `more` tokens each. O(n)."""
+        """Return the KV that sequences hold after an iteration."""
         return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
 
     def overflows_at(
         self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
-        """Return the first iteration after which the next would need more than M; at most `last`.
+        """Return the first iteration whose successor would need more than the KV memory.
 
         Args:
             sequences: Running sequences; each gains a token per iteration.
@@ -121,7 +115,7 @@ class KvMemory:
 
 
 class PrefixCache:
-    """Last context of each application in the cache; the least recently used is evicted first.
+    """Simulated prefix cache with the last context of each application.
 
     An inference that follows another of its application starts with the other's context if its
     prompt is at least as long, as the turns of an agent do. Contexts are kept in otherwise unused

@@ -34,16 +34,16 @@ TABLE = "table"
 
 
 class InferencePrediction(NamedTuple):
-    """Prediction for a submitted inference."""
+    """Predicted length and stage of an inference, and the remaining work of its application."""
 
     output_tokens: Tokens
-    """Predicted output length, at least 1."""
+    """Predicted output length in tokens, at least 1."""
     stage: int | None = None
     """Index of the stage in the application; None: unknown."""
     remaining_kv_token_time: KvTokenTime | None = None
-    """Service to charge the application for from this stage on; None: unchanged."""
+    """Predicted cost of the application from this stage on; None: no new prediction."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Expected stages of the application from this stage on; empty: unchanged."""
+    """Expected stages of the application from this stage on; empty: no new prediction."""
 
 
 class ExactPredictions:
@@ -56,7 +56,7 @@ class ExactPredictions:
     def accounts_cost(
         self, application: WorkloadApplication, options: PolicyOptions
     ) -> float | None:
-        """Return the predicted cost in the unit of the accounts; None if that is KV token-time."""
+        """Return the predicted cost in the policy's unit; None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
         return self._cost_by(application, find_cost(options.accounts_cost))
@@ -76,17 +76,16 @@ class ExactPredictions:
         return InferencePrediction(inference.output_tokens)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Record a finished inference. Called before its successors are submitted."""
+        """Record that an inference has finished."""
 
-    def end_application(self, action: EndApplication, now: Seconds) -> None:
-        """Learn the cost of an ended application."""
+    def end_application(self, action: EndApplication, now: Seconds) -> None: ...
 
     def _cost_by(self, application: WorkloadApplication, function: CostFunction) -> float | None:
         return application.cost(function)
 
 
 class StagedPredictions(ExactPredictions):
-    """Predictor like the service's: learns from finished applications, corrects at each stage.
+    """Predicts as the service does: learns from finished applications, and corrects at each stage.
 
     Args:
         costs: Predicts the cost of applications on arrival.
@@ -103,12 +102,11 @@ class StagedPredictions(ExactPredictions):
         self._stages: dict[tuple[ApplicationId, InferenceId], int] = {}
 
     def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the cost that the source predicts for an arriving application."""
         self._open[application.application_id] = (application, StagePosition())
         return self._costs.cost(application)
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the charge that the ingress would set for a predicted cost."""
+        """Return the amount that the ingress would charge for a predicted cost."""
         return self._charge_factor * predicted
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
@@ -133,14 +131,14 @@ class StagedPredictions(ExactPredictions):
             length = expected.output_tokens
         elif length is None:
             length = min(most, self._costs.prior_length(application, inference))
-        stages = self._costs.stages.stages_to_tell(application.application_class, stage, inferences)
+        stages = self._costs.stages.stages_to_send(application.application_class, stage, inferences)
         if not self._raises:
             return InferencePrediction(length, stage, expected_stages=stages)
         needed = still_needed(expected, length, prompt, inferences)
         return InferencePrediction(length, stage, self._charge_factor * needed, stages)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Count a finished inference at the application's stage."""
+        """Count a finished inference in the statistics of its application's stage."""
         self._open[application_id][1].finish(self._stages.pop((application_id, inference_id)))
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
@@ -181,12 +179,11 @@ class CostSource(abc.ABC):
         return LearningSettings().prior_output_tokens
 
     def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Learn the stages of a finished application."""
         self.stages.observe_stages(application.application_class, action.stages)
 
 
 class LearnedCosts(CostSource):
-    """Cost source: the service's predictor, with learning or with fixed models.
+    """Predicts costs with the service's own predictor, which learns or has fixed models.
 
     A training takes no simulated time; in the service it takes seconds in another process.
 
@@ -229,14 +226,14 @@ class LearnedCosts(CostSource):
     def prior_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the class's mean length or the prior; workloads have no `max_tokens`."""
+        """Return the mean output length of the class, or a default for an unknown class."""
         estimate = self._predictor.estimate(
             application.application_class, inference.prompt_tokens, None
         )
         return estimate.output_tokens
 
     def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Pass a finished application to the predictor, and run a training that is due."""
+        """Let the predictor learn from a finished application, and run a training that is due."""
         sample = Sample(
             action.kv_token_time,
             action.inferences,
@@ -260,7 +257,7 @@ class LearnedCosts(CostSource):
 
 
 class TableCosts(CostSource):
-    """Cost source: a table of costs.
+    """Returns the costs of a table instead of predictions.
 
     Args:
         costs: Cost of each application, in token·iterations.
@@ -282,7 +279,7 @@ class TableCosts(CostSource):
             self.stages.observe_stages(observation.application_class, observation.stages)
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the cost from the table.
+        """Return the cost that the table has for an application.
 
         Raises:
             ConfigError: If the table has no cost of the application, or it is not above 0.
@@ -303,7 +300,7 @@ class TableCosts(CostSource):
 
 
 class NoisyCosts(CostSource):
-    """Cost source with true values times random factors in [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
+    """True costs and lengths times random factors in [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
     The paper gives only the interval; factors are drawn uniformly from it. An application's cost
     has one factor, each length another factor; the seed and the ids determine them.
@@ -319,11 +316,9 @@ class NoisyCosts(CostSource):
         self._seed = seed
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the noisy cost, in token·iterations."""
         return self.cost_in(application, kv_token_time)
 
     def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float:
-        """Return the noisy cost in another unit."""
         return application.cost(function) * self._random_factor(application.application_id)
 
     def known_length(
@@ -338,14 +333,13 @@ class NoisyCosts(CostSource):
 
 
 def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-    """Return the true stages of an application."""
     return tuple(_stage_sums(stage, gap_s) for stage, gap_s in stages_of(application.inferences))
 
 
 def stages_of(
     inferences: Sequence[WorkloadInference],
 ) -> list[tuple[list[WorkloadInference], Seconds]]:
-    """Return the inferences by depth in the graph of predecessors, with the gap after each stage.
+    """Return the inferences of an application, grouped into stages by what each waits for.
 
     The scheduler counts the same stages if parallel inferences end together; a branch that runs
     ahead of others begins the next stage for all. The gap is the shortest delay before an inference
@@ -357,7 +351,7 @@ def stages_of(
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
-            continue  # the predecessor is served in another application
+            continue  # An inference may wait for one that is served in another application.
         inference = waiting[name]
         depth = max(
             (depths[before] + 1 for before in inference.after if before in depths), default=0
@@ -382,7 +376,7 @@ def _stage_sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedS
 
 
 def predictions_of(settings: RunSettings) -> ExactPredictions:
-    """Return the predictions for a run's settings.
+    """Return the predictor for the settings of a simulated run.
 
     Raises:
         ConfigError: If the mode is unknown, the models cannot be read, or packages are not
@@ -408,7 +402,7 @@ def predictions_of(settings: RunSettings) -> ExactPredictions:
         if noise == 1:
             return ExactPredictions()
         costs = NoisyCosts(noise, settings.seed)
-        # The charge factor is at most λ: without noise, the true cost is charged.
+        # Without noise (λ = 1) the true cost is charged.
         charge_factor = min(charge_factor, noise)
     return StagedPredictions(costs, charge_factor, raises=settings.raises)
 

@@ -14,14 +14,13 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 APPLICATION, CONVERSATION, INFERENCE = "application", "conversation", "inference"
 WAYS = (APPLICATION, CONVERSATION, INFERENCE)
-"""Ways to find a call's application: by the caller's id; by the text of the conversation; or not at
-all, so that every call is an application of its own.
+"""How a call's application is found: by the caller's id, by the text of the conversation, or not at
+all.
 """
 NAMELESS_CLASS = "default"
-"""Class of applications without a name from their callers."""
+"""Class of applications that their callers do not name."""
 IDLE_S: Seconds = 60.0
-"""Seconds without a call after which a recognised application ends, because its caller does not
-close it."""
+"""Seconds without a call after which an application ends that no caller closes."""
 
 
 def continued_call(
@@ -70,7 +69,7 @@ class RecognitionCounts:
 
     calls: int = 0
     following: int = 0
-    """Number of calls that follow another call of their application."""
+    """Number of calls that wait for another call of their application."""
     recognised: int = 0
 
 
@@ -101,17 +100,13 @@ class Recognition:
             raise ConfigError(f"recognised must be one of {', '.join(WAYS)}, got {way!r}")
         self._way = way
         self.is_told = way == APPLICATION
-        """Whether callers name the application, so that the scheduler has the same applications as
-        the workload.
-        """
+        """Whether callers name the application of each call."""
         self.knows_the_last = way != CONVERSATION
-        """Whether an application is closed after its last inference, instead of ending after an
-        idle time.
-        """
+        """Whether an application is closed after its last inference, and not after an idle time."""
         self._served: dict[tuple[ApplicationId, InferenceId], WorkloadApplication] = {}
 
     def expect(self, application: WorkloadApplication) -> None:
-        """Register an application of the workload. Called before it arrives."""
+        """Register an application of the workload before it arrives."""
         if self.is_told:
             return
         parts: dict[InferenceId, list[WorkloadInference]] = {}

@@ -51,7 +51,7 @@ class ReplayFailure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Results of a replay."""
+    """Results of a replay of a workload on a running service."""
 
     policy: str
     """Policy of the service at the start of the replay."""
@@ -147,7 +147,7 @@ class ServiceFacts:
     """Maximum prompt plus output tokens; None if the service does not report it."""
     policy: str
     kv_tokens: Tokens
-    """KV memory of the largest replica."""
+    """KV memory of the largest replica, in tokens."""
     status: SchedulerStatus
 
 
@@ -168,20 +168,16 @@ class LiveService:
         self._client = JustitiaClient(self._http)
         self._calls = JsonCalls(self._http)
         self._cache_salt = uuid.uuid4().hex
-        """Random cache salt: the same prompts of earlier replays may still be in the engine's
-        cache.
+        """Random cache salt, because the engine's cache may hold the same prompts of earlier
+        replays.
         """
         self._queue: str | None = None
-        """Model named in requests for the status, if the service has several models; otherwise
-        None.
-        """
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
     async def check_ready(self) -> None:
-        """Check that the service is ready for inferences.
+        """Raise an error if the service is not ready for inferences.
 
         Raises:
             ConnectionError: If the service cannot be reached, or is not ready; the message says
@@ -230,7 +226,7 @@ class LiveService:
         return ServiceFacts(model, lengths[model], status.policy, kv_tokens, status)
 
     async def status(self) -> SchedulerStatus:
-        """Return `/v1/status` of the model that `facts` found.
+        """Return `/v1/status` of the replayed model.
 
         Raises:
             ResponseError: If the service answered with an error.
@@ -340,7 +336,7 @@ class _Player:
             return await self._run_inference(planned, inference, played.failures, clock)
 
         async with asyncio.TaskGroup() as group:
-            # All tasks are registered before the first one starts.
+            # All tasks are created before the first one starts.
             for inference in planned.inferences:
                 runs[inference.inference_id] = group.create_task(run_after_predecessors(inference))
         sent = [run.result() for run in runs.values()]
@@ -394,11 +390,11 @@ def _count_tokens(row: InferenceResult, usage: Any) -> None:
 
 
 async def _request_lateness(opened: Application, played: _Played) -> None:
-    """Request an application's final tag and its lag, if the service reports them."""
+    """Ask the service how late an application ended, compared with ideal fair sharing."""
     try:
         told = await opened.status()
     except (ResponseError, ConnectionError):
-        return  # the service has forgotten the application
+        return  # The service no longer knows the application.
     lag, tag = told.get("gps_lag"), told.get("virtual_finish_time")
     if tag is not None:
         played.result.virtual_finish_time = float(tag)
@@ -407,7 +403,6 @@ async def _request_lateness(opened: Application, played: _Played) -> None:
 
 
 def _record_finish(played: _Played) -> None:
-    """Record that an application has ended, all of whose inferences have finished."""
     result = played.result
     result.finished_at_s = max(_end_times(played))
     result.jct_s = result.finished_at_s - result.arrived_at_s
@@ -422,10 +417,10 @@ def _end_times(played: _Played) -> list[Seconds]:
 
 
 def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) -> RunResult:
-    """Return the result of the replay. KV figures are differences of the service's totals."""
+    """Return the result of the replay; KV figures are differences of the service's totals."""
     ends = [end for one in played for end in _end_times(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)
-    # The totals of a restarted scheduler begin at zero.
+    # A restarted scheduler counts from zero again.
     there = after.capacity_token_s - before.capacity_token_s
     used = after.used_token_s - before.used_token_s
     preemptions = (after.preemptions or 0) - (before.preemptions or 0)

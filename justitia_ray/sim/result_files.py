@@ -48,16 +48,12 @@ Row = TypeVar("Row", ApplicationResult, InferenceResult)
 
 @dataclass(frozen=True, slots=True)
 class StoredResults:
-    """Content of a directory of results."""
-
     about: dict[str, Any]
     """Content of `run.json`: version, seed and configuration."""
     summary: dict[str, Summary]
     """Figures by policy, as in `summary.json`."""
     runs: dict[str, RunResult]
-    """Result of each policy, in the order of the runs: the records, and the figures of the summary.
-    Lags and KV samples are not stored.
-    """
+    """Result of each policy, in the order of the runs."""
 
 
 def check_writable(out: Path) -> None:
@@ -158,7 +154,7 @@ def writing(out: Path) -> Iterator[Path]:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Inside `out`, because `out` may be on another file system than its parent.
+        # The temporary directory must be on the same file system as `out`.
         unfinished = (out if out.exists() else out.parent) / _temporary_name()
         unfinished.mkdir()
         try:
@@ -205,7 +201,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
+    """Return the JSON object that a file holds.
 
     Raises:
         ConfigError: If the file cannot be read or holds no object; the message names the file.
@@ -243,7 +239,7 @@ _NO_DATE = {"Date": None}
 
 
 def draw_figures(out: Path, results: Mapping[str, RunResult]) -> str | None:
-    """Write the figures as PNG and SVG; return a message if there are none.
+    """Draw the figures as PNG and SVG; return a message if there are none.
 
     `completion_times`: mean and p90 of each policy. `ratios_to_vtc`: the distribution over
     applications of the completion time relative to `vtc`, if `vtc` and another policy were run.

@@ -33,8 +33,6 @@ class InferenceResult:
 
 @dataclass(slots=True)
 class ApplicationResult:
-    """Row of `applications.jsonl`."""
-
     application_id: ApplicationId
     application_class: str
     tenant: str
@@ -45,8 +43,8 @@ class ApplicationResult:
     predicted_kv_token_time: KvTokenTime
     virtual_finish_time: VirtualTime | None
     gps_finished_at_s: Seconds | None
-    """Time at which virtual time V reached the final tag: when GPS finished the application, given
-    the service of this run.
+    """When ideal fair sharing (GPS) would have finished the application, with the service of this
+    run.
     """
     outcome: str
 
@@ -54,7 +52,7 @@ class ApplicationResult:
 def row_on_arrival(
     application: WorkloadApplication, arrived_at_s: Seconds, outcome: Outcome
 ) -> ApplicationResult:
-    """Return the row of an application before it has run; it also describes one that never runs."""
+    """Return the row of an application before it has run."""
     return ApplicationResult(
         application_id=application.application_id,
         application_class=application.application_class,
@@ -72,7 +70,7 @@ def row_on_arrival(
 
 @dataclass(slots=True)
 class Lateness:
-    """Lag of an application behind GPS, and its bound, in seconds."""
+    """How late an application ended against ideal fair sharing, and the bound, in seconds."""
 
     lag_s: Seconds
     bound_s: Seconds | None
@@ -80,14 +78,12 @@ class Lateness:
 
 @dataclass(slots=True)
 class RunResult:
-    """Result of one run of one policy."""
-
     applications: list[ApplicationResult] = field(default_factory=list)
-    """Rows in the order of the workload."""
+    """Result rows of the applications, in the order of the workload."""
     inferences: list[InferenceResult] = field(default_factory=list)
-    """Rows in the order of the workload."""
+    """Result rows of the inferences, in the order of the workload."""
     lateness: dict[ApplicationId, Lateness] = field(default_factory=dict)
-    """Lag behind GPS, by application for which it is known."""
+    """Seconds by which each application ended later than under ideal fair sharing (GPS)."""
     makespan_s: Seconds = 0.0
     """Time from the first arrival to the last end."""
     kv_utilization: float | None = None
@@ -96,9 +92,9 @@ class RunResult:
     front_end_s: Seconds = 0.0
     """Mean seconds that a call spends in the front end, in one direction."""
     decisions: int = 0
-    """Number of events that the core has handled."""
+    """Number of events that the scheduler core has handled."""
     kv_samples: list[tuple[Seconds, ApplicationId, Tokens]] = field(default_factory=list)
-    """KV that each application holds from a time on, if `sample_kv` is set (Justitia, Fig. 3)."""
+    """KV that each application holds over time, if `sample_kv` is set (Justitia, Fig. 3)."""
 
 
 def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:

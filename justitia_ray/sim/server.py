@@ -20,7 +20,7 @@ Rank = Callable[[RequestId], Any]
 
 
 class Server:
-    """Engine of one simulated replica; its state is that of the iteration boundary `at`.
+    """Engine of one simulated replica, advanced iteration by iteration.
 
     Args:
         index: Index of the replica.
@@ -44,22 +44,17 @@ class Server:
         self.memory = KvMemory(profile)
         self._dispatch_s = dispatch_s
         self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
-        """Inferences on their way to the replica, with their arrival times, in the order of
-        sending.
-        """
+        """Inferences that were sent to the replica and have not arrived."""
         self._sent_tokens: Tokens = 0
-        """KV reserved for inferences on their way to the replica, in tokens."""
         self._uncomputed = PrefillQueue(profile)
         self._starting: list[SimulatedSequence] = []
-        """Sequences that get their first token in the next iteration, or got it in a prefill."""
         self._ends = LazyHeap()
-        """Decoding sequences, by the iteration of their last token."""
         self._entered = 0
         self._pace = Pace(profile)
         self._ticks = False
 
     def next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the first iteration boundary from a time on.
+        """Return the first time, from a time on, at which an iteration ends.
 
         The time itself if no inference runs.
         """
@@ -68,18 +63,18 @@ class Server:
         return self._pace.at(self._pace.first_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
-        """Return the first boundary from a time on at which new inferences are considered."""
+        """Return the first time at which the engine may start new inferences."""
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
         return self._pace.at(max(first, self._uncomputed.next_at()))
 
     def admits_now(self) -> bool:
-        """Return whether new inferences are considered at the present boundary."""
+        """Return whether the engine may start new inferences with the next iteration."""
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
-        """Return the time of the boundary some iterations ahead, if the batch does not change."""
+        """Return when a number of further iterations of the same batch will have ended."""
         return self._pace.at(self.iteration + iterations)
 
     @property
@@ -93,7 +88,6 @@ class Server:
         return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
-        """Return the next boundary at which the replica changes without an event, or None."""
         by_itself = self._next_iteration_change()
         if not self._sent:
             return by_itself
@@ -101,7 +95,7 @@ class Server:
         return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
-        """Advance to the last boundary at or before a time."""
+        """Advance the engine to a time, by whole iterations."""
         if self.at >= instant:
             return
         if not self.running:
@@ -153,7 +147,7 @@ class Server:
             if self.profile.overflow == "recompute":
                 sequence.prefill_tokens = sequence.prompt_tokens + sequence.made
                 sequence.computed = False
-                if sequence.made:  # its prompt had been computed before it was swapped out
+                if sequence.made:  # The prompt was computed before the inference was swapped out.
                     sequence.recomputed_tokens += sequence.prefill_tokens
             self.admit(sequence)
 
@@ -167,7 +161,7 @@ class Server:
         self._sent_tokens += sequence.prompt_tokens
 
     def receive(self, now: Seconds) -> int:
-        """Admit arrived inferences if `now` is a boundary; return their number."""
+        """Start arrived inferences if an iteration ends at `now`; return their number."""
         arrived = 0
         while self.at == now and self._sent and self._sent[0][0] <= now:
             _, sequence = self._sent.popleft()
@@ -177,7 +171,7 @@ class Server:
         return arrived
 
     def hold_up(self, by_s: Seconds) -> None:
-        """Lengthen the iteration after the present boundary."""
+        """Lengthen the next iteration."""
         self._pace.hold_up(self.at, self.iteration, self._decoding_count, self.context_tokens, by_s)
         for sequence in self.running.values():
             first_token_at_s = sequence.result.first_token_at_s
@@ -185,7 +179,7 @@ class Server:
                 sequence.result.first_token_at_s = first_token_at_s + by_s
 
     def admit(self, sequence: SimulatedSequence) -> None:
-        """Run an inference from the present iteration boundary on."""
+        """Start an inference with the next iteration."""
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
@@ -194,7 +188,7 @@ class Server:
             self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
-        """Start the next iterations. Called after all admissions at this boundary.
+        """Begin the next iterations of the engine with the present batch.
 
         By the profile's rule, prompts are computed with the next iteration, in chunks over several
         iterations, or alone.
@@ -219,7 +213,7 @@ class Server:
         self._ticks = True
 
     def progress(self) -> list[LeaseProgress]:
-        """Return the progress of each lease at the present boundary."""
+        """Return the number of tokens that each lease has produced."""
         reports = [
             LeaseProgress(
                 s.lease_id,
@@ -267,7 +261,7 @@ class Server:
         return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
-        """Compute a batch of prompts in an iteration of its own, if due; return the duration."""
+        """Compute prompts in an iteration of their own, if due; return its seconds."""
         tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
         if not batch:
             return 0.0
@@ -278,7 +272,6 @@ class Server:
         return self._pace.prefill_s(tokens)
 
     def _compute_in_iteration(self) -> Seconds:
-        """Compute prompts in the next iteration; return the seconds that this adds."""
         if not self._uncomputed:
             return 0.0
         tokens, done = self._uncomputed.take_with_iteration(self.iteration, len(self.running))

@@ -20,29 +20,34 @@ class RunSettings:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     replicas: int = 1
     prediction: str = "oracle"
-    """How costs and lengths are predicted. `oracle`: true values; `noisy:λ`: true values, each
-    times a factor drawn from [1/λ, λ]; `learned`: from finished applications, as the service
-    predicts; `table`: costs from `predicted_costs`.
+    """How costs and lengths are predicted: `oracle`, `noisy:λ`, `learned` or `table`.
+
+    `oracle`: true values; `noisy:λ`: true values, each times a factor drawn from [1/λ, λ];
+    `learned`: from finished applications, as the service predicts; `table`: costs from
+    `predicted_costs`.
     """
     seed: int = 0
     """Seed of the predictions' noise and of trainings."""
     report_interval_s: Seconds = 0.0
-    """Largest age of a replica's last report on its running inferences; 0: reports are always
-    exact. Ended inferences are reported at once. The service's replicas report when they pull, at
-    least every second.
+    """Largest seconds between a replica's reports on its running inferences; 0: reports are always
+    exact.
+
+    Ended inferences are reported at once. The service's replicas report when they pull, at least
+    every second.
     """
     dispatch_s: Seconds = 0.0
-    """Time from the lease of an inference to its arrival at the engine. Memory is reserved during
-    this time, but no token is computed. In the service the payload is then on its way.
+    """Seconds from the lease of an inference to its arrival at the engine. Memory is reserved
+    meanwhile, but no token is computed.
     """
     front_end_s: Seconds = 0.0
-    """Time for which a call occupies the front end, on the way into the queue and with the answer;
-    the front end passes one call at a time. In the service, the front end is the processes before
-    the scheduler.
+    """Seconds for which a call occupies the front end, in each direction; calls pass one at a time.
+
+    In the service, the front end is the processes before the scheduler.
     """
     hold_up_s: Seconds = 0.0
-    """Time by which each arriving and each ending call delays every engine while all engines are
-    busy. Above 0 for machines on which the serving processes share the engines' cores.
+    """Seconds by which each arriving and each ending call delays every busy engine.
+
+    Above 0 for machines on which the serving processes share the engines' cores.
     """
     sample_kv: bool = False
     """Whether to record the KV held by each application."""
@@ -53,8 +58,7 @@ class RunSettings:
     history: Sequence[Observation] = ()
     """Earlier applications from which stages are known, for `table`."""
     lengths_are_known: bool = False
-    """Whether callers force the lengths of outputs, so that lengths are not predicted; for
-    `table`.
+    """Whether callers force the lengths of outputs, so that lengths are not predicted; for `table`.
     """
     raises: bool = True
     """Whether predictions at a later stage may raise charges; not with `oracle`."""
@@ -65,5 +69,9 @@ class RunSettings:
     tenants: TenantTree = field(default_factory=TenantTree)
     """Tree of tenants, for policies with `fairness: tenant`."""
     recognised: str = APPLICATION
-    """How the scheduler finds an inference's application: `application`: by the caller's id;
-    `conversation`: by the text; `inference`: not at all, each inference is its own application."""
+    """How the scheduler finds an inference's application: `application`, `conversation` or
+    `inference`.
+
+    `application`: by the caller's id; `conversation`: by the text; `inference`: not at all, each
+    inference is its own application.
+    """

@@ -29,25 +29,21 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 
 class Timetable:
-    """Times at which replicas are processed, in ascending order."""
-
     def __init__(self, replicas: int) -> None:
         self._names = [str(index) for index in range(replicas)]
         self._instants = LazyHeap()
 
     def set(self, index: int, at: Seconds | None) -> None:
-        """Set or replace the time at which a replica is processed; None removes it."""
+        """Set the time at which a replica is processed next; None removes it."""
         if at is None:
             self._instants.drop(self._names[index])
         else:
             self._instants.put(self._names[index], (at, index))
 
     def clear(self) -> None:
-        """Remove the times of all replicas."""
         self._instants = LazyHeap()
 
     def has(self, index: int) -> bool:
-        """Return whether a replica has a time."""
         return self._names[index] in self._instants
 
     def next(self) -> Seconds:
@@ -56,7 +52,7 @@ class Timetable:
         return math.inf if name is None else self._instants.key(name)[0]
 
     def take(self, now: Seconds) -> list[int]:
-        """Remove and return the replicas whose times have come, by index."""
+        """Remove and return the replicas that are due, by index."""
         taken = []
         while (name := self._instants.first()) is not None and self._instants.key(name)[0] <= now:
             self._instants.drop(name)
@@ -87,7 +83,7 @@ def simulate(
 
 
 class Simulation:
-    """Simulated run; can be run once."""
+    """A simulated run of a policy on a workload; it can be run once."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         self._applications = applications
@@ -105,25 +101,17 @@ class Simulation:
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
-        """Replicas without running inferences."""
         self._looked_at: Seconds = 0.0
-        """Time at which all replicas last reported."""
         self._changes = Timetable(len(self._servers))
-        """Times at which replicas change without an event."""
         self._tries = Timetable(len(self._servers))
-        """Times at which replicas may get inferences."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
-        """Replicas that changed or tried at the time `_seen_at`; their next try must be later."""
         self._due_at: Seconds = 0.0
-        """Time at which the next submission is due, or the policy releases a client."""
         self._passed = 0
-        """Number of calls that arrived at an engine or ended at the present time."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}
         self._kv_held: dict[ApplicationId, Tokens] = {}
 
     def run(self, on_progress: Callable[[int], None]) -> RunResult:
-        """Run until every application has ended, and return the result."""
         result = self._result
         result.applications = [self._link.expect(a) for a in self._applications]
         now = 0.0
@@ -150,7 +138,7 @@ class Simulation:
         return coming_at if deadline is None else min(deadline, coming_at)
 
     def _next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the next iteration boundary of any replica.
+        """Return the earliest time at which an iteration of any replica ends.
 
         An idle replica is at a boundary at any time.
         """
@@ -160,14 +148,14 @@ class Simulation:
 
     def _step(self, now: Seconds) -> None:
         trying = [self._servers[index] for index in self._tries.take(now)]
-        self._gate.time_has_come(trying)
+        self._gate.forget_refusals(trying)
         seen = self._gate.standing
         woken: list[Server] = []
         if self._due_at <= now or self._changes.next() <= now:
             woken = [self._servers[index] for index in self._changes.take(now)]
-            self._gate.time_has_come(woken)
+            self._gate.forget_refusals(woken)
             self._update_and_submit(woken, now)
-        elif any(self._gate.has_reason(server) or server.swapped for server in trying):
+        elif any(self._gate.may_get_work(server) or server.swapped for server in trying):
             self._report([], now)
         else:
             return
@@ -186,7 +174,7 @@ class Simulation:
             self._sample_kv(now)
 
     def _update_and_submit(self, woken: list[Server], now: Seconds) -> None:
-        """Report the iterations' results; then submit successors and inferences that are due."""
+        """Report ended inferences to the scheduler core, and submit inferences that are due."""
         if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
@@ -201,7 +189,7 @@ class Simulation:
         self._link.withdraw_idle(now)
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Report ended inferences of the replicas to the core; at intervals, all progress."""
+        """Report ended inferences to the scheduler core, and at intervals all progress."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -213,7 +201,7 @@ class Simulation:
                 continue
             server.advance(now)
             if server.at > now:
-                continue  # no boundary: the replica is in the middle of a prefill
+                continue  # A replica that computes a prompt ends no iteration now.
             ended = server.finish() if wakes else []
             if ended or looks_at_all:
                 self._link.report(server, ended, now, whole=looks_at_all)
@@ -225,7 +213,7 @@ class Simulation:
         return finished
 
     def _delay_engines(self, now: Seconds) -> set[int]:
-        """Delay engines because of calls that have arrived or ended.
+        """Delay engines, because calls that arrive or end take time of their CPU.
 
         Return the delayed replicas.
         """
@@ -238,7 +226,7 @@ class Simulation:
         return set(range(len(self._servers)))
 
     def _replicas_at_boundary(self, woken: set[int]) -> list[Server]:
-        """Return the replicas that may be at an iteration boundary.
+        """Return the replicas that may have just ended an iteration.
 
         With delayed reports, a busy replica that has not woken is left out even if its boundary is
         now: it wakes at this time anyway, and checking each replica would cost more than it gains.
@@ -248,7 +236,7 @@ class Simulation:
         return [self._servers[index] for index in sorted(self._idle | woken)]
 
     def _resume_or_admit(self, server: Server, now: Seconds) -> bool:
-        """Resume or admit inferences on a replica at a boundary; return whether there were any."""
+        """Start waiting inferences on a replica, swapped-out ones first."""
         server.advance(now)
         if server.at != now:
             return False
@@ -266,7 +254,7 @@ class Simulation:
         return self._send(server, self._link.ask(server, now), now)
 
     def _send(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
-        """Send the core's granted inferences to a replica; return whether there were any."""
+        """Send the granted inferences to a replica; return whether there were any."""
         prefixes = self._prefixes[server.index]
         for sequence in admitted:
             row = sequence.result
@@ -281,7 +269,6 @@ class Simulation:
     def _set_next_times(
         self, changed: set[int], tried: set[int], now: Seconds, *, others: bool
     ) -> None:
-        """Set the next times of replicas that changed or tried; of all after a queue change."""
         later = math.nextafter(now, math.inf)
         if now > self._seen_at:
             self._seen_at, self._seen_now = now, set()
@@ -296,7 +283,7 @@ class Simulation:
             return
         for index in changed | tried:
             self._tries.set(index, self._next_try(self._servers[index], later))
-        for server in self._gate.with_reason(self._servers) if others else ():
+        for server in self._gate.replicas_to_ask(self._servers) if others else ():
             if server.index in changed or server.index in tried:
                 continue
             stays = self._gate.tries_stay and server.index not in self._seen_now
@@ -307,7 +294,7 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # The first swapped-out sequence did not fit; service may put a smaller sequence before it.
+        # Service may change the order, and a smaller swapped-out sequence may then fit.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )

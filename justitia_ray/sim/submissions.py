@@ -27,7 +27,7 @@ class FrontEnd:
         self._passing_s: Seconds = 0.0
 
     def passed_at(self, now: Seconds) -> Seconds:
-        """Queue a call; return the time at which it has passed."""
+        """Queue a call in the front end; return the time at which it has passed."""
         self._free_at = max(now, self._free_at) + self._takes_s
         self._passed += 1
         self._passing_s += self._free_at - now
@@ -52,7 +52,7 @@ class InferenceGraph:
         ] = {}
 
     def arrive(self, application: WorkloadApplication) -> list[WorkloadInference]:
-        """Return the inferences of an application without predecessors, in order."""
+        """Return the inferences of an application that wait for no other inference."""
         roots = [inference for inference in application.inferences if not inference.after]
         if len(roots) < len(application.inferences):
             order = TopologicalSorter({i.inference_id: i.after for i in application.inferences})
@@ -65,7 +65,7 @@ class InferenceGraph:
     def finish(
         self, application_id: ApplicationId, inference_id: InferenceId
     ) -> list[tuple[WorkloadApplication, WorkloadInference]]:
-        """Return the inferences whose last unfinished predecessor was this inference, in order."""
+        """Return the inferences that waited only for a given inference."""
         if application_id not in self._open:
             return []
         order, by_id = self._open[application_id]
@@ -77,7 +77,7 @@ class InferenceGraph:
 
 
 class Submissions:
-    """Arrivals in order, and inferences that wait for predecessors or tools."""
+    """Submits the inferences of a workload when they are due."""
 
     def __init__(
         self, applications: Iterable[WorkloadApplication], link: CoreLink, front_end: FrontEnd
@@ -87,22 +87,19 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """Number of arrivals that were opened in the scheduler ahead of the iteration boundary at
-        which they submit.
-        """
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
-        """Inferences to submit, ordered by time and then by insertion."""
         self._dues_known = 0
         self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
-        """Inferences in the front end: (time of passing, due time, …)."""
         self._passing = deque()
 
     def next_at(self) -> Seconds:
         """Return the time of the next submission; inf if there is none."""
-        return min(self._next_arrival_at(), self._next_due_at(), self._next_passed_at())
+        return min(
+            self._next_arrival_at(), self._next_due_at(), self._next_passage_through_front_end()
+        )
 
     def submit_due(self, now: Seconds) -> None:
-        """Submit everything that is due by `now`, in order of time.
+        """Submit all inferences that are due by `now`, in order of time.
 
         At equal times arrivals first.
         """
@@ -112,12 +109,12 @@ class Submissions:
             else:
                 due_at, _, application, inference = heapq.heappop(self._dues)
                 self._submit_due(application, inference, due_at, now)
-        while self._next_passed_at() <= now:
+        while self._next_passage_through_front_end() <= now:
             _, due_at, application, inference = self._passing.popleft()
             self._link.submit(application, inference, due_at, now)
 
     def open_on_time(self, now: Seconds) -> None:
-        """Open applications exactly at their arrival times, as the nominal clock requires."""
+        """Open applications exactly at their arrival times."""
         for application in self._arrivals:
             if application.arrived_at_s > now:
                 return
@@ -125,7 +122,7 @@ class Submissions:
             self._opened += 1
 
     def submit_successors(self, finished: InferenceResult, now: Seconds) -> None:
-        """Submit the successors of a finished inference, or schedule them after their delay."""
+        """Submit the inferences that waited for a finished one, at once or after a delay."""
         answered_at = self._front_end.passed_at(now)
         following = self._graph.finish(finished.application_id, finished.inference_id)
         for application, inference in following:
@@ -161,7 +158,6 @@ class Submissions:
         due_at: Seconds,
         now: Seconds,
     ) -> None:
-        """Submit a due inference, through the front end if there is one."""
         through_at = self._front_end.passed_at(now)
         if through_at > now:
             self._passing.append((through_at, due_at, application, inference))
@@ -174,5 +170,5 @@ class Submissions:
     def _next_due_at(self) -> Seconds:
         return self._dues[0][0] if self._dues else math.inf
 
-    def _next_passed_at(self) -> Seconds:
+    def _next_passage_through_front_end(self) -> Seconds:
         return self._passing[0][0] if self._passing else math.inf

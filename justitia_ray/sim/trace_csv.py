@@ -23,7 +23,7 @@ class TraceRow:
     """Request of a trace; fields are None for missing columns and empty fields."""
 
     where: str
-    """File and line, for messages."""
+    """File and line of the request, for messages."""
     arrival_s: Seconds
     input_tokens: Tokens
     output_tokens: Tokens
@@ -33,7 +33,7 @@ class TraceRow:
 
 
 def read_trace(path: Path) -> Iterator[TraceRow]:
-    """Yield the requests of a CSV file, or a `.gz` of one, lazily and in order.
+    """Yield the requests of a CSV file, which may be compressed (`.gz`), in order.
 
     Raises:
         ConfigError: If the file cannot be read, has no header with the three columns, or a field is

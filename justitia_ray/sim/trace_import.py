@@ -43,20 +43,20 @@ _MAX_PARENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class InferenceSpan:
-    """Inference in a trace."""
+    """Inference in an OpenTelemetry trace."""
 
     application_id: str
     """Conversation of the inference; the trace if no conversation is named."""
     application_class: str
     """Agent that made the call; if unnamed, the service; otherwise `trace`."""
     tenant: str
-    """Tenant: the user named in the span; otherwise `default`."""
+    """User named in the span, as the tenant; otherwise `default`."""
     start_ns: int
     end_ns: int
-    """End time, at least 1 ns after the start."""
+    """End time of the span in nanoseconds, at least 1 ns after its start."""
     input_tokens: int
     output_tokens: int
-    """Output tokens; both counts are 0 for a span without counts, such as a failed call."""
+    """Output tokens; 0 for a span without counts, such as a failed call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _inference_of(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> Infere
 
 
 def _outermost_agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
-    """Return the outermost agent around the span, with which the user interacts."""
+    """Return the outermost agent around a span, with which the user interacts."""
     name, at = None, by_id.get((span.trace_id, span.span_id), span)
     for _ in range(_MAX_PARENTS):
         name = at.attributes.get("gen_ai.agent.name") or name
@@ -158,7 +158,7 @@ def _objects_of(record: JsonRecord, name: str, value: object) -> list[dict[str, 
 
 
 def _attributes_of(record: JsonRecord, holder: object) -> Mapping[str, Any]:
-    """Return attributes as a mapping, from a mapping or from OTLP's list of pairs."""
+    """Return a span's attributes as a mapping, from a mapping or from OTLP's list of pairs."""
     attributes = holder.get("attributes") if isinstance(holder, dict) else None
     if attributes is None:
         return {}
@@ -208,7 +208,7 @@ def _instant(record: JsonRecord, name: str, value: object) -> int:
 
 
 def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplication], int]:
-    """Return the applications of a trace, and the number of requests without output left out.
+    """Return the applications of a trace, and the number of requests that have no output.
 
     There is at least one application. Applications are in order of arrival; the first arrives at 0.
 
@@ -235,7 +235,7 @@ def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplic
             f" gen_ai.operation.name {', '.join(OPERATIONS)} and gen_ai.usage.*, holds none"
         )
     applications.sort(key=lambda application: application.arrived_at_s)
-    return _placed(applications[: options.count], options.window_s), without_output
+    return _shift_and_scale(applications[: options.count], options.window_s), without_output
 
 
 def _is_json(path: Path) -> bool:
@@ -243,10 +243,9 @@ def _is_json(path: Path) -> bool:
     return next((text for text in texts if text), "").startswith("{")
 
 
-def _placed(
+def _shift_and_scale(
     applications: Sequence[WorkloadApplication], window_s: Seconds | None
 ) -> list[WorkloadApplication]:
-    """Shift arrivals to start at 0, and scale them to the window if there is one."""
     first_s, last_s = applications[0].arrived_at_s, applications[-1].arrived_at_s
     stretch = 1.0 if window_s is None or last_s == first_s else window_s / (last_s - first_s)
     return [
@@ -260,10 +259,10 @@ def _from_rows(rows: Iterable[TraceRow]) -> list[WorkloadApplication]:
     for number, row in enumerate(rows):
         own_id = f"request-{number}"
         groups.setdefault(row.application_id or own_id, []).append(row)
-    return [_of_rows(name, group) for name, group in groups.items()]
+    return [_application_of_rows(name, group) for name, group in groups.items()]
 
 
-def _of_rows(application_id: str, rows: Sequence[TraceRow]) -> WorkloadApplication:
+def _application_of_rows(application_id: str, rows: Sequence[TraceRow]) -> WorkloadApplication:
     rows = sorted(rows, key=lambda row: row.arrival_s)
     first = rows[0]
     for row in rows:
@@ -301,7 +300,7 @@ def _from_spans(spans: Iterable[InferenceSpan]) -> list[WorkloadApplication]:
 def application_of_spans(
     application_id: str, spans: Sequence[InferenceSpan], began_ns: int
 ) -> WorkloadApplication:
-    """Return an application whose calls follow those that had ended when they began.
+    """Return an application, each of whose calls waits for those that had ended when it began.
 
     Args:
         application_id: Id of the application.
@@ -316,7 +315,7 @@ def application_of_spans(
     for number, span in enumerate(spans):
         ended = bisect_right(ends, span.start_ns)
         if ended:
-            # An inference that ended before the latest start among these is implied.
+            # Earlier inferences are implied by later ones that waited for them.
             first = bisect_right(ends, last_starts[ended - 1])
             after, since_ns = sorted(by_end[first:ended]), ends[ended - 1]
         else:

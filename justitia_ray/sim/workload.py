@@ -27,20 +27,22 @@ from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds,
 
 TokensField: TypeAlias = Annotated[Tokens, Field(ge=1, strict=True)]
 _LONGEST_S: Seconds = 1e10
-"""Largest instant or delay, enough for times since 1970. Later an iteration is shorter than the
-resolution of a float, and simulated time would stand still."""
+"""Largest time or delay in seconds; it allows times since 1970.
+
+Later an iteration is shorter than the resolution of a float, and simulated time would stand still.
+"""
 DurationField: TypeAlias = Annotated[
     Seconds, Field(ge=0, le=_LONGEST_S, allow_inf_nan=False, strict=True)
 ]
 _NOT_BLANK_PATTERN = r"\S"
 _NOT_BLANK = Field(pattern=_NOT_BLANK_PATTERN)
-# Objects created in the program are not validated until they are checked.
+# Objects that a program creates are not checked until `checked_application` is called.
 _CHECKED = ConfigDict(extra="forbid", revalidate_instances="always")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInference:
-    """An inference of an application."""
+    """An inference of a simulated application."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
 
@@ -52,14 +54,12 @@ class WorkloadInference:
     on arrival.
     """
     delay_s: DurationField = 0.0
-    """Seconds from when the predecessors have ended, or the application has arrived, to the
-    submission.
-    """
+    """Seconds from the end of the predecessors, or from the arrival, to the submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadApplication:
-    """An application with at least one inference."""
+    """A simulated application with at least one inference."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
 
@@ -170,7 +170,9 @@ def read_workload(path: Path) -> list[WorkloadApplication]:
         try:
             application = checked_application(record.fields)
             for number, inference in enumerate(record.fields["inferences"]):
-                if "after" not in inference:  # a default would hide a forgotten chain
+                if (
+                    "after" not in inference
+                ):  # A default value of `after` would hide a forgotten dependency.
                     raise ConfigError(f"inferences[{number}].after is missing")
         except ConfigError as error:
             raise ConfigError(f"{record.where}: {error}") from error

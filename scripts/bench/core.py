@@ -238,7 +238,7 @@ def figures(timed: Timings) -> Figures:
     Raises:
         ValueError: If there was no event.
     """
-    us = timed.us_a_decision()
+    us = timed.microseconds_per_decision()
     decisions = sum(timed.decisions)
     return Figures(
         len(us),

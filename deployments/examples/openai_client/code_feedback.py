@@ -14,7 +14,6 @@ TEST = "\nassert half(5) == 2, half(5)"
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"cg-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "CG"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

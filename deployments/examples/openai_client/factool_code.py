@@ -15,7 +15,6 @@ CODE = "def double(x):\n    return x * x"
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"cc-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "CC"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

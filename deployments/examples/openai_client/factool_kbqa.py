@@ -12,7 +12,6 @@ EVIDENCE = ["The Danube rises at Donaueschingen.", "The Danube flows into the Bl
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"kbqav-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "KBQAV"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

@@ -13,7 +13,6 @@ SOLUTION = "4 boxes hold 12 eggs each, 4 * 12 = 48. Six break, so 48 - 6 = 41 ar
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"ev-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "EV"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

@@ -12,7 +12,6 @@ PART_CHARS = 600
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"mrs-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "MRS"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

@@ -13,7 +13,6 @@ DOCUMENTS = "1. Both parties keep secrets.\n\n2. Secrets are kept for two years.
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"dm-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "DM"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

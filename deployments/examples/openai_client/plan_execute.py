@@ -16,7 +16,6 @@ PLAN = (
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"pe-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "PE"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

@@ -16,7 +16,6 @@ RULES = "Each turn write a thought, then Search[words] or Finish[SUPPORTS, REFUT
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"fv-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "FV"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

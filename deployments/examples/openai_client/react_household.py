@@ -14,7 +14,6 @@ RULES = "Write one command: go to X 1, open X 1, take Y 1 from X 1, put Y 1 in/o
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"alfwi-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "ALFWI"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

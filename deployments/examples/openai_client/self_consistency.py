@@ -14,7 +14,6 @@ PROMPT = f"{QUESTION}\nReason step by step and end with a line 'Answer: NUMBER'.
 
 
 async def main(base_url: str, model: str, max_tokens: int) -> str:
-    """Run the agent and return its answer."""
     application = f"sc-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "SC"}
     key = os.environ.get("JUSTITIA_API_KEY", "unused")

@@ -18,7 +18,7 @@ TENANT = "team-a"
 
 
 async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
-    """Ask the question several times at once, and return the most frequent answer."""
+    """Ask the model the question several times at once, and return the most frequent answer."""
     ingress = serve.get_deployment_handle("Ingress", app)
     async with (
         JustitiaClient.from_handle(ingress, model=model, tenant=TENANT) as client,
@@ -32,12 +32,11 @@ async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
 
 @ray.remote(num_cpus=0.1)
 def answer_question(app: str, model: str, question: str, max_tokens: int) -> str:
-    """Answer a question in an application of its own."""
+    """Ray task that answers one question in an application of its own."""
     return asyncio.run(vote(app, model, question, max_tokens))
 
 
 def main(app: str, model: str, max_tokens: int) -> list[str]:
-    """Answer all questions, and return the answers in order."""
     tasks = [answer_question.remote(app, model, question, max_tokens) for question in QUESTIONS]
     answers: list[str] = ray.get(tasks)
     return answers

@@ -19,7 +19,7 @@ TENANT = "team-a"
 def call_service(
     app: str, application: str, method: str, path: str, fields: Mapping[str, object]
 ) -> str:
-    """Call the service's Ingress on behalf of an application, and return the answer's text."""
+    """Send one inference to the service's Ingress deployment, and return the answer's text."""
     ingress = serve.get_deployment_handle("Ingress", app)
     headers = {
         "x-justitia-application": application,
@@ -35,7 +35,7 @@ def call_service(
 
 @ray.remote(num_cpus=0.1)
 def run_inference(app: str, application: str, model: str, prompt: str, max_tokens: int) -> str:
-    """Run one inference of the application, and return its text."""
+    """Ray task that runs one inference of the application, and returns its text."""
     messages = [{"role": "user", "content": prompt}]
     fields = {"model": model, "messages": messages, "max_tokens": max_tokens}
     answer = json.loads(call_service(app, application, "POST", "/v1/chat/completions", fields))
@@ -43,7 +43,7 @@ def run_inference(app: str, application: str, model: str, prompt: str, max_token
 
 
 def main(app: str, model: str, max_tokens: int) -> str:
-    """Summarise the document's parts in tasks, and return the summary of the summaries."""
+    """Summarise each part of a document in a Ray task, then summarise the summaries."""
     application = f"mrs-{uuid.uuid4()}"
     opening = {"application_id": application, "application_class": "MRS", "input": DOCUMENT}
     call_service(app, application, "POST", "/v1/applications", opening)

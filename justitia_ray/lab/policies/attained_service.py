@@ -13,7 +13,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
 class MlfqPolicy(MeteredPolicy):
-    """Multi-level feedback queue: lowest level first, in submission order within a level.
+    """Multi-level feedback queue: a client falls one level each time its service doubles.
 
     Source: FastServe, arXiv:2305.05920, Sec. 4.1. Quanta double from level to level: q0, 2·q0,
     4·q0, …, so a client that has attained a is in level floor(log2(1 + a/q0)).
@@ -26,7 +26,7 @@ class MlfqPolicy(MeteredPolicy):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # In the unit of `cost`; an inference of 256 tokens in and out (VTC, Sec. 5.2) costs 98,432.
+        # The default is about the cost of an inference of 256 tokens in and out (VTC, Sec. 5.2).
         Option("quantum", 100_000, number(least=1e-6)),
     )
 
@@ -40,30 +40,25 @@ class MlfqPolicy(MeteredPolicy):
         return (int(self._attained.get(client, 0) // self._quantum) + 1).bit_length() - 1
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (level, submission order of the client's first inference)."""
         return (self.level(client), *application.waiting.first.order)
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the attained service of a client."""
         self._attained.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the attained service of each client, with the counts of the base class."""
         return super().counted() | {"attained": dict(self._attained)}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the attained service, and the counts of the base class."""
         self._attained = number_table(RecordReader(counted, ("attained",), None), "attained")
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Add an amount to the client's attained service."""
         client = self.client(application)
         self._attained[client] = self._attained.get(client, 0) + amount
 
 
 class PlasPolicy(ClientPolicy):
-    """Program-level attained service: first the client with the least finished service.
+    """PLAS (Autellix): the client whose finished inferences received least service is first.
 
     Source: PLAS; Autellix, arXiv:2502.13965, Sec. 4.2. The priority of a call is the service that
     the finished calls of its program had received when it was submitted. It never changes, so calls
@@ -76,26 +71,21 @@ class PlasPolicy(ClientPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._first_seen: dict[ClientId, int] = {}
-        """Sequence number of each client's first application."""
         self._finished: dict[ClientId, KvTokenTime] = {}
-        """Service of the finished calls, by client."""
+        """Service that each client has received from its finished inferences."""
         self._fixed: dict[ApplicationId, dict[RequestId, KvTokenTime]] = {}
-        """Service of the client when each inference was submitted, by application."""
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (service at the submission of its first inference, number of the client)."""
         return (self._service_at_submission(application.waiting.first), self._first_seen[client])
 
     def application_key(self, application: Application) -> Key:
-        """Return the key inside a tenant: (service at the first waiting submission, arrival)."""
         return (self._service_at_submission(application.waiting.first), application.sequence)
 
     def inference_key(self, inference: Inference) -> Key:
-        """Return (service of the client at its submission, submission order)."""
         return (self._service_at_submission(inference), *inference.order)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Fix the priority of a new inference; a resubmitted one keeps its priority."""
+        """Fix the priority of a new inference; an inference that is requeued keeps its priority."""
         client = self.client(application)
         self._first_seen.setdefault(client, application.sequence)
         fixed = self._fixed.setdefault(application.application_id, {})
@@ -103,7 +93,7 @@ class PlasPolicy(ClientPolicy):
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Add the cost h(p, d) of a finished inference to its client's service."""
+        """Add the cost of a finished inference to its client's service."""
         self._fixed.get(application.application_id, {}).pop(inference.request_id, None)
         if inference.output_tokens:
             client = self.client(application)
@@ -112,16 +102,13 @@ class PlasPolicy(ClientPolicy):
         return ()
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the service of a client."""
         self._first_seen.pop(client, None)
         self._finished.pop(client, None)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the priorities of an application's inferences."""
         self._fixed.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the service of each client, and the priority of each inference."""
         return {
             "first_seen": dict(self._first_seen),
             "finished": dict(self._finished),
@@ -129,7 +116,7 @@ class PlasPolicy(ClientPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts from `counted`.
+        """Restore the state from the record that `counted` returns.
 
         Raises:
             ValueError: If the record has another form than `counted` returns.

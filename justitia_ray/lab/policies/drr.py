@@ -37,31 +37,27 @@ from justitia_ray.units import ClientId, KvTokenTime
 
 
 @dataclass(slots=True)
-class _RingPlace:
-    """State of one client in the ring."""
+class _RingState:
+    """State of one client in deficit round robin."""
 
     index: int
     balance: KvTokenTime = 0
-    """Balance before the visit in `round`, or during it."""
+    """Service that the client may still receive, negative after an overdraft."""
     round: int = 0
-    """Round of the client's present visit; of its next visit otherwise."""
     at_turn: bool = False
     waits: bool = False
 
-    def refills(self, quantum: float) -> int:
-        """Return the number of refills after which the balance is above 0."""
+    def refills_needed(self, quantum: float) -> int:
         return max(0, int(-self.balance // quantum) + 1)
 
     def turn(self, quantum: float) -> int:
-        """Return the first round whose refill brings the balance above 0."""
         if self.at_turn:
             return self.round
-        return self.round + max(0, self.refills(quantum) - 1)
+        return self.round + max(0, self.refills_needed(quantum) - 1)
 
     def take_turn(self, quantum: float) -> None:
-        """Advance to the visit of a round, with all refills until then."""
         if not self.at_turn:
-            refills, self.round = self.refills(quantum), self.turn(quantum)
+            refills, self.round = self.refills_needed(quantum), self.turn(quantum)
             self.balance += quantum * refills
             self.at_turn = True
 
@@ -76,12 +72,11 @@ _PLACE_FIELDS: Fields = {
 
 
 class DrrPolicy(MeteredPolicy):
-    """Deficit round robin: the client with the earliest turn first, FIFO within a client."""
+    """Deficit round robin between clients; first come, first served within a client."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # In the unit of `cost`: a prompt of VTC's synthetic loads (Sec. 5.2). Empty rounds cost no
-        # time.
+        # The default is a prompt of VTC's synthetic loads (Sec. 5.2).
         Option("quantum", 256, number(least=1e-6)),
     )
     DEFAULT_COST: ClassVar[str] = "compute"
@@ -89,86 +84,78 @@ class DrrPolicy(MeteredPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._quantum: float = self.options.own["quantum"]
-        self._ring: dict[ClientId, _RingPlace] = {}
+        self._ring: dict[ClientId, _RingState] = {}
         self._pointer = (0, 0)
-        """Round and ring position of the sweep's last visit."""
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the sort key of a client: round of its next turn, position in the ring."""
         place = self._ring[client]
         return (place.turn(self._quantum), place.index)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Mark a client as waiting, after the visits that the sweep has made."""
-        place = self._place_of(application)
+        place = self._ring_state_of(application)
         self._apply_visits(place)
         place.waits = True
         return ()
 
     def left(self, client: ClientId) -> None:
-        """Mark a client as not waiting, so that refills do not raise it above 0."""
+        """Mark a client as not waiting; an idle client is not refilled above 0."""
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Advance the sweep to the client's turn; charge the prompt."""
-        place = self._place_of(application)
+        place = self._ring_state_of(application)
         place.take_turn(self._quantum)
         self._pointer = max(self._pointer, (place.round, place.index))
         return super().dispatched(application, inference)
 
     def forget_client(self, client: ClientId) -> None:
-        """Remove a client from the ring."""
         self._ring.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the ring and the sweep's position, with the counts of the base class."""
         return super().counted() | {
             "pointer": list(self._pointer),
             "ring": {client: asdict(place) for client, place in self._ring.items()},
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the ring, the sweep's position, and the counts of the base class."""
         reader = RecordReader(counted, ("pointer", "ring"), None)
         sweep_round, index = reader.integers("pointer")
         self._pointer = (sweep_round, index)
         self._ring = reader.table(
-            "ring", lambda ring, c: _RingPlace(**ring.record(c, _PLACE_FIELDS))
+            "ring", lambda ring, c: _RingState(**ring.record(c, _PLACE_FIELDS))
         )
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Apply the visits that are due; then subtract the charge from the client's balance."""
-        place = self._place_of(application)
+        """Subtract a charge from the client's balance."""
+        place = self._ring_state_of(application)
         self._apply_visits(place)
         place.balance -= amount
         if place.at_turn and place.balance <= 0:
             self._end_visit(place)
 
-    def _place_of(self, application: Application) -> _RingPlace:
-        return self._ring.setdefault(self.client(application), _RingPlace(application.sequence))
+    def _ring_state_of(self, application: Application) -> _RingState:
+        return self._ring.setdefault(self.client(application), _RingState(application.sequence))
 
-    def _apply_visits(self, place: _RingPlace) -> None:
-        """Apply the visits of the sweep since the client's balance was last updated."""
+    def _apply_visits(self, place: _RingState) -> None:
+        """Refill a client for all rounds since its balance was last updated."""
         passed = self._last_round_at(place) - place.round + 1
         if place.at_turn:
             if not place.waits and self._pointer != (place.round, place.index):
                 self._end_visit(place)
         elif passed > 0:
-            refills = place.refills(self._quantum)
+            refills = place.refills_needed(self._quantum)
             if place.waits and passed >= refills:
                 place.take_turn(self._quantum)
             else:
-                if not place.waits:  # an idle client is refilled only to 0 or just above
+                if not place.waits:  # an idle client saves up no service
                     refills = max(0, int(-(place.balance // self._quantum)))
                 place.balance += self._quantum * min(passed, refills)
                 place.round += passed
 
-    def _end_visit(self, place: _RingPlace) -> None:
+    def _end_visit(self, place: _RingState) -> None:
         place.at_turn = False
         place.round = self._last_round_at(place) + 1
 
-    def _last_round_at(self, place: _RingPlace) -> int:
-        """Return the last round in which the sweep visited this position."""
+    def _last_round_at(self, place: _RingState) -> int:
         sweep_round, index = self._pointer
         return sweep_round if place.index <= index else sweep_round - 1

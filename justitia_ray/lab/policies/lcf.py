@@ -9,7 +9,7 @@ from justitia_ray.core.policies.vtc import VtcPolicy
 
 
 class LcfPolicy(VtcPolicy):
-    """Smallest counter first; a client's counter is not lifted when it begins to wait.
+    """Least counter first: VTC, but a client that was idle keeps its low counter.
 
     A client that was idle may later receive all service that it missed. Other clients have no
     guarantee, because the deficit of an idle client grows without limit (Fig. 10).

@@ -17,11 +17,11 @@ from justitia_ray.core.records import RecordReader
 from justitia_ray.units import ClientId, Tokens
 
 _REMEMBERED = 5
-"""Number of last outputs over which a prediction is the mean: VTC, Sec. 5.1."""
+"""A client's next output is predicted as the mean of its last five (VTC, Sec. 5.1)."""
 
 
 class VtcPredictPolicy(VtcPolicy):
-    """VTC with predicted output d̂, the mean of the client's last five outputs; 0 before the first.
+    """VTC that charges a predicted output in advance: the mean of the client's last five outputs.
 
     A cancelled inference counts with the output that it produced. The mean is taken over sequences,
     multiplied by an inference's number of sequences and rounded to whole tokens.
@@ -30,10 +30,9 @@ class VtcPredictPolicy(VtcPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._outputs: dict[ClientId, deque[tuple[Tokens, int]]] = {}
-        """Output tokens and sequences of each client's last inferences."""
+        """Number of output tokens and sequences of each client's last inferences."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the mean of the client's last outputs."""
         outputs = self._outputs.get(self.client(application))
         if outputs is None:
             return 0
@@ -41,46 +40,41 @@ class VtcPredictPolicy(VtcPolicy):
         return round(inference.choices * tokens / sum(choices for _, choices in outputs))
 
     def produced(self, client: ClientId, output_tokens: Tokens, choices: int) -> None:
-        """Add an output to the client's last outputs."""
         outputs = self._outputs.setdefault(client, deque(maxlen=_REMEMBERED))
         outputs.append((output_tokens, choices))
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the counter and the last outputs of a client."""
         super().forget_client(client)
         self._outputs.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the counts of VTC and the last outputs."""
         outputs = {client: [list(one) for one in last] for client, last in self._outputs.items()}
         return super().counted() | {"outputs": outputs}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts of VTC and the last outputs."""
         outputs = RecordReader(counted, ("outputs",), None).table("outputs", _read_outputs)
         super().take_over(counted)
         self._outputs = outputs
 
 
 class VtcOraclePolicy(VtcPolicy):
-    """VTC with predicted output d̂ equal to the true length, or to the prediction if unknown."""
+    """VTC that charges the true output in advance, or the predicted one if it is unknown."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the true length, or the predicted length if the true length is unknown."""
         if inference.true_output_tokens is None:
             return inference.predicted_output_tokens
         return inference.true_output_tokens
 
 
 class VtcNoisyPolicy(VtcOraclePolicy):
-    """VTC with d̂ drawn from the whole numbers of [0.5 d, 1.5 d], with d as in `vtc-oracle`."""
+    """VTC that charges an output in advance, with an error of up to 50 %."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (*VtcOraclePolicy.OPTIONS, Option("seed", 0, whole(0)))
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return a number drawn once per inference, the same in every run with this seed."""
+        """Return a random output length, the same in every run with this seed."""
         length = super().predicted_tokens(application, inference)
-        # the id of an inference is unique only in its application
+        # An inference id is unique only within its application.
         name = repr((self.options.own["seed"], inference.application_id, inference.inference_id))
         drawn = int.from_bytes(hashlib.sha256(name.encode()).digest())
         least, most = (length + 1) // 2, 3 * length // 2

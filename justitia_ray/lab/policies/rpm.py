@@ -20,7 +20,7 @@ WINDOW_S = 60
 
 
 class RpmPolicy(ClientPolicy):
-    """First come, first served, with a limit on a client's grants in each window of 60 s.
+    """First come, first served, with a limit on each client's requests per minute.
 
     Windows are [60k, 60k + 60) s. An inference counts once. If it is requeued in the window in
     which it was counted, it is uncounted, and counted again when it is granted. In later windows it
@@ -30,7 +30,7 @@ class RpmPolicy(ClientPolicy):
     holds_back: ClassVar[bool] = True
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # The limit of VTC's (5, 20, 30; Table 2) with the highest throughput.
+        # VTC's Table 2 has limits of 5, 20 and 30; this one had the highest throughput.
         Option("requests_per_minute", 30, whole(1)),
     )
 
@@ -38,23 +38,21 @@ class RpmPolicy(ClientPolicy):
         super().__init__(context)
         self._limit: int = self.options.own["requests_per_minute"]
         self._used: dict[ClientId, tuple[int, int]] = {}
-        """For each client, the window of its last grant and the number of grants counted in it."""
+        """For each client, the minute of its last grant and its number of grants in that minute."""
         self._counted: dict[ApplicationId, dict[RequestId, int]] = {}
-        """Window in which each inference was counted, by application."""
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the submission order of the client's first inference."""
         return application.waiting.first.order
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return the start of the next window if the client has reached the limit, otherwise 0."""
+        """Return when a client at its limit may be served again; 0 below the limit."""
         window = self._present_window()
         if self._used.get(client) == (window, self._limit):
             return float(WINDOW_S * (window + 1))
         return 0.0
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Uncount an inference that is requeued in the window in which it was counted."""
+        """Give a client its request back if the inference is requeued within its minute."""
         counted = self._counted.get(application.application_id, {})
         window = self._present_window()
         if counted.get(inference.request_id) == window:
@@ -64,7 +62,7 @@ class RpmPolicy(ClientPolicy):
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Count an inference, unless it was counted before."""
+        """Count a granted inference against the client's limit, once."""
         counted = self._counted.setdefault(application.application_id, {})
         if inference.request_id in counted:
             return ()
@@ -75,27 +73,23 @@ class RpmPolicy(ClientPolicy):
         return (client,)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Drop an ended inference; it remains counted in its window."""
         self._counted.get(application.application_id, {}).pop(inference.request_id, None)
         return ()
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the count of a client."""
         self._used.pop(client, None)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the windows of an application's inferences."""
         self._counted.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the counts of the clients, and the windows of the inferences."""
         return {
             "used": {client: list(used) for client, used in self._used.items()},
             "inferences": {name: dict(windows) for name, windows in self._counted.items()},
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts from `counted`.
+        """Restore the state from the record that `counted` returns.
 
         Raises:
             ValueError: If the record has another form than `counted` returns.

@@ -26,7 +26,7 @@ FIRST_SEED = 101
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Numbers of finished, failed and planned runs."""
+    """Numbers of finished, failed and planned runs of a report."""
 
     done: int
     total: int
@@ -34,7 +34,7 @@ class RunProgress:
     elapsed_s: float
 
     def __str__(self) -> str:
-        """Return a line with these numbers, and the remaining time by the mean time of a run."""
+        """Return the numbers of runs as a line of text, with the estimated remaining time."""
         left_s = self.elapsed_s / self.done * (self.total - self.done) if self.done else 0.0
         failed = f", {self.failed} failed" if self.failed else ""
         return f"{self.done}/{self.total} runs{failed}, {left_s:.0f} s left"
@@ -47,7 +47,7 @@ def build_report(
     workers: int,
     say: Callable[[RunProgress], None] = lambda _: None,
 ) -> list[ReportSection]:
-    """Run the experiments; write `report.html`, `results.jsonl` and `figures/` into `out`.
+    """Run the experiments and write the report: `report.html`, `results.jsonl` and `figures/`.
 
     Args:
         experiments: In the order of the page.
@@ -89,7 +89,7 @@ def build_report(
 
 
 def _plan_arms(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, Task]] | Failed:
-    """Return the arms of an experiment by seed, or `Failed` if the experiment raised an error."""
+    """Return the runs of an experiment for each seed, or `Failed` if it raised an error."""
     try:
         return {seed: experiment.arms(scale, seed) for seed in experiment.seeds(scale)}
     except Exception as error:
@@ -97,7 +97,7 @@ def _plan_arms(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, T
 
 
 def _draw_charts(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
-    """Draw every chart; mark a section as failed if one of its charts fails."""
+    """Draw every chart; a chart that fails marks its section as failed."""
     drawings: dict[str, Drawing] = {}
     for section in sections:
         try:
@@ -110,7 +110,7 @@ def _draw_charts(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
 def run_tasks(
     tasks: Iterable[Task], workers: int, say: Callable[[RunProgress], None] = lambda _: None
 ) -> dict[Task, Any]:
-    """Run each task once; return its outcome or `Failed`.
+    """Run each task once; return its result, or `Failed` if it raised an error.
 
     Args:
         tasks: Equal tasks are run once.
@@ -128,7 +128,6 @@ def run_tasks(
 
 
 def attempt(task: Task) -> Any:
-    """Run a task; return `Failed` if it raises an error."""
     try:
         return task.run()
     except Exception as error:
@@ -140,9 +139,9 @@ def _run_in_processes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Tas
         for task in tasks:
             yield task, attempt(task)
         return
-    # spawn: a fork would copy locks held by other threads, such as matplotlib's
+    # A forked process would copy locks held by other threads, such as matplotlib's.
     context = multiprocessing.get_context("spawn")
-    # Workers ignore Ctrl-C, which the waiting process handles.
+    # The parent process handles Ctrl-C; its worker processes ignore it.
     leave_interrupts = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, initializer=leave_interrupts) as pool:
         futures: dict[Future[Any], Task] = {pool.submit(attempt, task): task for task in tasks}

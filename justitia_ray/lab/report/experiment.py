@@ -10,79 +10,74 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Curve of a chart, or its bars of one colour."""
+    """A curve of a chart, or its bars of one colour."""
 
     label: str
     points: Sequence[Point]
     low: Sequence[float] = ()
-    """Lower ends of the points' intervals; empty without intervals."""
+    """Lower ends of the error bars; empty for a curve without error bars."""
     high: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Chart of the report."""
-
     name: str
-    """Base name of the chart's files: letters, digits and hyphens."""
+    """Name of the chart's files without suffix: letters, digits and hyphens."""
     title: str
     x_label: str = ""
     y_label: str = ""
     series: Sequence[Series] = ()
     kind: str = "line"
-    """`line`, `marks` (a line with a mark at each point), `step` or `bars`."""
+    """Kind of the chart: `line`, `marks` (a line with a mark at each point), `step` or `bars`."""
     categories: Sequence[str] = ()
-    """Names of x = 0, 1, … in a chart of bars."""
+    """Labels of the groups of bars, from left to right."""
     is_log_x: bool = False
     is_log_y: bool = False
     y_limit: tuple[float, float] | None = None
     level: float | None = None
-    """Height of a thin horizontal reference line."""
+    """Height at which a thin horizontal reference line is drawn."""
 
 
 class Arm(NamedTuple):
-    """A run that an experiment compares with others; arms of a group have the same workload."""
+    """Name of one of the variants that an experiment compares, such as a policy under one load."""
 
     group: str
     name: str
 
     def __str__(self) -> str:
-        """Return `group · name`."""
         return f"{self.group} · {self.name}" if self.group else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Outcome of a task that raised an error."""
+    """Result of a simulated run that raised an error."""
 
     message: str
-    """Message of the error, in one line."""
+    """Type and message of the error, in one line."""
 
     @staticmethod
     def of_error(error: Exception) -> "Failed":
-        """Return the outcome of an error: type and message in one line, at most 400 characters."""
+        """Return the error's type and message as one line of at most 400 characters."""
         return Failed(" ".join(f"{type(error).__name__}: {error}".split())[:400])
 
 
 class Task(Protocol):
-    """Interface of an arm's run with one seed. Hashable, to share runs; can be pickled."""
+    """Interface of a simulated run with one seed; equal tasks are run only once."""
 
-    def run(self) -> Any:
-        """Run the task and return its outcome."""
+    def run(self) -> Any: ...
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return everything that the outcome depends on, for the results file."""
+        """Return everything that the run's result depends on, for the results file."""
 
-    def __hash__(self) -> int:
-        """Return the hash; equal tasks are run once."""
+    def __hash__(self) -> int: ...
 
 
 Outcomes: TypeAlias = Mapping[Arm, Any]
-"""Outcomes of all arms of an experiment with one seed."""
+"""Result of each compared variant with one seed."""
 Found: TypeAlias = Sequence[tuple[int, Outcomes]]
-"""Pairs of a seed and its outcomes."""
+"""Pairs of a seed and the results of all compared variants with that seed."""
 Measures: TypeAlias = Mapping[Arm, Mapping[str, float | None]]
-"""Metrics of each arm with one seed; None for a metric without a value."""
+"""Metrics of each compared variant with one seed; None for a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +88,46 @@ class Scale:
     data_dir: Path
     is_quick: bool = False
     applications: int = 300
-    """Number of applications in a run of the nine-class suite; arrival windows scale with it."""
+    """Number of applications in a run with the nine application classes."""
 
     def pick(self, full: Sequence[Any], quick: Sequence[Any]) -> Sequence[Any]:
-        """Return the quick or the full list, by the size of the report."""
+        """Return `quick` for a quick report and `full` otherwise."""
         return quick if self.is_quick else full
 
 
 @dataclass(frozen=True, slots=True)
 class ReportMetric:
-    """Metric of an experiment: a column of its table."""
+    """A metric that an experiment reports in a column of its table."""
 
     name: str
     label: str
     digits: int = 1
     unit: str = ""
     is_share: bool = False
-    """Whether values are shown in percent."""
+    """Whether values of the metric are shown in percent."""
     better: str | None = "low"
-    """Direction of better values: `low`, `high`, or None for neither."""
+    """Direction of better values of the metric: `low`, `high`, or None for neither."""
     is_timing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Paired differences of a metric from another arm of the same group: a column of the table."""
+    """Table column with the differences of a metric from another variant, seed by seed."""
 
     metric: str
     against: str
     is_relative: bool = True
-    """Whether differences are relative to the other arm's value."""
+    """Whether a difference is divided by the other variant's value."""
 
 
 def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
-    """Return comparisons of several metrics with one arm, relative to the values of that arm."""
+    """Return table columns that compare several metrics with those of one variant."""
     return tuple(PairedComparison(metric, against) for metric in metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The project's own limit on a mean or on a mean paired difference."""
+    """Limit that this project sets for a metric of a variant."""
 
     text: str
     arm: Arm
@@ -143,29 +138,27 @@ class Target:
 
 
 Arms: TypeAlias = Callable[[Scale, int], Mapping[Arm, Task]]
-"""Function that returns the arms for a seed."""
+"""Function that returns the variants that an experiment compares, for a seed."""
 Charts: TypeAlias = Callable[[Scale, Found], list[Chart]]
 Measure: TypeAlias = Callable[[Outcomes], Measures]
-"""Function that returns the metrics of the arms from their outcomes with one seed."""
+"""Function that computes the metrics of all variants from their results with one seed."""
 
 
 def measure_each(figures: Callable[[Any], Mapping[str, float | None]]) -> Measure:
-    """Return a measure that computes each arm's metrics from the outcome of this arm alone."""
+    """Return a function that computes each variant's metrics from its own result alone."""
     return lambda outcomes: {arm: figures(outcome) for arm, outcome in outcomes.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Experiment: a section of the report."""
+    """An experiment, shown as a section of the report."""
 
     name: str
     title: str
     source: str
     """Figure or table of the paper that the experiment reproduces, or a note that there is none."""
     about: str
-    """Description of the experiment: its runs, how to read them, and differences from the
-    source.
-    """
+    """Text about the experiment's runs, how to read them, and the differences from the paper."""
     arms: Arms
     measure: Measure
     metrics: tuple[ReportMetric, ...]
@@ -177,7 +170,7 @@ class Experiment:
     quick_seeds: int | None = None
     """Largest number of seeds in a quick report, for runs that do not become smaller."""
     recorded_seeds: tuple[int, ...] | None = None
-    """Seeds of runs that were recorded elsewhere; None: the report simulates the runs."""
+    """Seeds of runs on a real service; None: the report simulates the runs."""
 
     def seeds(self, scale: Scale) -> tuple[int, ...]:
         """Return the seeds with which the experiment runs."""
@@ -188,7 +181,7 @@ class Experiment:
         return scale.seeds[: self.quick_seeds] if scale.is_quick else scale.seeds
 
     def metric(self, name: str) -> ReportMetric:
-        """Return the metric with a name.
+        """Return the metric of a given name.
 
         Raises:
             KeyError: If the experiment has no metric of that name.

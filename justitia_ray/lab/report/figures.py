@@ -19,17 +19,20 @@ COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#b0578d"),
     *("#8a6d00", "#3a9bd1", "#777777", "#5b3fa0"),
 )
-"""After Okabe and Ito's palette for colour-blind readers, darkened for contrast on white. The style
-sheet holds the same colours, and lighter ones for the dark theme, as `--s0` to `--s7`."""
+"""Okabe and Ito's palette for colour-blind readers, darkened for contrast on white.
+
+The style sheet holds these colours, and lighter ones for the dark theme, as `--s0` to `--s7`.
+"""
 _SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fcfs"))}
-"""Policies with fixed colours, in the order of the colours."""
+"""Policies that have the same colour in every chart."""
 _MOST_TICKS = 8
 _MOST_OF_MEAN = 1.6
-"""Upper limit of the y axis, in multiples of the largest mean; error bars may be far longer."""
+"""Upper limit of the y axis in multiples of the largest mean, because error bars may be far longer.
+"""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)
-"""Size in inches, for text that is legible on a phone."""
+"""Size of a chart in inches; its text is legible on a phone."""
 _THEME = {
     INK: "var(--ink)",
     GRID: "var(--grid)",
@@ -39,16 +42,16 @@ _THEME = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Drawn chart: its file, and the SVG element for the page."""
+    """A chart that was drawn: its file, and its SVG for the page."""
 
     inline: str
-    """SVG for a page, without namespaces or fixed colours; its ids begin with the chart's name."""
+    """SVG for the report's page, without fixed colours so that a theme can colour it."""
     svg: bytes
     png: bytes
 
 
 def check_matplotlib() -> None:
-    """Check that figures can be drawn; called before long runs.
+    """Raise an error if matplotlib is not installed, before long runs begin.
 
     Raises:
         ConfigError: If matplotlib is not installed.
@@ -128,7 +131,7 @@ def _plot_style(salt: str) -> Iterator[None]:
 
 
 def _assign_slots(series: Sequence[Series]) -> list[tuple[int, Series]]:
-    """Give each series the number that determines its colour, dashes and mark."""
+    """Give each curve the number that determines its colour, dashes and mark."""
     taken = set(_SLOTS.values()) if any(s.label in _SLOTS for s in series) else set()
     free = (slot for slot in itertools.count() if slot not in taken)
     return [(_SLOTS[s.label] if s.label in _SLOTS else next(free), s) for s in series]
@@ -201,7 +204,7 @@ def _limit_y(axes: Any, chart: Chart) -> None:
 
 
 def _label_decades(axis: Any) -> None:
-    """Label 1, 2 and 5 of each power of ten as plain numbers."""
+    """Label 1, 2 and 5 of each power of ten on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

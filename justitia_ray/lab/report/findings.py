@@ -30,48 +30,46 @@ from justitia_ray.lab.report.statistics import MeanEstimate, differences, estima
 
 @dataclass(frozen=True, slots=True)
 class ResultLine:
-    """Line of `results.jsonl`."""
+    """A line of the report's `results.jsonl`."""
 
     experiment: str
     arm: str
     metric: str
     value: float | Sequence[Point] | None
     statistic: str = "run"
-    """Kind of the value. `run`: of one seed; `mean`, `mean_low`, `mean_high`: mean over the seeds
-    and ends of its 95 % interval; `difference`, `difference_low`, `difference_high`: the same for
-    paired differences from `against`; `series`: points of a figure; `limit`: of a target;
-    `published`: from a paper.
+    """Kind of the value: `run`, `mean`, `difference`, `series`, `limit` or `published`.
+
+    `run` is of one seed. `mean_low` and `mean_high` are the ends of the 95 % interval of a mean
+    over the seeds, `difference_low` and `difference_high` those of paired differences from
+    `against`. `series` has the points of a figure, `limit` is of a target, `published` from a
+    paper.
     """
     seed: int | None = None
     against: str | None = None
-    """Arm that is subtracted in a difference; None for other values."""
+    """Name of the variant whose value was subtracted; None if the value is no difference."""
     is_relative: bool = False
-    """Whether a difference is relative to the other arm's value."""
+    """Whether a difference is divided by the other variant's value."""
     of_lines: tuple[int, ...] = ()
-    """Numbers of the lines of the runs behind an aggregate; these lines have seeds and
-    configurations.
-    """
+    """Numbers of the result lines from which a mean or difference was computed."""
     unit: str = ""
     source: str | None = None
-    """Figure or table of the paper from which a published number is."""
+    """Figure or table of the paper that published the number."""
     is_timing: bool = False
     """Whether the value is a time on this machine, which varies between runs."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ResultLog:
-    """Lines of a report in order, each identified by its number."""
+    """The lines of a report's `results.jsonl`, numbered from 1."""
 
     def __init__(self) -> None:
         self._lines: list[ResultLine] = []
 
     def append_line(self, line: ResultLine) -> int:
-        """Append a line and return its number; the first line is 1."""
         self._lines.append(line)
         return len(self._lines)
 
     def write(self, path: Path) -> None:
-        """Write all lines as JSON Lines."""
         with path.open("w", encoding="utf-8") as file:
             for number, line in enumerate(self._lines, 1):
                 row = {"line": number, **asdict(line), "version": __version__}
@@ -80,7 +78,7 @@ class ResultLog:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value with None for numbers that JSON cannot express (nan, inf)."""
+    """Return None for numbers that JSON cannot express (nan, inf)."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
@@ -90,8 +88,6 @@ def _json_value(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Value with the number of its line in the results."""
-
     value: float
     line: int
 
@@ -104,25 +100,23 @@ class Cell:
     low: Number | None = None
     high: Number | None = None
     published: tuple[Number, str] | None = None
-    """Published value with its source."""
+    """Number from the paper, with its figure or table."""
     verdict: str = ""
-    """Judgement of a difference: `better` or `worse`; `level` if the interval contains 0."""
+    """Whether a difference is `better`, `worse`, or `level` (the interval contains 0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of a table: a metric, or its paired differences from an arm."""
-
     metric: ReportMetric
     against: str | None = None
-    """Arm of the same group that is subtracted; None for a metric."""
+    """Name of the variant whose values are subtracted; None for a plain metric."""
     is_relative: bool = False
-    """Whether differences are relative to the other arm's value."""
+    """Whether differences are divided by the other variant's value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """Target with the value that was reached, and whether the target is met."""
+class JudgedTarget:
+    """Result of a target: the value that was reached, and whether it meets the limit."""
 
     target: Target
     column: Column
@@ -133,21 +127,19 @@ class Judged:
 
 @dataclass(slots=True)
 class ReportSection:
-    """Section of one experiment."""
-
     experiment: Experiment
     columns: list[Column] = field(default_factory=list)
     groups: dict[str, dict[Arm, list[Cell | None]]] = field(default_factory=dict)
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[JudgedTarget] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     seeds: tuple[int, ...] = ()
     failure: str | None = None
-    """Reason for which the section has no results, in one line; None if it has results."""
+    """Error for which the section has no results, in one line; None if it has results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Values of an arm's metric by seed, with the values' line numbers."""
+    """Values of a metric for each seed, with their lines in `results.jsonl`."""
 
     values: Sequence[float]
     lines: tuple[int, ...]
@@ -161,7 +153,7 @@ def section_of(
     log: ResultLog,
     published: Sequence[Published],
 ) -> ReportSection:
-    """Return the section of an experiment; a failed experiment's section has the reason.
+    """Return an experiment's section of the report, with the error if it failed.
 
     Args:
         experiment: The experiment.
@@ -202,7 +194,7 @@ def section_of(
 
 
 class _Table:
-    """Cells of one experiment, each computed and logged when first requested."""
+    """Cells of one experiment's table, each computed when first requested."""
 
     def __init__(
         self, experiment: Experiment, log: ResultLog, published: Sequence[Published]
@@ -218,7 +210,7 @@ class _Table:
     def take_runs(
         self, arms: Mapping[int, Mapping[Arm, Task]], outcomes: Mapping[int, Outcomes]
     ) -> None:
-        """Compute the metrics of every seed, and log the values.
+        """Compute the metrics of every seed, and write them to `results.jsonl`.
 
         If a metric has no value for one of the seeds, it is left out for this arm: a mean over
         other seeds than those of the compared arm would not be paired.
@@ -247,13 +239,12 @@ class _Table:
                     self._runs[arm, metric.name] = Runs(known, lines)
 
     def cell(self, arm: Arm, column: Column) -> Cell | None:
-        """Return the cell of an arm in a column; None without a value."""
         if (arm, column) not in self._cells:
             self._cells[arm, column] = self._new_cell(arm, column)
         return self._cells[arm, column]
 
-    def judge(self, target: Target) -> Judged | None:
-        """Return a target with its verdict; None if its arm did not run."""
+    def judge(self, target: Target) -> JudgedTarget | None:
+        """Compare the value of a variant with its target; None if the variant did not run."""
         metric = self._experiment.metric(target.metric)
         column = Column(metric, target.against, is_relative=target.against is not None)
         reached = self.cell(target.arm, column)
@@ -265,10 +256,10 @@ class _Table:
             assert target.at_least is not None
             limit, is_met = target.at_least, reached.mean.value >= target.at_least
         line = self._log_value(target.arm, column, "limit", limit)
-        return Judged(target, column, reached, line, is_met)
+        return JudgedTarget(target, column, reached, line, is_met)
 
     def note_points(self, chart: Chart) -> None:
-        """Log the points of a chart's series, with the ends of their intervals."""
+        """Write the points of a chart's curve to `results.jsonl`."""
         for series in chart.series:
             xs = [x for x, _ in series.points]
             for label, points in (
@@ -307,7 +298,6 @@ class _Table:
         return Cell(mean, low, high, paper, self._verdict_on(found, column))
 
     def _estimate_of(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
-        """Return the estimate for a cell, with the numbers of the lines of its runs."""
         ours = self._runs.get((arm, column.metric.name))
         if ours is None:
             return None
@@ -321,7 +311,7 @@ class _Table:
         return estimate(found), (*ours.lines, *theirs.lines)
 
     def _verdict_on(self, found: MeanEstimate, column: Column) -> str:
-        """Judge a difference by its interval; by its sign if all seeds give the same value."""
+        """Return whether a difference is better or worse, by its confidence interval."""
         if column.against is None or column.metric.better is None:
             return ""
         if not self._experiment.is_drawn:

@@ -33,27 +33,27 @@ from justitia_ray.sim.suites.recorded import load_runs
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 CLASSES = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
-"""Classes of the suite."""
+"""The nine application classes of the Justitia paper."""
 HALVES = 2
 MOST_SAMPLES = 100
 """Maximum number of training samples of a class, as in the paper (v1, Sec. IV-B)."""
 S3 = "s3"
-"""Recipe with a single model for all classes."""
+"""Name of the recipe that trains one language model for all classes."""
 CLASS_MEAN = "class mean"
-"""Recipe that the service uses for a class without a model."""
+"""Name of the recipe that predicts the mean cost of the class."""
 CLASS_MEDIAN = "class median"
-"""Recipe that predicts the median cost of a class; other recipes are kinds of `train`."""
+"""Name of the recipe that predicts the median cost of the class."""
 _HISTORY_SEED = -1
-"""Seed of the training runs of the class SC; no report uses this seed."""
+"""Seed of generated training runs of class SC; reports use other seeds."""
 _TIMED = 50
 
 Key: TypeAlias = tuple[str, str, int]
-"""Key of an application in the predictions: class, text and half."""
+"""Identity of an application in a table of predictions: class, text, and half of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfFold:
-    """Predictions of a recipe, with errors and times."""
+    """Predicted costs, by models that were trained on other applications, and their errors."""
 
     predictions: Mapping[Key, CostPrediction]
     errors: Mapping[str, Sequence[float]]
@@ -61,10 +61,10 @@ class OutOfFold:
     predict_ms: float
     """Median milliseconds of a single prediction, including features."""
     train_s: float
-    """Mean seconds of training the models of all classes on one half."""
+    """Mean seconds of training the models of all classes on one half of the runs."""
 
     def prediction(self, application: WorkloadApplication) -> CostPrediction:
-        """Return the prediction for an application.
+        """Return the predicted cost of an application.
 
         Raises:
             KeyError: If the application's text is not in the data directory.
@@ -76,7 +76,7 @@ class OutOfFold:
 
 @lru_cache
 def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> OutOfFold:
-    """Train on each half and predict the other half; cached for the process.
+    """Train models on each half of the recorded runs, and predict the costs of the other half.
 
     Args:
         recipe: A kind of `train`, `s3`, `class mean` or `class median`.
@@ -106,7 +106,7 @@ def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> Out
 
 
 _Predict: TypeAlias = Callable[[str, Sequence[str]], list[CostPrediction]]
-"""Function that predicts the costs of texts of one class: (class, texts)."""
+"""Function that predicts the costs of input texts of one class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class _PastRun:
 
 
 def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
-    """Return each recorded run of a class once; for the class SC a run per question."""
+    """Return each recorded run of a class once."""
     if application_class == "SC":
         count = len(load_questions(data_dir))
     else:
@@ -131,7 +131,7 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
 
 
 def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
-    """Return the key of an application.
+    """Return the key of an application in a table of predictions.
 
     Its text, or its lengths if it has none, determines the half.
     """
@@ -140,7 +140,7 @@ def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInfe
 
 
 def _training_samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
-    """Return the samples to train on for a half: at most 100 of each class."""
+    """Return at most 100 training samples of each class, from half of the recorded runs."""
     samples = {}
     for name, runs in past.items():
         others = [run.sample for run in runs if run.key[2] != half]

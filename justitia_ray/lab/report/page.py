@@ -11,10 +11,10 @@ from string import Template
 
 from justitia_ray import __version__
 from justitia_ray.lab.report.experiment import Arm, Scale
-from justitia_ray.lab.report.findings import Cell, Column, Judged, Number, ReportSection
+from justitia_ray.lab.report.findings import Cell, Column, JudgedTarget, Number, ReportSection
 
 _OWN_POLICY = "justitia"
-"""Arm whose losses are listed at the top of the page."""
+"""Policy whose losses are listed at the top of the report."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -47,7 +47,7 @@ $sections
 def render(
     scale: Scale, runs: int, sections: Sequence[ReportSection], drawings: Mapping[str, str]
 ) -> str:
-    """Return the HTML of the report.
+    """Return the report as one HTML page.
 
     Args:
         scale: Scale of the report.
@@ -100,7 +100,7 @@ def _render_targets(sections: Sequence[ReportSection]) -> str:
     )
 
 
-def _render_target(section: ReportSection, judged: Judged) -> str:
+def _render_target(section: ReportSection, judged: JudgedTarget) -> str:
     verdict = "better" if judged.is_met else "worse"
     return (
         f'<tr><th><a href="#{section.experiment.name}">{escape(judged.target.text)}</a></th>'

@@ -52,7 +52,7 @@ _DECISION_MS = {"15": 0.778, "20": 1.827, "30": 3.076, "50": 5.190, "100": 8.093
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Number from a paper, with the arm and metric beside which the page shows it."""
+    """Number from a paper, which the report shows beside the measured one."""
 
     experiment: str
     arm: Arm
@@ -60,11 +60,10 @@ class Published:
     value: float
     source: str
     against: str | None = None
-    """Arm to which the value is relative; None for an absolute value."""
+    """Policy to which a relative value refers; None for an absolute value."""
 
 
 def published_values() -> list[Published]:
-    """Return all published numbers."""
     return [*_justitia_numbers(), *_vtc_numbers()]
 
 

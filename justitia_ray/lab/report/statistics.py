@@ -12,9 +12,10 @@ _T_95 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""97.5 % quantiles of Student's t for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook of
-Statistical Methods, Sec. 1.3.6.7.2). With more degrees the last quantile is used, which widens the
-interval.
+"""97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
+
+From the NIST/SEMATECH e-Handbook of Statistical Methods, Sec. 1.3.6.7.2. With more degrees the last
+quantile is used, which widens the interval.
 """
 
 
@@ -43,7 +44,7 @@ def estimate(values: Sequence[float]) -> MeanEstimate:
 
 
 def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
-    """Return a curve of means with intervals; an x without values is left out.
+    """Return a curve of means with their intervals; an x without values is left out.
 
     Args:
         label: Label of the curve.
@@ -62,7 +63,7 @@ def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
 def differences(
     ours: Sequence[float], theirs: Sequence[float], *, is_relative: bool = False
 ) -> list[float]:
-    """Return our values less theirs by seed, or these differences relative to their values.
+    """Return, for each seed, our value less theirs, absolute or relative to theirs.
 
     Raises:
         ValueError: If the arms have different numbers of seeds.

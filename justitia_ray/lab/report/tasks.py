@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from justitia_ray.lab.told import simulate_told
+from justitia_ray.lab.told import simulate_with_known_times
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.calibration.measured import TimedRequest, read_run
 from justitia_ray.sim.client_service import served_requests
@@ -24,7 +24,7 @@ PolicyOptions: TypeAlias = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class SuiteLoad:
-    """Suite of `justitia workload`, by name and options."""
+    """Workload of `justitia workload`, by the suite's name and options."""
 
     suite: str
     seed: int
@@ -34,7 +34,7 @@ class SuiteLoad:
     mix: str | None = None
 
     def build(self) -> list[WorkloadApplication]:
-        """Return the applications of the suite.
+        """Return the applications of the workload, in order of arrival.
 
         Raises:
             ConfigError: If the suite does not support an option, or the data directory lacks files.
@@ -49,7 +49,6 @@ class SuiteLoad:
         return build_suite(self.suite, options)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the suite and its options, without the data directory."""
         options = {"count": self.count, "window_s": self.window_s, "mix": self.mix}
         given = {name: value for name, value in options.items() if value is not None}
         return {"suite": self.suite, "seed": self.seed, **given}
@@ -57,21 +56,17 @@ class SuiteLoad:
 
 @dataclass(frozen=True, slots=True)
 class ChangedLoad:
-    """Suite with one change that a number determines: cut, stretched or merged, for instance."""
+    """Workload that is changed after it is built: cut, stretched or merged, for instance."""
 
     suite: SuiteLoad
     change: Callable[[SuiteLoad, float], list[WorkloadApplication]]
-    """Function that builds the changed suite; defined at module level, so that it can be
-    pickled.
-    """
+    """Function that changes the workload; it must be picklable, so it stands at module level."""
     by: float
 
     def build(self) -> list[WorkloadApplication]:
-        """Return the applications of the changed suite."""
         return self.change(self.suite, self.by)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the suite's configuration, with the number under the name of the change."""
         return {**self.suite.configuration(), self.change.__name__: self.by}
 
 
@@ -94,14 +89,14 @@ def requests_per_minute(suite: SuiteLoad, most: float) -> list[WorkloadApplicati
 
 
 PAPER_KV_TOKENS = 459 * 16
-"""KV memory of Justitia's testbed: 459 blocks of 16 tokens (v1, Sec. III-A)."""
+"""KV memory of the Justitia paper's testbed: 459 blocks of 16 tokens (v1, Sec. III-A)."""
 PAPER_ENGINE = EngineProfile(kv_tokens=PAPER_KV_TOKENS)
-"""Engine of Justitia's testbed: iterations of constantly 30 ms, with `PAPER_KV_TOKENS`."""
+"""Engine of the Justitia paper's testbed, with iterations of constantly 30 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """Simulated run of one policy on one load."""
+    """Simulated run of one policy on one workload."""
 
     load: ExperimentLoad
     policy: str
@@ -113,12 +108,11 @@ class SimulatedRun:
     report_interval_s: Seconds = 0.0
     sample_kv: bool = False
     is_served: bool = True
-    """Whether noisy costs are charged as in the service: multiplied by a factor, and raised at
-    later stages.
+    """Whether costs are charged as in the service, which charges more than the prediction.
     """
 
     def run(self) -> RunResult:
-        """Simulate; return the result without the records of single inferences.
+        """Simulate a policy; return the result without the records of single inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -126,7 +120,7 @@ class SimulatedRun:
         return replace(self.run_whole(), inferences=[])
 
     def run_whole(self) -> RunResult:
-        """Simulate; return the result with the records of single inferences.
+        """Simulate a policy; return the result with the records of single inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -134,7 +128,6 @@ class SimulatedRun:
         return simulate(build_cached(self.load), self.settings())
 
     def settings(self) -> RunSettings:
-        """Return the settings of the run."""
         return RunSettings(
             engine=self.engine,
             policy=self.policy,
@@ -149,7 +142,6 @@ class SimulatedRun:
         )
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return everything that the result depends on: load, policy, options, engine and so on."""
         return {
             "load": self.load.configuration(),
             "policy": self.policy,
@@ -163,14 +155,14 @@ class SimulatedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRun:
-    """Run of justitia whose guard knows the time at which each application ends under `vtc`."""
+class KnownTimesRun:
+    """Simulated run of `justitia` that knows when each application ends under `vtc`."""
 
     of: SimulatedRun
-    """Run with predicted times that is otherwise equal."""
+    """Return a run of `justitia` with known times under VTC, otherwise equal to the given run."""
 
     def run(self) -> RunResult:
-        """Simulate `vtc`, then justitia with the times from that run; drop records of inferences.
+        """Simulate `vtc`, and then `justitia` that knows the completion times under `vtc`.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -181,23 +173,22 @@ class ToldRun:
             for row in under_vtc.applications
             if row.finished_at_s is not None
         }
-        told = simulate_told(build_cached(self.of.load), self.of.settings(), ends)
+        told = simulate_with_known_times(build_cached(self.of.load), self.of.settings(), ends)
         return replace(told, inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the configuration of the run with a note that true times are used."""
         return {**self.of.configuration(), "deadlines": "told: the ends of a run under vtc"}
 
 
 @dataclass(frozen=True, slots=True)
 class AloneRuns:
-    """Runs of each application alone on an empty replica: its shortest completion time."""
+    """Each application alone on an empty replica, which gives its shortest completion time."""
 
     load: ExperimentLoad
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> RunResult:
-        """Simulate each application alone; return their records as one result, without inferences.
+        """Simulate each application alone on an empty replica.
 
         Raises:
             ConfigError: If the load is wrong.
@@ -207,7 +198,6 @@ class AloneRuns:
         return RunResult(rows)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load and engine of the runs."""
         return {"load": self.load.configuration(), "engine": asdict(self.engine)}
 
 
@@ -219,7 +209,7 @@ class Recording:
     name: str
 
     def run(self) -> Sequence[TimedRequest]:
-        """Return the recorded requests.
+        """Return the requests that VTC's authors measured.
 
         Raises:
             ConfigError: If the file cannot be read.
@@ -227,13 +217,12 @@ class Recording:
         return read_run(self.path).requests
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the name of the recording."""
         return {"recording": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRequests:
-    """Served requests of a simulated run, from which the VTC paper's measures are computed.
+    """Requests of a simulated run, from which the VTC paper's measures are computed.
 
     A whole run of thousands of requests takes megabytes, and a report has hundreds of runs.
     """
@@ -241,7 +230,7 @@ class ServedRequests:
     of: SimulatedRun
 
     def run(self) -> Sequence[TimedRequest]:
-        """Simulate and return the served requests.
+        """Simulate a run and return the requests that it served.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -249,11 +238,10 @@ class ServedRequests:
         return served_requests(self.of.run_whole())
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the configuration of the simulated run."""
         return self.of.configuration()
 
 
 @lru_cache(maxsize=2)
 def build_cached(load: ExperimentLoad) -> list[WorkloadApplication]:
-    """Return the applications of a load; the last two loads are cached."""
+    """Return the applications of a workload; the last two workloads are cached."""
     return load.build()

@@ -10,7 +10,7 @@ _Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(strict=True))
 class S3Config:
-    """Settings of a DistilBERT regressor and its fine-tuning; by default DistilBERT at full size.
+    """Settings of a DistilBERT regressor and its fine-tuning, by default at full size.
 
     The papers use DistilBERT with 66 million parameters, trained on the same samples as the MLPs
     for about 2 h on a V100 (v1, Sec. IV-B and Table II). They do not give learning rate, batch size
@@ -23,20 +23,21 @@ class S3Config:
     layers: _Count = 6
     heads: _Count = 12
     dim: _Count = 768
-    """Size of a token's state, a multiple of `heads`."""
+    """Length of the vector of a token, a multiple of `heads`."""
     hidden_dim: _Count = 3072
     vocabulary: Annotated[int, Field(ge=100)] = 30_522
-    """Maximum number of word pieces of a tokenizer that is built from the training texts."""
+    """Maximum number of word pieces in a tokenizer that is built from the training texts."""
     max_length: Annotated[int, Field(ge=8, le=512)] = 512
-    """Number of word pieces read from an input; at most the number of positions of DistilBERT."""
+    """Number of word pieces that are read from an input, at most DistilBERT's number of positions.
+    """
     epochs: _Count = 4
     batch_size: _Count = 16
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 5e-5
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     held_back: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """Share of samples held back from training. Their residuals give the spread of predictions."""
+    """Share of samples held back from training, to measure the spread of predictions."""
     target: Literal["log", "cost"] = "log"
-    """Quantity whose squared error is minimised: ln(cost), or the cost."""
+    """Quantity that the network learns: ln(cost), or the cost."""
     names_class: bool = False
     """Whether the class name precedes the text; the papers' S3 reads only the text."""
 
@@ -51,4 +52,4 @@ TINY = S3Config(
     epochs=12,
     learning_rate=1e-3,
 )
-"""Sizes that a CPU trains from random weights in seconds."""
+"""Sizes of a network that a CPU trains from random weights in seconds."""

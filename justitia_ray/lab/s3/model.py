@@ -40,22 +40,20 @@ LEAST_SAMPLES = 10
 _BOUND = 10.0
 """Maximum factor by which a prediction may lie outside the range of training costs."""
 _PIECES_AT_ONCE = 2048
-"""Word pieces in a batch of predictions, including padding; larger batches are slower on a CPU."""
+"""Word pieces in a batch of predictions; larger batches are slower on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Conversion between costs and the standardised output of the network."""
+    """Converts costs to the standardised output of the network, and back."""
 
     in_log: bool
-    """Whether the network predicts ln(cost), not the cost."""
+    """Whether the network predicts ln(cost) instead of the cost."""
     mean: float
-    """Mean of the training targets."""
     deviation: float
-    """Standard deviation of the training targets, > 0."""
     low: float
     high: float
-    """Upper bound of a prediction in token·iterations; `low` is the lower bound."""
+    """Largest prediction in token·iterations; `low` is the smallest."""
     residual_p10: float = 0.0
     residual_p90: float = 0.0
     """90 % quantile of ln(true) − ln(predicted) on held-back samples, at least 0."""
@@ -66,7 +64,7 @@ class S3Target:
         return ((_to_target(values, self.in_log) - self.mean) / self.deviation).float()
 
     def prediction(self, answer: float) -> CostPrediction:
-        """Return cost and spread for an output of the network, within the bounds."""
+        """Return the predicted cost and its spread for an output of the network."""
         cost = self.mean + self.deviation * answer
         if self.in_log:
             cost = math.exp(min(cost, math.log(self.high) + 1))
@@ -80,7 +78,7 @@ class S3Target:
 
 @dataclass(slots=True, eq=False)
 class S3Model:
-    """Trained DistilBERT regressor; equal calls give equal predictions.
+    """Trained DistilBERT regressor that predicts costs from input texts.
 
     The network reads a call's inputs in batches, whose composition may change the last bits of a
     prediction: float32 sums are then added in another order.
@@ -159,7 +157,6 @@ def train_s3(
 
 
 _Labelled = tuple[str, Sample]
-"""A sample with its class."""
 
 
 def _split_samples(
@@ -184,7 +181,7 @@ def _split_samples(
 
 def _fit_target(costs: Sequence[KvTokenTime], *, in_log: bool) -> S3Target:
     values = _to_target(torch.tensor(costs, dtype=torch.float64), in_log)
-    # avoids a division by 0 for equal costs
+    # Equal costs have a deviation of 0, which must not become a divisor.
     deviation = max(values.std().item(), 1e-6 * abs(values.mean().item()), 1e-6)
     return S3Target(
         in_log, values.mean().item(), deviation, min(costs) / _BOUND, max(costs) * _BOUND
@@ -225,12 +222,11 @@ def _train_network(
 
 
 def _word_pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
-    """Return the word-piece ids of each text."""
     return [torch.tensor(encoded.ids) for encoded in tokenizer.encode_batch(list(texts))]
 
 
 def _batches_by_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Return batches of indices of texts with similar lengths, to reduce padding."""
+    """Return batches of texts of similar length, as indices, to reduce padding."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not groups or (len(groups[-1]) + 1) * lengths[index] > _PIECES_AT_ONCE:
@@ -240,7 +236,6 @@ def _batches_by_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _network_outputs(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the output of the network for each text of a batch."""
     pad = network.config.pad_token_id
     ids = pad_sequence(list(pieces), batch_first=True, padding_value=pad)
     mask = pad_sequence([torch.ones_like(p) for p in pieces], batch_first=True)
@@ -249,7 +244,6 @@ def _network_outputs(network: Network, pieces: Sequence[torch.Tensor]) -> torch.
 
 
 def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
-    """Return the target with the residuals of held-back samples; with 0 if there are none."""
     residuals = []
     for name, sample in held_back:
         [predicted] = model.predict(name, [sample.input_text or ""])
@@ -268,7 +262,7 @@ def _input_text(config: S3Config, application_class: str, text: str) -> str:
 
 @contextmanager
 def _deterministic(seed: int) -> Iterator[None]:
-    """Run with one thread and a random state of its own, so that sums have a fixed order."""
+    """Run torch with one thread and a fixed random state, so that results can be repeated."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

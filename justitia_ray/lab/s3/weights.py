@@ -22,13 +22,11 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.lab.s3.config import S3Config
 
 Network: TypeAlias = Any
-"""Class DistilBertForSequenceClassification of transformers with one output; it has no type
-stubs.
-"""
+"""The class DistilBertForSequenceClassification of transformers, which has no type stubs."""
 
 
 def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
-    """Return the tokenizer, and a network of pretrained weights with a new regression head.
+    """Return a pretrained tokenizer, and a pretrained network with a new regression head.
 
     Args:
         weights: A directory as transformers saves it, with `model.safetensors`; or a name on the
@@ -71,7 +69,7 @@ def save_weights(directory: Path, tokenizer: Tokenizer, network: Network) -> Non
 
 
 def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, Network]:
-    """Return weights drawn by torch's random state, and a WordPiece tokenizer for the texts."""
+    """Return a network with random weights, and a WordPiece tokenizer built from the texts."""
     tokenizer = Tokenizer.from_str(
         BertWordPieceTokenizer(_vocabulary(texts, config.vocabulary), lowercase=True).to_str()
     )
@@ -114,7 +112,7 @@ def _by_frequency(counts: Counter[str]) -> list[str]:
 
 
 def empty_network(sizes: dict[str, Any]) -> Network:
-    """Return a network of given sizes (DistilBertConfig's names), initialised by torch.
+    """Return a network of given sizes, initialised by torch.
 
     Raises:
         ValueError: If the sizes are not those of a DistilBERT.

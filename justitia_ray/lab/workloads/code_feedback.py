@@ -23,9 +23,7 @@ MAX_TURNS = 5
 """Maximum number of attempts in the recorded runs."""
 
 _MAX_RESULT_CHARS = 1500
-"""Number of characters that are kept of a failed run's output. They are taken from the end, where
-Python prints the error.
-"""
+"""Number of characters kept of a failed program's output, from the end where the error is."""
 
 _RUN_EXAMPLES = """
 
@@ -37,7 +35,7 @@ raise SystemExit(bool(_runner.run(_test).failed))
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Complete a module until its examples pass; see `Workload`."""
+    """Agent that completes a Python module until its examples pass."""
     steps = Steps(app, lengths)
     transcript = Transcript(GENERATE, text)
     turns = lengths.rounds("code_generation") if lengths.steered else MAX_TURNS
@@ -84,6 +82,6 @@ def _parse_or_none(code: str) -> ast.Module:
 
 
 def failure_message(tried: ProgramRun) -> str:
-    """Return the message to the model about a failed run."""
+    """Return the message that tells a model why its program failed."""
     said = (tried.output + tried.errors).strip()[-_MAX_RESULT_CHARS:]
     return f"{tried.outcome}\n{said}"

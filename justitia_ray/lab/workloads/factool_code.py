@@ -68,7 +68,7 @@ def add_up(numbers: list[int], times: int) -> int:
 
 SOLUTIONS = 3
 TEMPERATURE = 0.7
-"""Sampling temperature of the solutions: a vote among identical solutions would mean nothing."""
+"""Sampling temperature of the solutions, above 0 so that they differ before the vote."""
 MAX_CALLS = 3
 
 _PART = re.compile(r"^\[(question|entry point|code)\]\n", re.MULTILINE)
@@ -84,7 +84,7 @@ for _call in {calls!r}:
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Check the code in a text with `[question]`, `[entry point]`, `[code]`; see `Workload`."""
+    """Agent that checks code in a text with `[question]`, `[entry point]` and `[code]`."""
     steps = Steps(app, lengths)
     question, name, code = split_text(text)
     task = f"Function: {name}\n{question}"
@@ -108,7 +108,6 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def split_text(text: str) -> tuple[str, str, str]:
-    """Return question, entry point and code; a text without marks is all question."""
     found = dict(zip(*[iter(_PART.split(text)[1:])] * 2, strict=True))
     question, name, code = (
         found.get(part, default).strip()
@@ -124,7 +123,7 @@ def calls_of(listed: str, name: str) -> list[str]:
 
 
 async def outputs(program: str, calls: list[str]) -> list[str]:
-    """Return the output of each call with a program; "" for calls that were not reached."""
+    """Return what each call prints in a program; "" for calls that were not reached."""
     run = await run_python(program + _RUN_CALLS.format(calls=calls))
     said = [line[3:] for line in run.output.splitlines() if line.startswith("-> ")]
     return (said + [""] * len(calls))[: len(calls)]

@@ -31,7 +31,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Check the facts in a question and its response; see `Workload`."""
+    """Agent that checks the facts in a question and its response."""
     steps = Steps(app, lengths)
     listed = await steps.ask("extract_claims", 0, EXTRACT, text)
     claims = list_items(listed)[:MAX_CLAIMS] or [text]

@@ -89,7 +89,7 @@ _SOLUTION_LINE = re.compile(r"[^\n]*\d[^\n]*")
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Check the calculations of a `[math problem]` with its `[potential solution]`."""
+    """Agent that checks the calculations of a `[math problem]` with its `[potential solution]`."""
     steps = Steps(app, lengths)
     listed = await steps.ask("extract_calculations", 0, EXTRACT, text, examples=EXTRACT_EXAMPLES)
     calculations = list_items(listed)[:MAX_CALCULATIONS]

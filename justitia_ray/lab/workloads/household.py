@@ -36,7 +36,7 @@ _PUT = re.compile(
 )
 
 _COMMANDS = (
-    (re.compile(r"go to (\w+ \d+)"), "_go"),
+    (re.compile(r"go to (\w+ \d+)"), "_go_to_receptacle"),
     (re.compile(r"open (\w+ \d+)"), "_open"),
     (re.compile(r"take (\w+ \d+) from (\w+ \d+)"), "_take"),
     (re.compile(r"(?:put|move) (\w+ \d+) (?:in/on|in|on|to) (\w+ \d+)"), "_put"),
@@ -68,7 +68,7 @@ class _Receptacle:
 
 
 class Household:
-    """Game in a simulated household.
+    """Text game in a simulated household.
 
     Args:
         opening: The first observation, with the receptacles, and the task.
@@ -95,7 +95,7 @@ class Household:
         self._place_objects(random.Random(f"household/{opening}"))
 
     def act(self, command: str) -> str:
-        """Carry out a command; return the observation. Unknown commands have no effect."""
+        """Carry out a game command and return the observation; unknown commands have no effect."""
         said = as_command(command)
         if said.startswith("think:"):
             return "OK."
@@ -139,7 +139,7 @@ class Household:
         things = ", ".join(f"a {item}" for item in receptacle.objects) or "nothing"
         return f"On the {self.place}, you see {things}."
 
-    def _go(self, name: str) -> str:
+    def _go_to_receptacle(self, name: str) -> str:
         if name not in self.receptacles:
             return NOTHING
         self.place = name
@@ -195,7 +195,7 @@ class Household:
 
 
 def receptacles_in(opening: str) -> list[str]:
-    """Return the receptacles in an opening text, with the text's spelling."""
+    """Return the receptacles that the opening text of a game names."""
     return _RECEPTACLE.findall(opening.partition("Your task")[0])
 
 
@@ -205,7 +205,7 @@ def as_command(answer: str) -> str:
 
 
 def goal_of(opening: str) -> Goal:
-    """Return the goal in the task of an opening text.
+    """Return the goal that the opening text of a game states.
 
     Raises:
         RequestError: If the task is of an unknown kind.
@@ -227,7 +227,6 @@ def goal_of(opening: str) -> Goal:
 
 
 def _is_of_kind(name: str, kind: str) -> bool:
-    """Return whether an object such as `mug 2` is of a kind."""
     return name.rpartition(" ")[0] == kind
 
 
@@ -288,7 +287,7 @@ _GAME_FILE = "game.tw-pddl"
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 _ALFWORLD_TASK = re.compile(r"Your task is to: ?(.+?)\.?(?=\n|\"|$)")
 _PUT_COMMAND = re.compile(r"put (.+?) (?:in/on|in|on) (.+)")
-"""Put command of the papers' prompts; the package expects `move … to …` since 0.4."""
+"""Put command of the papers' prompts; the ALFWorld package expects `move … to …` since 0.4."""
 
 
 class AlfworldGame:
@@ -303,7 +302,7 @@ class AlfworldGame:
     """
 
     def __init__(self, file: Path) -> None:
-        # Imported here: these packages take seconds to load.
+        # ALFWorld's packages take seconds to import.
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld.envs import PddlEnv
 
@@ -314,10 +313,7 @@ class AlfworldGame:
         self.is_done = False
 
     def act(self, command: str) -> str:
-        """Carry out a command; return the observation.
-
-        Thoughts are answered with "OK." as in the papers' prompts; they are not sent to the game.
-        """
+        """Carry out a command; a thought is answered with "OK.", as in the papers' prompts."""
         said = as_command(command)
         if said.startswith("think:"):
             return "OK."
@@ -327,7 +323,7 @@ class AlfworldGame:
 
 
 class AlfworldGames:
-    """Games of a directory, found by their opening text.
+    """ALFWorld's games in a directory, found by their opening text.
 
     Args:
         directory: Searched for files `game.tw-pddl`.
@@ -347,7 +343,7 @@ class AlfworldGames:
             )
 
     def start(self, text: str) -> AlfworldGame:
-        """Start the game of an opening text.
+        """Start the game with an opening text.
 
         Raises:
             RequestError: If no game has this opening.
@@ -360,7 +356,7 @@ class AlfworldGames:
         return game
 
     def find_game(self, text: str) -> AlfworldGame | None:
-        """Start the game of an opening text; None if there is none."""
+        """Start the game with an opening text; return None if there is none."""
         wanted = _game_identity(text)
         games = map(AlfworldGame, self._by_task.get(_alfworld_task(text), []))
         return next((game for game in games if _game_identity(game.opening) == wanted), None)
@@ -380,7 +376,7 @@ def installed_games() -> AlfworldGames | None:
 
 
 def _game_identity(opening: str) -> tuple[str, list[str]]:
-    """Return the identity of a game: the task, and the receptacles in any order."""
+    """Return the task and the sorted receptacles, which identify a game."""
     return _alfworld_task(opening), sorted(receptacles_in(opening))
 
 
@@ -390,7 +386,6 @@ def _alfworld_task(text: str) -> str:
 
 
 def _read_game(file: Path) -> dict[str, Any]:
-    """Return domain, grammar and problem of a game."""
     try:
         found = json.loads(file.read_bytes())
         return {name: str(found[name]) for name in _FIELDS}

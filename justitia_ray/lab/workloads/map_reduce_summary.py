@@ -23,13 +23,13 @@ The following are summaries of all parts of one document, in order. Write the su
 document: first what it is about in one sentence, then its main points in order."""
 
 MAX_ROUNDS = 4
-"""Maximum number of rounds of collapsing in the recorded runs. After them a final summary reads as
-many summaries as fit.
+"""Maximum number of rounds in which summaries are summarised again, as in the recorded runs. The
+final summary then reads as many summaries as fit.
 """
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Summarise a document; see `Workload`."""
+    """Agent that summarises a document."""
     steps = Steps(app, lengths)
     chunks = _planned_chunks(text, lengths) if lengths.steered else _cut_into_prompts(text, lengths)
     summaries = await steps.ask_each("generate_summary", MAP, chunks)
@@ -73,7 +73,7 @@ def _group_summaries(stage: str, summaries: list[str], lengths: Lengths) -> list
         count = lengths.fan_out(stage)
         bounds = [len(summaries) * part // count for part in range(count + 1)]
         groups = [summaries[start:end] for start, end in pairwise(bounds)]
-        # Repeats the last summary in groups that would be empty, to keep the planned number.
+        # Groups that would be empty repeat the last summary, to keep the planned number.
         return [_join_summaries(group or summaries[-1:]) for group in groups]
     groups = [[]]
     for summary in summaries:

@@ -61,26 +61,22 @@ Change nothing else: what is already complete and said once stays as it is worde
 
 MERGES = 2
 SCORES = 20
-"""Number of times that each thought is scored, as in the recorded runs; the original code uses
-three.
-"""
+"""Number of times that each merged document is scored; the original code uses three."""
 TEMPERATURE = 1.0
-"""Sampling temperature of the original code: thoughts must differ, and so must scores of one
-thought.
-"""
+"""Sampling temperature of the original code, above 0 so that drafts and scores differ."""
 
 _MARK = re.compile(r"^\W*(redundancy|retention)\W+(\d+(?:\.\d+)?)", re.IGNORECASE | re.MULTILINE)
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Merge documents, each in `<DocN>` tags; see `Workload`."""
+    """Agent that merges documents, each in `<DocN>` tags."""
     graph = _Graph(Steps(app, lengths), text, lengths)
     merges = await graph.think("generate_1", GENERATE, GENERATE_RULES, text, MERGES)
     ranked = await graph.rank("score_1", merges)
-    attempts = f"{text}\n\n{_in_tags(ranked)}"
+    attempts = f"{text}\n\n{_merges_in_tags(ranked)}"
     combined = await graph.think("aggregate", AGGREGATE, AGGREGATE_RULES, attempts, MERGES)
     [best, *_] = await graph.rank("score_2", combined)
-    attempt = f"{text}\n\n{_in_tags([best])}"
+    attempt = f"{text}\n\n{_merges_in_tags([best])}"
     improved = await graph.think("generate_2", IMPROVE, IMPROVE_RULES, attempt, 1)
     [last, *_] = await graph.rank("score_3", improved)
     return graph.steps.result(last)
@@ -97,14 +93,14 @@ class _Graph:
     async def think(
         self, stage: str, instruction: str, rules: Sequence[str], material: str, count: int
     ) -> list[str]:
-        """Return `count` new thoughts, or the planned number."""
+        """Return new drafts of a merged document, `count` or the planned number."""
         materials = [material] * self._planned_count(stage, count)
         return await self.steps.ask_each(
             stage, instruction, materials, examples=rules, temperature=TEMPERATURE
         )
 
     async def rank(self, stage: str, thoughts: Sequence[str]) -> list[str]:
-        """Return the thoughts by mean score, best first.
+        """Return the drafts by mean score, best first.
 
         Thoughts with equal scores keep their order.
         """
@@ -113,7 +109,7 @@ class _Graph:
         answers = await self.steps.ask_each(
             stage,
             SCORE,
-            [f"{self._documents}\n\n{_in_tags([thoughts[thought]])}" for thought in judged],
+            [f"{self._documents}\n\n{_merges_in_tags([thoughts[thought]])}" for thought in judged],
             examples=SCORE_EXAMPLES,
             temperature=TEMPERATURE,
         )
@@ -137,5 +133,5 @@ def score(answer: str) -> float | None:
     return statistics.harmonic_mean([marks["redundancy"], marks["retention"]])
 
 
-def _in_tags(merges: Sequence[str]) -> str:
+def _merges_in_tags(merges: Sequence[str]) -> str:
     return "\n\n".join(f"<Merged>\n{merge}\n</Merged>" for merge in merges)

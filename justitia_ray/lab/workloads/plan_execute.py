@@ -68,7 +68,6 @@ tasks can help."""
 
 
 def _example_with_plan(request: str, *subtasks: tuple[str, list[int], dict[str, str]]) -> str:
-    """Return a request with its plan, in the form that the model has to write."""
     plan = [
         {"task": task, "id": number, "dep": needs, "args": arguments}
         for number, (task, needs, arguments) in enumerate(subtasks)
@@ -127,9 +126,7 @@ PLAN_EXAMPLES = (
         ("text-generation", [0], {"text": "a short poem about <result-0>"}),
     ),
 )
-"""Text with the tasks and rules, followed by requests with their plans: 4,943 characters in the
-recorded prompts.
-"""
+"""Prompt text with the tasks, the rules, and example requests with their plans."""
 
 
 PLAN = """\
@@ -173,7 +170,7 @@ class Subtask:
 
 
 async def no_models(task: str, model: str, arguments: str) -> str:
-    """Return the text that a model is not available; the default for `workload`."""
+    """Tell the agent that a model is not available."""
     return f"{model} for {task} is not available here"
 
 
@@ -187,7 +184,7 @@ def workload(run_model: RunModel) -> Workload:
 
 
 run = workload(no_models)
-"""Plan-and-execute agent with no other models than the LLM; see `Workload`."""
+"""Plan-and-execute agent with no other models than the LLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +258,5 @@ def read_plan(answer: str) -> list[Subtask]:
 
 
 def _planned_subtasks(lengths: Lengths, text: str) -> list[Subtask]:
-    """Return subtasks of the kinds that the plan determines."""
     tasks = {LLM_TASK: "summarization", CHOOSE_MODEL: "object-detection", MODEL: "text-to-image"}
     return [Subtask(tasks[s.kind], s.needs, text, s.exec_s) for s in lengths.subtasks]

@@ -34,19 +34,19 @@ WORKLOADS: dict[str, Workload] = {
     "DM": merge_documents.run,
     "CG": code_feedback.run,
 }
-"""Agents by application class."""
+"""Agent of each application class."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """Record of one application of a load. Times are seconds from the start of the load."""
+    """Record of one application of a load; times are seconds from the start of the load."""
 
     application_id: ApplicationId | None
     """Id given by the service; None if the application was never opened."""
     application_class: str
     tenant: str
     arrived_at_s: Seconds
-    """Planned arrival time; if the opening is sent later, the delay counts as waiting."""
+    """Planned arrival time; if the application is opened later, the delay counts as waiting."""
     finished_at_s: Seconds
     jct_s: Seconds
     """Completion time, `finished_at_s - arrived_at_s`."""
@@ -58,7 +58,7 @@ class ApplicationRecord:
     error: str | None
     """Cause of a failure; None if the application completed."""
     calls: tuple[CallMade, ...] = ()
-    """Inferences with the service's counts; empty if the application failed."""
+    """Inferences with the service's token counts; empty if the application failed."""
 
 
 async def play(
@@ -67,7 +67,7 @@ async def play(
     *,
     on_progress: Callable[[LoadProgress], None] = lambda _: None,
 ) -> list[ApplicationRecord]:
-    """Run the applications as an open load; return their records in order.
+    """Run all agents of a load at their arrival times, and return a record of each.
 
     A failed application is recorded as failed and stops no other.
     """
@@ -84,7 +84,7 @@ async def play(
                 calls = (await run(app, planned.text, planned.lengths)).calls
                 finished_at_s = load_clock.now_s()
         except Exception as failure:
-            # An error of an agent ends only the agent's own application.
+            # An agent's error ends only its own application.
             error, finished_at_s = f"{type(failure).__name__}: {failure}", load_clock.now_s()
         return ApplicationRecord(
             application_id=app.application_id if app and app.was_opened else None,

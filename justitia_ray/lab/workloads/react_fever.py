@@ -16,7 +16,7 @@ from justitia_ray.sim.suites.inputs import python_texts
 from justitia_ray.sim.suites.load_plan import Lengths
 
 _LEAST_SCORE = 1e-9
-"""Minimum score of a result; a passage without a word of the query has score 0."""
+"""Minimum score of a search result; a passage without a word of the query has score 0."""
 
 
 class PassageSearch:
@@ -112,7 +112,7 @@ Action: Finish[NOT ENOUGH INFO]""",
 
 VERDICTS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
 MAX_TURNS = 7
-"""Maximum number of turns in the second set of recordings; in the first set it was four."""
+"""Maximum number of turns, as in the second set of recordings; the first set had four."""
 
 _ACTION = re.compile(r"action\s*:\s*(search|lookup|finish)\s*\[([^\]]*)\]", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -129,8 +129,6 @@ def workload(passages: Sequence[str]) -> Workload:
 
 
 def _agent_on_loaded_passages(find_search: Callable[[], PassageSearch]) -> Workload:
-    """Return the agent with passages that are loaded when a real model first searches."""
-
     async def verify(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         steps = Steps(app, lengths)
         transcript = Transcript(INSTRUCTION, text, EXAMPLES)
@@ -152,8 +150,6 @@ def _agent_on_loaded_passages(find_search: Callable[[], PassageSearch]) -> Workl
 
 
 class _Reader:
-    """Passages found by an agent, and its actions on them."""
-
     def __init__(self, search: PassageSearch | None) -> None:
         self._search = search
         self._passage = ""
@@ -182,4 +178,4 @@ def _search_of_python() -> PassageSearch:
 
 
 run = _agent_on_loaded_passages(_search_of_python)
-"""Agent that verifies a claim with the docstrings of the installed Python; see `Workload`."""
+"""Agent that verifies a claim with the docstrings of the installed Python."""

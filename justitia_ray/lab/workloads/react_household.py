@@ -23,9 +23,7 @@ MAX_TURNS = 50
 
 _SHOTS = 2
 _EXAMPLE_CHARS = range(1_500, 2_300)
-"""Length of an example game in characters; with two examples, prompts have the recorded 3,199 to
-4,403 characters.
-"""
+"""Length of an example game in characters, which gives prompts of the recorded length."""
 
 
 class Game(Protocol):
@@ -33,10 +31,9 @@ class Game(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Whether the goal is reached."""
+        """Whether the goal of the game is reached."""
 
-    def act(self, command: str) -> str:
-        """Carry out a command; return the observation."""
+    def act(self, command: str) -> str: ...
 
 
 def workload(start: Callable[[str], Game]) -> Workload:
@@ -67,7 +64,7 @@ def workload(start: Callable[[str], Game]) -> Workload:
 
 
 def start_game(text: str) -> Game:
-    """Start ALFWorld's game with an opening text if installed, otherwise this project's.
+    """Start the ALFWorld game with an opening text, or this project's own game without ALFWorld.
 
     Raises:
         RequestError: If the text names no receptacle or no task.
@@ -78,7 +75,7 @@ def start_game(text: str) -> Game:
 
 
 run = workload(start_game)
-"""Agent that plays the game of an opening text; see `Workload`."""
+"""Agent that plays the household game of an opening text."""
 
 
 def _observe(game: Game | None, command: str) -> str:

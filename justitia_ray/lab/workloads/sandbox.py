@@ -27,19 +27,18 @@ from justitia_ray.units import Seconds
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _CPU_EXIT_CODES = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-"""Exit codes of a program that used up its CPU time; the process in between adds 128."""
+"""Exit codes of a program that used up its CPU time; a parent process adds 128."""
 _READ_BYTES = 65_536
 _LAST_OUTPUT_S: Seconds = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits on a program."""
+    """Limits on a program that a model wrote."""
 
     wall_s: Seconds = 30.0
-    """Time after which the program is killed; the recorded runs took about a second. A program that
-    computes is ended by `cpu_s`. This limit ends a program that waits, and is long because a busy
-    machine delays every program.
+    """Seconds after which a program that waits is killed; `cpu_s` ends one that computes. The time
+    is long because a busy machine delays every program.
     """
     cpu_s: int = 5
     memory_bytes: int = 512 * 1024**2
@@ -54,23 +53,28 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """Outcome of a program."""
+    """Result of a program that ran in the sandbox."""
 
     outcome: Literal["passed", "failed", "timed_out", "flooded"]
-    """`passed`: exit status 0; `failed`: another status, also for lack of memory or processes;
-    `timed_out`: time used up; `flooded`: too much output."""
+    """How the program ended: `passed`, `failed`, `timed_out` or `flooded`.
+
+    `passed` is exit status 0; `failed` another status, also for lack of memory or processes;
+    `timed_out` time used up; `flooded` too much output.
+    """
     output: str
     """Standard output of the program, up to the limit."""
     errors: str
     """Standard error of the program, up to the limit, with the traceback of a failure."""
     guards: frozenset[str]
-    """Protections that could be set: `network` (the program had none), `leftovers` (no process that
-    it started is alive), `user` (the program was not root).
+    """Protections that could be set: `network`, `leftovers`, `user`.
+
+    `network`: the program had none; `leftovers`: no process that it started is alive; `user`: the
+    program was not root.
     """
 
 
 async def run_python(program: str, limits: SandboxLimits | None = None) -> ProgramRun:
-    """Run a program and return its outcome; errors of the program are not raised.
+    """Run a Python program in the sandbox; an error of the program is part of the result.
 
     The event loop is not blocked. If the caller is cancelled, the program is killed.
 
@@ -80,12 +84,12 @@ async def run_python(program: str, limits: SandboxLimits | None = None) -> Progr
     limits = limits or SandboxLimits()
     directory = tempfile.mkdtemp(prefix="sandbox-")
     try:
-        return await _run_in(directory, program, limits)
+        return await _run_in_directory(directory, program, limits)
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
 
 
-async def _run_in(directory: str, program: str, limits: SandboxLimits) -> ProgramRun:
+async def _run_in_directory(directory: str, program: str, limits: SandboxLimits) -> ProgramRun:
     hear, tell = os.pipe()
     try:
         child = await asyncio.create_subprocess_exec(

@@ -29,7 +29,7 @@ def main(limits: dict[str, int], tell: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     apart = libc.unshare(_NEWNET | _NEWPID | _NEWIPC | (_NEWNS if is_root else _NEWUSER)) == 0
     if apart:
-        _await_child(os.fork(), libc)  # process 1 of the new namespace
+        _await_child(os.fork(), libc)  # process 1 of a new PID namespace
         _await_child(os.fork(), libc)
     guards = {"network": apart, "leftovers": apart, "user": not is_root or _become_nobody(libc)}
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -44,7 +44,7 @@ def _await_child(child: int, libc: ctypes.CDLL) -> None:
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         return
-    os.closerange(0, 256)  # close the outputs, because their readers wait until they are closed
+    os.closerange(0, 256)  # Readers of the outputs wait until the last process closes them.
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 
@@ -61,7 +61,7 @@ def _become_nobody(libc: ctypes.CDLL) -> bool:
 
 
 def _nobody_can_read() -> bool:
-    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last path of the standard library
+    library = os.path.join(sys.path[-1], "")
     os.seteuid(_NOBODY)
     readable = os.access(library, os.R_OK, effective_ids=True)
     os.seteuid(0)

@@ -11,7 +11,7 @@ from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps
 from justitia_ray.sim.suites.load_plan import Lengths
 
 TEMPERATURE = 0.7
-"""Sampling temperature of the paper: a vote among equal answers would mean nothing."""
+"""Sampling temperature of the paper, above 0 so that the answers differ before the vote."""
 
 INSTRUCTION = """\
 Work out the question below step by step. State each step in one short sentence and do its
@@ -25,7 +25,7 @@ _ANSWER = re.compile(r"answer\s*:\s*\$?(-?\d[\d,]*(?:\.\d+)?)", re.IGNORECASE)
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Answer a question by a vote among several attempts; see `Workload`.
+    """Agent that answers a question by a vote among several attempts.
 
     The number of attempts is planned even for a real model: it does not depend on the answers.
     """

@@ -28,7 +28,7 @@ def clip(text: str, max_words: int) -> str:
         end = word.end()
     if end:
         return text[:end]
-    return text.encode()[:budget].decode(errors="ignore")  # the first word alone is too long
+    return text.encode()[:budget].decode(errors="ignore")  # The first word alone is too long.
 
 
 def fits(text: str, max_words: int) -> bool:
@@ -37,14 +37,14 @@ def fits(text: str, max_words: int) -> bool:
 
 
 def room(instruction: str, words: int) -> int:
-    """Return the number of words that a prompt has for material; at least eight."""
+    """Return how many words of a prompt remain for the input text; at least eight."""
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 
 def prompt(
     instruction: str, material: str, words: int, *, fill: bool, examples: Sequence[str] = ()
 ) -> str:
-    """Return a prompt of instruction, examples and material, with at most `words` words.
+    """Return a prompt of instruction, examples and input text, with at most `words` words.
 
     The instruction stays whole, and so do eight words of the material.
 
@@ -80,7 +80,7 @@ _LEFT_OUT = "[earlier turns left out]"
 
 
 class Transcript:
-    """Prompt that grows: instruction, examples and material, then answers and observations.
+    """Prompt of an agent that grows with each answer and each observation.
 
     Args:
         instruction: What the model must do in every turn.
@@ -97,11 +97,10 @@ class Transcript:
         self._sent_count = 0
 
     def add(self, text: str) -> None:
-        """Append an answer or observation."""
         self._turns.append(text.strip())
 
     def prompt(self, words: int, *, fill: bool) -> str:
-        """Return the transcript as a prompt of at most `words` words.
+        """Return the prompt, shortened to at most `words` words.
 
         Args:
             words: Size of the prompt.
@@ -158,24 +157,24 @@ class AgentResult:
     answer: str
     """Answer of the agent; without meaning if the model is random."""
     calls: tuple[CallMade, ...]
-    """Inferences in the order of their answers."""
+    """Inferences of the agent, in the order of their answers."""
 
     @property
     def fan_outs(self) -> Mapping[str, int]:
-        """Number of inferences by stage."""
+        """Number of inferences of each stage."""
         return Counter(call.stage for call in self.calls)
 
 
 Workload: TypeAlias = Callable[[Chats, str, Lengths], Awaitable[AgentResult]]
-"""An agent: a function that works on a user's non-blank text within an open application.
+"""An agent: a function that works on a user's text within an open application.
 
-It raises ResponseError if the service answered an inference with an error, and ConnectionError if
-it did not answer.
+The text is not blank. The agent raises ResponseError if the service answered an inference with an
+error, and ConnectionError if it did not answer.
 """
 
 
 class Steps:
-    """Inferences of an agent's run, with planned lengths."""
+    """Runs the inferences of an agent with planned lengths."""
 
     def __init__(self, app: Chats, lengths: Lengths) -> None:
         self._app = app
@@ -206,7 +205,7 @@ class Steps:
         examples: Sequence[str] = (),
         temperature: float = 0.0,
     ) -> list[str]:
-        """Run a stage in parallel, an inference for each material; return the answers."""
+        """Run the inferences of a stage in parallel, one for each input text."""
         return await fan_out(
             self.ask(
                 stage, index, instruction, material, examples=examples, temperature=temperature
@@ -217,7 +216,7 @@ class Steps:
     async def turn(
         self, name: str, number: int, transcript: Transcript, *, stop: Sequence[str] = ()
     ) -> str:
-        """Run a turn of a loop on the transcript, numbered from 1; append and return the answer.
+        """Run one turn of an agent's loop, append the answer to the transcript, and return it.
 
         Args:
             name: Name of the loop; its turns are the stages `NAME_1`, `NAME_2`, …
@@ -232,11 +231,11 @@ class Steps:
         return answer
 
     async def use_tool(self, stage: str) -> None:
-        """Wait for the planned duration of the tool before a stage."""
+        """Wait as long as the planned tool call before a stage takes."""
         await asyncio.sleep(self._lengths.stages[stage].gap_s)
 
     async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:
-        """Run the tool before a stage; return its output.
+        """Run the tool whose output a stage of the agent needs.
 
         If lengths are planned, wait for the planned duration and return "": the tool request of a
         random model has no meaning, and the tool's work would take CPU from the engines.

@@ -228,7 +228,7 @@ class Submitter:
             choices=choices,
             stage=stage,
             remaining_kv_token_time=remaining,
-            expected_stages=self._estimates.stages.stages_to_tell(
+            expected_stages=self._estimates.stages.stages_to_send(
                 application.application_class, stage, inferences
             ),
             deadline_s=deadline_s,

@@ -39,7 +39,7 @@ class ComparedFigure:
     measured: float
     simulated: float
     error: float | None
-    """Simulated over measured, minus 1; None if the measured value is 0."""
+    """Simulated over measured value, minus 1; None if the measured value is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,17 @@ class RunValidation:
     p90_first_token_latency_s: ComparedFigure
     mean_latency_s: ComparedFigure
     max_service_difference: ComparedFigure
-    """Largest difference of service rates at any time, in h units per second (VTC, Sec. 5.1, Table
-    2).
-    """
+    """Largest difference of service between two clients, in VTC's unit per second (Table 2)."""
     mean_service_difference: ComparedFigure
-    """Mean difference of service rates over time, in h units per second."""
+    """Mean difference of service between clients, in VTC's unit per second."""
     max_accumulated_difference: ComparedFigure
-    """Largest difference of accumulated service between two clients, in h units."""
+    """Largest difference of accumulated service between two clients, in VTC's unit."""
     service_error: float
     """Error of the service, Σ |simulated − measured| / Σ measured, over clients and windows of 60
     s.
     """
     client_service_per_s: dict[str, ComparedFigure]
-    """Mean over time of each client's service, in h units per second."""
+    """Mean over time of each client's service, in VTC's unit per second."""
 
 
 def validate(
@@ -152,8 +150,8 @@ def _figure(values: Iterable[float]) -> ComparedFigure:
 
 
 _PACES = (0.99, 1.0, 1.01)
-"""Speed factors over which the error is averaged. Small changes of the times form other batches,
-and change the simulated throughput by some 0.3 %.
+"""Speed factors over which the error is averaged, because small changes of speed change the
+batches.
 """
 _DIGITS = 4
 """Significant digits of a written time: few enough that files are the same on every machine."""
@@ -161,7 +159,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class FittedProfile:
-    """Fitted profile, with its errors on the runs it was fitted on."""
+    """Fitted profile of an engine, with its errors on the runs it was fitted on."""
 
     profile: EngineProfile
     regression: Regression

@@ -20,7 +20,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import InferenceId, Tokens
 
 SHARE_OF_KV = 0.8
-"""Share of the KV memory that the largest batch holds when it ends; below 1, so that no request
+"""Share of the KV memory that the largest calibration batch fills; below 1, so that no request
 waits.
 """
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -70,7 +70,7 @@ async def measure_live(
 
 
 def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplication:
-    """Return the calibration application, in which each stage follows the previous one.
+    """Return the application whose requests are sent to calibrate a profile.
 
     Args:
         name: Part of the application's id; prompts differ between names.
@@ -106,7 +106,7 @@ def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplicati
 
 
 def _batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
-    """Yield, for each batch, the number of parallel requests and the length of their prompts."""
+    """Yield the number and the prompt length of the parallel requests of each calibration batch."""
     for count in BATCHES:
         if count * (SHORT_PROMPT + OUTPUT) <= room:
             yield count, SHORT_PROMPT

@@ -29,7 +29,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedRequest:
-    """Measured or simulated request that was served. Times are from the run's start."""
+    """Measured or simulated request; times are seconds from the run's start."""
 
     client: str
     arrived_at_s: Seconds
@@ -46,8 +46,6 @@ class TimedRequest:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A measured run of a real server."""
-
     name: str
     """Name of the run's file."""
     policy: str

@@ -30,7 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
-"""Tile sizes of prefills that are tried; the best is chosen."""
+"""Tile sizes of a GPU that are tried: prefills are rounded up to a multiple of the size."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",
@@ -45,30 +45,24 @@ _NO_SUM: Floats = np.zeros(len(_FIELDS))
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Fitted coefficients, with the remaining error."""
+    """Fitted cost of an engine's iteration, with the remaining error."""
 
     cost: IterationCost
     speeds: tuple[float, ...]
-    """Measured over fitted duration of each run's iterations, with geometric mean 1."""
     residual: float
-    """Root mean square relative error of a request's decode time; all runs have equal weight."""
+    """Root mean square relative error of the requests' decode times."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observations:
-    """Observations of one run: a row for each request that decoded."""
-
     decode_s: Floats
     quantities: Floats
-    """`[n, 3]` per request: decode iterations, and Σ running and Σ context over them."""
     prefills: Floats
-    """Number of prefills during each request's decode time, `[n]`."""
     prefill_tokens: dict[Tokens, Floats]
-    """Prompt tokens of these prefills in whole tiles, `[n]`, for each tile size."""
 
 
 def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:
-    """Fit the cost of an iteration with the tile size that leaves the least error.
+    """Fit the cost of an iteration, with the tile size that leaves the least error.
 
     Args:
         runs: Measured runs. All runs have equal weight, whatever their numbers of requests.
@@ -85,7 +79,7 @@ def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0)
 
 
 def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
-    """Fit coefficients and speeds in turn, from each run's normal equations."""
+    """Fit the cost's coefficients and each run's speed in turn, by least squares."""
     grams, sums = zip(*(_normal_equations(o, tile) for o in observed), strict=True)
     speeds = np.ones(len(observed))
     coefficients = np.zeros(len(_FIELDS))
@@ -100,7 +94,6 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
             ]
         )
         speeds /= np.exp(np.log(speeds).mean())
-    # Σ (1 − s·x·c)² over a run; its rows together have weight 1
     errors = [
         1 - 2 * s * (b @ coefficients) + s * s * (coefficients @ g @ coefficients)
         for s, g, b in zip(speeds, grams, sums, strict=True)
@@ -112,7 +105,7 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
 
 
 def _normal_equations(observed: _Observations, tile: Tokens) -> tuple[Floats, Floats]:
-    """Return Σ x xᵀ and Σ x of the rows x divided by their times, with total weight 1."""
+    """Return the normal equations of a least-squares fit to relative errors."""
     columns = (observed.quantities, observed.prefills, observed.prefill_tokens[tile])
     rows = np.column_stack(columns) / observed.decode_s[:, None]
     return rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
@@ -146,9 +139,8 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
     running, context = integrals(start, end, prompt + 1, iterations)
-    # Assumes that a request's iterations are equally long: time average equals iteration average.
+    # The fit assumes that a request's iterations are equally long.
     share = iterations / (end - start)
-    # First tokens of one prefill come together; the next prefill is at least an iteration later.
     apart_s = float(np.median(1 / share)) / 2
     times, tokens = _find_prefills(run.requests, added, apart_s)
     after = np.searchsorted(times, start + apart_s, side="right")
@@ -166,7 +158,7 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
 
 
 def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
-    """Integrate running sequences, and their tokens, over the time of each request.
+    """Integrate the number of running sequences, and their tokens, over the time of each request.
 
     Args:
         start: Start of decoding of each request, `[n]`.
@@ -183,7 +175,6 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
     steps = np.diff(times)
     running = _sum_per_step(len(times), at_start, at_end, np.ones(len(start)))
     slope = _sum_per_step(len(times), at_start, at_end, rate)
-    # A request holds held + rate · (t − start) tokens at time t.
     level = _sum_per_step(len(times), at_start, at_end, held - rate * start)
     middles = (times[:-1] + times[1:]) / 2
     sequences = np.concatenate([[0.0], np.cumsum(running[:-1] * steps)])
@@ -194,7 +185,6 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
 def _sum_per_step(
     count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by: Floats
 ) -> Floats:
-    """Return the sum of `by` over the running requests between successive times."""
     changes = np.zeros(count)
     np.add.at(changes, at_start, by)
     np.add.at(changes, at_end, -by)
@@ -204,7 +194,7 @@ def _sum_per_step(
 def _find_prefills(
     requests: Sequence[TimedRequest], added: Tokens, apart_s: Seconds
 ) -> tuple[Floats, Floats]:
-    """Return the end of each prefill in order, with the prompt tokens that it computed.
+    """Find when each prefill ended, and how many prompt tokens it computed.
 
     First tokens less than `apart_s` after another belong to the same prefill.
     """

@@ -14,7 +14,7 @@ NEVER: Seconds = float("inf")
 
 @dataclass(slots=True, eq=False)
 class TurnCall:
-    """A submitted turn."""
+    """A submitted turn of a recorded session."""
 
     session: Session
     place: int
@@ -45,7 +45,7 @@ class TurnCall:
 
 
 class Start(NamedTuple):
-    """A turn that starts in an engine now."""
+    """A turn of a session that starts in an engine now."""
 
     replica: SessionReplica
     call: TurnCall
@@ -54,24 +54,24 @@ class Start(NamedTuple):
 
 
 class SessionArm(ABC):
-    """Decides where and when turns run.
+    """A scheduler of sessions: decides where and when their turns run.
 
     An arm knows what a server knows: prompts, outputs of finished turns, and times, but neither the
     later turns of a session nor the length of a gap before the gap has ended.
     """
 
     wakes_at: Seconds = NEVER
-    """Time of the next call of `wake`."""
+    """Time at which `wake` is called next."""
 
-    def open(self, session: Session, now: Seconds) -> None:  # noqa: B027 (most arms need no call)
-        """Register a session that begins."""
+    def open(self, session: Session, now: Seconds) -> None:  # noqa: B027
+        """Register a session that begins, in schedulers that need it."""
 
     @abstractmethod
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Submit a turn; return the turns that start now."""
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:  # noqa: B027
-        """Hold the prompt of a turn that ends, if wanted.
+        """Keep the prompt of a turn that ends in the replica's cache, if the scheduler wants that.
 
         Called before its engine plans further.
         """

@@ -28,8 +28,7 @@ class ArmKind:
     """A scheduler of sessions, and the order in which its engines serve waiting turns."""
 
     make: Callable[..., SessionArm]
-    """Function that creates the scheduler from the replicas, the sessions of the run, and
-    options.
+    """Function that creates the scheduler from the replicas, the sessions of the run, and options.
     """
     engine_policy: EnginePolicy
     grid: tuple[ArmOptions, ...] = ((),)

@@ -20,7 +20,7 @@ Predictions = Literal["truth", "class mean"]
 
 
 class CoreArm(SessionArm):
-    """The service's scheduling core.
+    """Schedules recorded sessions with the service's own scheduling core.
 
     Args:
         replicas: The replicas.
@@ -44,7 +44,6 @@ class CoreArm(SessionArm):
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self._early: list[Grant] = []
-        """Grants from deadlines that were due when a session began; its first turn returns them."""
         self._means = _Means(sessions) if predictions == "class mean" else None
         self.core = SchedulerCore(
             "justitia",
@@ -65,7 +64,6 @@ class CoreArm(SessionArm):
             self.core.handle(ev.ReplicaPulled(replica.name, capacity, profile.kv_tokens), 0.0)
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Open an application with its predicted cost."""
         true = _cost(session)
         cost = true if self._means is None else self._means.cost
         arrived = ev.ApplicationArrived(
@@ -74,7 +72,6 @@ class CoreArm(SessionArm):
         self._early += self._grants(arrived, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Submit a turn as an inference."""
         turn, means = call.turn, self._means
         self._waiting[call.name] = call
         submitted = ev.InferenceSubmitted(
@@ -123,11 +120,10 @@ class CoreArm(SessionArm):
         return self._handle(reported, now)
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Close an application."""
         return self._handle(ev.ApplicationClosed(session.name), now)
 
     def _handle(self, event: ev.Event, now: Seconds) -> Iterable[Start]:
-        """Send an event to the core; yield the turns that it grants.
+        """Send an event to the scheduler core; yield the turns that it grants.
 
         Each replica requests work again as soon as it has an answer, as the service's replicas do.
         """
@@ -150,14 +146,14 @@ class CoreArm(SessionArm):
 
 
 class _Means:
-    """Means of a class of sessions, which a service knows before any model is trained."""
+    """Mean cost and length over all sessions, which a service without a model would predict."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         outputs = [turn.output_tokens for session in sessions for turn in session.turns]
         self.cost: KvTokenTime = round(sum(map(_cost, sessions)) / len(sessions))
         self.output_tokens: Tokens = round(sum(outputs) / len(outputs))
         self.longest_output_tokens: Tokens = max(outputs)
-        """Output limit that clients set for every turn."""
+        """Output limit in tokens that clients set for every turn."""
 
 
 def _cost(session: Session) -> KvTokenTime:

@@ -20,7 +20,7 @@ class _Hold:
 
 
 class Holds:
-    """The prompts that are held in a pool of blocks, by name.
+    """Prompts that must stay in a replica's prefix cache, by name.
 
     Args:
         pool: The blocks of the engine.
@@ -39,7 +39,7 @@ class Holds:
         return name in self._holds
 
     def add(self, name: Hashable, content: Content, tokens: Tokens, rank: float) -> None:
-        """Hold the cached blocks of a prompt; they replace the blocks held under the name so far.
+        """Keep the blocks of a prompt in the cache, in place of those kept under the same name.
 
         Args:
             name: Name of the hold, for example its session.
@@ -54,7 +54,7 @@ class Holds:
         self._holds[name] = _Hold(holding, rank)
 
     def drop(self, name: Hashable) -> bool:
-        """Free the blocks of a hold; return False if there is no hold of that name."""
+        """Let the blocks of a prompt be evicted; return False if it was not held."""
         hold = self._holds.pop(name, None)
         if hold is None:
             return False
@@ -62,7 +62,7 @@ class Holds:
         return True
 
     def drop_last(self) -> bool:
-        """Free the blocks of the hold with the highest rank; return False if there is none."""
+        """Let the prompt with the highest rank be evicted; return False if none is held."""
         if not self._holds:
             return False
         return self.drop(max(self._holds, key=lambda name: self._holds[name].rank))

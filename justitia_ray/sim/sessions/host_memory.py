@@ -12,7 +12,7 @@ from justitia_ray.units import Tokens
 
 
 class HostMemory:
-    """The contexts in the host memory of one replica.
+    """Contexts in the host memory of one replica.
 
     Args:
         room: KV tokens that fit; 0: there is no host memory.
@@ -21,7 +21,6 @@ class HostMemory:
     def __init__(self, room: Tokens) -> None:
         self.room = room
         self._held: dict[Chain, tuple[Tokens, Tokens]] = {}
-        """Positions held of each chain, as (first, end); the least recently used chain is first."""
         self.tokens: Tokens = 0
 
     def store(self, path: ChainPath) -> None:

@@ -20,13 +20,13 @@ _ARRIVE_WITHIN_S: Seconds = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Arm, engines and load of a run."""
+    """Scheduler, engines and load of a simulated run of recorded sessions."""
 
     arm: str
     profile: LongContextProfile
     replicas: int
     load: float
-    """Total context of the concurrent sessions, over the memory of all replicas."""
+    """Total context of the concurrent sessions, in multiples of the memory of all replicas."""
     seed: int = 0
     """Seed of the order of the sessions."""
     options: tuple[tuple[str, object], ...] = ()
@@ -37,8 +37,6 @@ class SessionSettings:
 
 @dataclass(slots=True)
 class SessionRow:
-    """Result of one session."""
-
     name: str
     turns: int
     began_at_s: Seconds
@@ -53,8 +51,6 @@ class SessionRow:
 
 @dataclass(slots=True)
 class SessionResult:
-    """Result of a run."""
-
     at_once: int
     sessions: list[SessionRow] = field(default_factory=list)
     turns: int = 0
@@ -80,7 +76,7 @@ def fitting(sessions: Iterable[Session], profile: LongContextProfile) -> list[Se
 
 
 def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> SessionResult:
-    """Simulate sessions; equal arguments give equal results.
+    """Simulate recorded sessions; equal arguments give equal results.
 
     Raises:
         ConfigError: If the scheduler is unknown, or no session fits.
@@ -112,12 +108,10 @@ class _Play:
         self._result = SessionResult(max(1, min(at_once, len(sessions))))
         self._rows: dict[str, SessionRow] = {}
         self._due: list[tuple[Seconds, int, Session, int]] = []
-        """Turns to be submitted, each as (time, rank, session, index)."""
         self._calls: dict[TurnSequence, TurnCall] = {}
         self._arrivals = 0
 
     def run(self) -> SessionResult:
-        """Run until all sessions have ended."""
         for _ in range(self._result.at_once):
             self._begin_next(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
         while self._rows:

@@ -9,24 +9,24 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(frozen=True, slots=True)
 class LongContextProfile:
-    """A vLLM replica, with the attention cost of a prompt over its cached prefix."""
+    """Speed and memory of a vLLM replica with long contexts."""
 
     name: str
     kv_tokens: Tokens
     base_s: Seconds
-    """Fixed part of the time of every iteration."""
+    """Fixed part of the time of every iteration, in seconds."""
     per_sequence_s: Seconds
-    """Time per decoding sequence."""
+    """Time per decoding sequence, in seconds."""
     per_context_token_s: Seconds
-    """Time per token that the decoding sequences hold."""
+    """Time per token that the decoding sequences hold, in seconds."""
     per_prompt_token_s: Seconds
-    """Time per prompt token that is computed."""
+    """Time per computed prompt token, in seconds."""
     per_pair_s: Seconds
-    """Time per pair of a computed prompt token and an earlier token, for attention."""
+    """Time per pair of a computed prompt token and an earlier token, for attention, in seconds."""
     host_token_s: Seconds
-    """Time to load the KV of a token from host memory."""
+    """Time to load the KV of a token from host memory, in seconds."""
     least_prefill_s: Seconds = 0.0
-    """Least time of an iteration that computes any prompt token."""
+    """Least time of an iteration that computes any prompt token, in seconds."""
     block_size: Tokens = 16
     max_num_seqs: int = 256
     max_batched_tokens: Tokens = 8192
@@ -43,7 +43,7 @@ class LongContextProfile:
         )
 
     def decode_s(self, sequences: int, context_tokens: Tokens, iterations: int = 1) -> Seconds:
-        """Return the time of decode-only iterations.
+        """Return the seconds of iterations in which all sequences decode.
 
         `context_tokens` is the context of the first iteration.
         """
@@ -58,7 +58,7 @@ class LongContextProfile:
     def alone_s(
         self, prompt_tokens: Tokens, output_tokens: Tokens, computed_tokens: Tokens
     ) -> Seconds:
-        """Return the time of a turn that runs alone and computes the last tokens of its prompt."""
+        """Return the seconds of a turn that runs alone, with a cached part of its prompt."""
         attention = computed_tokens * (prompt_tokens - computed_tokens / 2)
         prefill_s = self.per_prompt_token_s * computed_tokens + self.per_pair_s * attention
         return prefill_s + self.decode_s(1, prompt_tokens, output_tokens)
@@ -66,7 +66,7 @@ class LongContextProfile:
     def iteration_s(
         self, sequences: int, context_tokens: Tokens, chunks: Iterable[tuple[Tokens, Tokens]]
     ) -> Seconds:
-        """Return the time of an iteration that also computes chunks of prompts.
+        """Return the seconds of an iteration that also computes chunks of prompts.
 
         Args:
             sequences: Number of decoding sequences.
@@ -85,11 +85,8 @@ PROFILES: Mapping[str, LongContextProfile] = {
     profile.name: profile
     for profile in (
         # Host memory is loaded at 50 GB/s a GPU (PCIe 5, not measured here).
-        #
-        # Llama 3 8B on an H200. Measured: prompts of 64, 256, 1,024, 4,096, 16,384 and 32,768
-        # tokens in 25, 22, 30, 103, 493 and 1,227 ms (here 25, 25, 29, 106, 489 and 1,189), and
-        # decoding. The memory is computed: 0.9 of 139 GiB less 16 GB of weights, at 128 KiB per
-        # token.
+        # Llama 3 8B on an H200: prompts of 64, 1,024, 32,768 tokens measured 25, 30, 1,227 ms.
+        # The H200's KV memory is computed: 0.9 of 139 GiB less 16 GB of weights, 128 KiB a token.
         LongContextProfile(
             "h200-llama3-8b",
             kv_tokens=870_000,
@@ -101,8 +98,8 @@ PROFILES: Mapping[str, LongContextProfile] = {
             host_token_s=2.6e-6,
             least_prefill_s=0.025,
         ),
-        # A dense model of 32B on two H100. Not measured: the memory, and a prefill of all of it in
-        # 19 s, are from the notes on agents; the other values follow from sizes and bandwidth.
+        # A dense model of 32B on two H100 was not measured; its times follow from bandwidths.
+        # The KV memory, and a prefill that fills it in 19 s, are from the notes on agents.
         LongContextProfile(
             "2xh100-32b",
             kv_tokens=305_000,

@@ -14,7 +14,7 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnSequence(EngineSequence):
-    """Sequence of a turn in an engine."""
+    """Sequence of a session's turn in an engine."""
 
     path: ChainPath
     loaded_tokens: Tokens = 0
@@ -54,12 +54,8 @@ class SessionReplica:
             policy,
         )
         self.holds = Holds(self.steps.pool, profile.block_size)
-        """Prompts of finished sequences that stay in the cache."""
         self.host = HostMemory(host_tokens)
         self.before_plan: Callable[[Sequence[TurnSequence], Seconds], None] | None = None
-        """Function called with finished sequences before the next iteration is planned: their
-        prompts are then still in the cache, so that they can be held.
-        """
         self.ends_at: Seconds | None = None
         """Time at which the present iterations end; None if no sequence runs."""
         self._step: Mapping[TurnSequence, Tokens] = {}
@@ -73,7 +69,7 @@ class SessionReplica:
         self._reconsider(now)
 
     def release(self, name: Hashable, now: Seconds) -> None:
-        """Release a held prompt, if it is held; waiting sequences may fit then."""
+        """Let a held prompt be evicted; waiting sequences may fit then."""
         if self.holds.drop(name):
             self._reconsider(now)
 
@@ -101,11 +97,11 @@ class SessionReplica:
 
     @property
     def sequences(self) -> int:
-        """Number of sequences that run or wait here."""
+        """Number of sequences that run or wait on the replica."""
         return len(self.steps.running) + len(self.steps.waiting)
 
     def _reconsider(self, now: Seconds) -> None:
-        """Plan again when the present iteration ends, or now if no sequence runs."""
+        """Plan new iterations at the end of the present one, or now if no sequence runs."""
         if self.ends_at is None:
             self._begin(now)
         elif self._iterations > 1:
@@ -136,7 +132,7 @@ class SessionReplica:
         self.ends_at = now + length_s + self.profile.host_token_s * loaded_tokens
 
     def _chunk(self, sequence: TurnSequence, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
-        """Return three numbers of tokens for a chunk: loaded, computed, and before the chunk.
+        """Return how many tokens of a chunk are loaded or computed, and how many come before it.
 
         At least the last token of a prompt is computed.
         """
@@ -162,7 +158,6 @@ class SessionReplica:
         return self.profile.decode_s(len(self._step), self._context_tokens, iterations)
 
     def _ended_by(self, now: Seconds) -> int:
-        """Return the number of iterations that have begun before a time."""
         low, high = 1, self._iterations
         while low < high:
             middle = (low + high) // 2

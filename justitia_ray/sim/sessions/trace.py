@@ -25,7 +25,7 @@ SESSIONS_FILE = Path("sessions") / "sessions.jsonl.gz"
 """Path of the recorded sessions inside a data directory."""
 
 _GRAIN: Tokens = 64
-"""Size of the blocks in which the trace counts reuse, in tokens."""
+"""Block size in tokens with which the trace counts how much of a prompt was cached."""
 
 _Count = Annotated[int, Field(ge=0)]
 
@@ -51,18 +51,15 @@ _SESSION = TypeAdapter(_RecordedSession)
 
 
 class Chain:
-    """Identity of a chain of consecutive blocks."""
-
     __slots__ = ()
 
 
 ChainPath: TypeAlias = tuple[tuple[Chain, Tokens], ...]
-"""Chains of a prompt, each with the token position at which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn of a session."""
+    """A turn of a session: one inference."""
 
     prompt_tokens: Tokens
     output_tokens: Tokens
@@ -70,12 +67,12 @@ class Turn:
     """Seconds since the previous turn was answered."""
     path: ChainPath
     calls_tool: bool = False
-    """Whether the turn's answer calls a tool. Then another turn follows, in most cases soon."""
+    """Whether the turn's answer calls a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session: consecutive turns."""
+    """Recorded session of an agent: consecutive turns."""
 
     name: str
     turns: tuple[Turn, ...]
@@ -94,8 +91,6 @@ class Session:
 
 
 class TurnContent:
-    """Content of a turn's sequence, as spans of blocks."""
-
     __slots__ = ("_block_size", "_turn")
 
     def __init__(self, turn: Turn, block_size: Tokens) -> None:
@@ -103,7 +98,6 @@ class TurnContent:
         self._block_size = block_size
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`, in order."""
         for chain, end_tokens in self._turn.path:
             end = end_tokens // self._block_size
             if start >= stop:
@@ -114,11 +108,11 @@ class TurnContent:
         if start < stop:
             yield Span(
                 self, start, stop
-            )  # blocks of this turn alone, after the last full block of its prompt
+            )  # The blocks after a prompt's last full block belong to one turn alone.
 
 
 def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Session]:
-    """Read recorded sessions.
+    """Read recorded sessions of agents from a file.
 
     Args:
         path: A file of JSON lines, compressed with gzip if its name ends in `.gz`.
@@ -166,8 +160,7 @@ def _turns(
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
-            # The context is new after this position: later blocks of the old context are not
-            # reused.
+            # Only the part of the old context up to `kept` tokens is reused.
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))

@@ -26,7 +26,7 @@ SUITES: dict[str, Suite] = {
 
 
 def build_suite(name: str, options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the applications of a suite in order of arrival; equal arguments give equal suites.
+    """Return the applications of a workload; equal arguments give equal workloads.
 
     Raises:
         ConfigError: If there is no such suite, it does not support an option that is set, or the

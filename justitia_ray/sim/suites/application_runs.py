@@ -41,16 +41,16 @@ from justitia_ray.sim.workload import WorkloadInference
 from justitia_ray.units import Tokens
 
 DEFAULT_SAMPLES = 40
-"""Number of samples of a self-consistency vote, as in its paper (Wang et al., 2023). An application
-of the class SC then costs 2.7 million token·iterations, which makes it a medium class, as in the
-Justitia paper (the class PE costs 0.7 million, MRS 5.5 million); with the 5 samples of the Hermes
-code it would be as small as KBQAV.
+"""Number of answers that vote in an application of class SC, as in its paper (Wang et al., 2023).
+
+Its cost is then 2.7 million token·iterations, which makes it a medium class, as in the Justitia
+paper; with the 5 samples of the Hermes code it would be as small as the class KBQAV.
 """
 
 CHARS_PER_TOKEN = 3.3
 TEMPLATE_CHARS = 600
 MAX_OUTPUT_TOKENS: Tokens = 512
-"""Largest output of a self-consistency sample, in tokens."""
+"""Largest output of an answer that votes in class SC, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Question:
 
 
 def load_questions(data_dir: Path) -> list[Question]:
-    """Return the questions in `apps/SC.jsonl`, at least one.
+    """Return the recorded questions in `apps/SC.jsonl`, at least one.
 
     Raises:
         ConfigError: If the file is missing, empty or wrong; the message names file, line and field.
@@ -95,7 +95,7 @@ def _parse_question(record: JsonRecord) -> Question:
 
 
 _ONE_DOCUMENT = ("CC", "EV", "DM")
-"""Classes with one document in all prompts, so that all are long or all are short."""
+"""Classes whose prompts all contain one document, so that all are long or all are short."""
 
 
 def made_up_run(application_class: str, rng: random.Random, samples: int) -> RecordedRun:
@@ -123,7 +123,6 @@ def made_up_run(application_class: str, rng: random.Random, samples: int) -> Rec
 def _stages(
     stages: Sequence[Stage], rng: random.Random, prompt_z: float | None
 ) -> tuple[RecordedStage, ...]:
-    """Generate stages; `prompt_z` sets the quantile of all prompts (None: drawn for each)."""
     run: list[RecordedStage] = []
     for stage in stages:
         for name in _draw_rounds(stage, rng):
@@ -196,11 +195,11 @@ def _draw_call(stage: Stage, rng: random.Random) -> tuple[Tokens, Tokens]:
 
 
 CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
-"""Names of all classes with runs."""
+"""Names of all application classes."""
 
 
 def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
-    """Yield classes from shuffled decks; each deck has exactly the mix.
+    """Yield classes in random order, in exactly the wanted proportions.
 
     The paper draws each class independently. Of 300 applications, two to eleven would then be
     large, and the load of one seed several times the load of another.

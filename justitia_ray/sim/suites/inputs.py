@@ -50,18 +50,18 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None:
 
 
 _TEXTS_PER_CLASS = 40
-"""Number of texts per class, enough for a demo; reading the whole library would take seconds."""
+"""Number of input texts per class, enough for a demo."""
 _DOCUMENTS = 4
 """Number of documents to merge, as in the measured runs."""
 _FUNCTIONS = 200
-"""Number of functions to read; they give 40 texts for each class that uses functions."""
+"""Number of Python functions to read; they give 40 texts for each class that uses functions."""
 _FUNCTION_CHARS = 2_000
-"""Maximum length of the code of a function to check, in characters; measured texts have at most
+"""Maximum length of the code of a function to check, in characters; measured texts have up to
 2,089.
 """
 _DOCUMENT_CHARS = 5_000
 """Minimum length of a long document, in characters. Measured documents have at least 12,000, which
-few modules reach.
+few Python modules reach.
 """
 
 
@@ -116,7 +116,7 @@ def _statements() -> Iterator[str]:
 
 
 def _documents() -> Iterator[str]:
-    """Yield the docstrings of each module as one text."""
+    """Yield the docstrings of each Python module as one text."""
     for _, source in _library_modules():
         text = "\n\n".join(_docstrings(ast.parse(source)))
         if len(text) >= _DOCUMENT_CHARS:
@@ -206,7 +206,7 @@ def _parse_library_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                if 100 <= len(text) <= 1000:  # similar in length to the recorded inputs
+                if 100 <= len(text) <= 1000:
                     yield module, node, text
 
 

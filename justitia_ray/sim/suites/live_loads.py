@@ -28,11 +28,11 @@ from justitia_ray.sim.suites.recorded import inferences_of
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
-_GAP_SCALE = 0.3  # shorter tool times, in proportion to the lengths used for a tiny model
-_MAX_OUTPUT_TOKENS = 600  # cuts the longest 3 % of the measured outputs
+_GAP_SCALE = 0.3  # Tools are shortened like the texts, which a tiny model needs short.
+_MAX_OUTPUT_TOKENS = 600  # The longest 3 % of the outputs are cut.
 _TENANTS = ("team-a", "team-b", "team-c")
 _DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
-"""Mix of the demo, heavy-tailed as agents are.
+"""Shares of the application classes in the demo's load: many small ones and a few large ones.
 
 Short ReAct loops (FV) and fact checks (KBQAV), with a few summaries of long texts (MRS) that cost
 seven tenths of all KV token-time.
@@ -46,7 +46,7 @@ _DEMO_WARM_UP = {"FV": 4, "KBQAV": 3, "MRS": 2}
 
 @dataclass(frozen=True, slots=True)
 class DemoLoad:
-    """Load of scripts/demo, with a warm-up from which the predictor learns its first means."""
+    """Load of scripts/demo, after a warm-up from which the predictor learns."""
 
     warm_up: list[PlannedApplication]
     applications: list[PlannedApplication]
@@ -102,15 +102,11 @@ def demo_load(
 
 
 WORDS_PER_TINY_TOKEN = 0.43
-"""Words of a prompt per token of the tiny model's tokenizer with 2,048 entries, measured by
-`tests/dry_run.py`.
-"""
+"""Words of a prompt per token of the tiny model, measured by `tests/dry_run.py`."""
 
 CONTEXT_TOKENS: Tokens = 2_048
 LONGEST_TOKENS: Tokens = 8_192
-"""Context length into which the longest recorded inference (class DM: 7,519 tokens) fits without a
-cut.
-"""
+"""Context length into which the longest recorded inference fits (class DM: 7,519 tokens)."""
 _FITTING = CONTEXT_TOKENS / LONGEST_TOKENS
 _LONGEST_OUTPUT: Tokens = CONTEXT_TOKENS // 3
 _MARGIN_TOKENS: Tokens = 64
@@ -219,7 +215,7 @@ DEMO = Suite(
 
 
 LIVE_COUNT = 100
-"""Number of applications in a deck, which has exactly the mix of classes."""
+"""Number of applications of a live load, which has exactly the wanted mix of classes."""
 LIVE_GAP_S = 1.0
 
 

@@ -29,7 +29,7 @@ WORDS_PER_TOKEN = 0.75
 """Words per token of English text with usual tokenizers, estimated."""
 
 LEAST_MAX_PROMPT_WORDS = 100
-"""Minimum number of words of a prompt: an agent's instruction and a few lines of material."""
+"""Minimum number of words of a prompt: an agent's instruction and a few lines of text."""
 
 
 class PlannedCall(NamedTuple):
@@ -62,13 +62,11 @@ class Lengths:
     """Planned lengths of one application."""
 
     steered: bool
-    """Whether fan-outs and lengths follow the plan; otherwise the answers decide, within limits."""
+    """Whether an agent follows the planned lengths; otherwise the model's answers decide."""
     run: RecordedRun
-    """Planned run, with prompts in words."""
+    """Planned inferences of the application, with prompt lengths in words."""
     limits: Mapping[str, PlannedCall]
-    """Longest inference of each stage, which is the limit if no plan is followed; repeated stages
-    have their name without a number.
-    """
+    """Longest inference of each stage in the recorded runs."""
 
     @cached_property
     def stages(self) -> dict[str, PlannedStage]:
@@ -89,11 +87,9 @@ class Lengths:
         return [subtask for stage in self.run.stages for subtask in stage.subtasks]
 
     def fan_out(self, stage: str) -> int:
-        """Return the number of inferences planned for a stage."""
         return len(self.stages[stage].calls)
 
     def call(self, stage: str, index: int) -> PlannedCall:
-        """Return the planned lengths of an inference; its limits if no plan is followed."""
         if self.steered:
             return self.stages[stage].calls[index]
         if stage in self.limits:
@@ -101,7 +97,6 @@ class Lengths:
         return self.limits[stage.rstrip("0123456789").rstrip("_")]
 
     def rounds(self, name: str) -> int:
-        """Return the number of rounds planned for a repeated stage."""
         return sum(stage.rpartition("_")[0] == name for stage in self.stages)
 
 
@@ -120,27 +115,28 @@ class LengthPlan:
     gap_scale: float = 1.0
     """Factor on tool time; 0 removes it."""
     steered: bool = True
-    """Whether agents follow the planned lengths (for a model with random weights), or only the
-    limits (for a real model).
+    """Whether agents follow the planned lengths, for a model with random weights, or only the
+    limits.
     """
     max_prompt_words: int = 400
-    """Largest number of words of a prompt; it also has at most six bytes per word. A tokenizer with
-    2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are at most some 1,400
-    tokens of a context of 2,048.
+    """Largest number of words of a prompt, which also has at most six bytes per word.
+
+    A tokenizer with 2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are
+    at most some 1,400 tokens of a context of 2,048.
     """
     max_output_tokens: Tokens | None = None
     """Maximum output in tokens; None: the measured maximum."""
     words_per_token: float = WORDS_PER_TOKEN
     """Words of a prompt per token of the model."""
     samples: int = 5
-    """Number of samples of a self-consistency vote; 5 as in the measured runs."""
+    """Number of answers that vote on a question in class SC; 5 as in the measured runs."""
     most_fan_out: int | None = None
-    """Maximum number of parallel inferences of a stage; further inferences are left out. None: no
-    limit. Subtasks of a plan are not limited.
+    """Maximum number of parallel inferences of a stage; None: no limit. Subtasks of a plan are not
+    limited.
     """
     data_dir: Path | None = None
-    """Directory with `recorded/CLASS.jsonl`. Without the directory or the file, runs are generated
-    from published statistics (`made_up_run`).
+    """Directory with `recorded/CLASS.jsonl`; without it, runs are generated from published
+    statistics.
     """
 
     def __post_init__(self) -> None:
@@ -166,7 +162,7 @@ class LengthPlan:
         return self.of_run(application_class, run)
 
     def of_run(self, application_class: str, run: RecordedRun) -> Lengths:
-        """Return the lengths of an application that repeats a run."""
+        """Return the lengths of an application that repeats a recorded run."""
         planned = replace(run, stages=tuple(self._scale_stage(stage) for stage in run.stages))
         limits = {
             name: self._scale_call(*most)
@@ -198,7 +194,6 @@ class LengthPlan:
 
 
 def _without_subtasks(stage: RecordedStage) -> list[RecordedStage]:
-    """Return a stage; instead of subtasks, a stage for each kind of subtask that has inferences."""
     if not stage.subtasks:
         return [stage]
     stages = []

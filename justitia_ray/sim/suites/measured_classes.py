@@ -28,7 +28,7 @@ class Spread:
     max: float
 
     def draw(self, rng: random.Random) -> float:
-        """Draw a value from two half log-normals with these percentiles, cut at the maximum.
+        """Draw a value from a log-normal on each side of the median, cut at the maximum.
 
         Two halves are used because lengths and counts are skewed to the right, and p90/median
         differs from median/p10.
@@ -36,31 +36,28 @@ class Spread:
         return self.at(rng.gauss(0.0, 1.0))
 
     def at(self, z: float) -> float:
-        """Return the value at the quantile that `z` has in a standard normal distribution."""
+        """Return the quantile that belongs to the standard normal deviate `z`."""
         ratio = self.p90 / self.median if z > 0 else self.median / self.p10
         return min(self.max, self.median * math.pow(ratio, z / _Z90))
 
 
 def exactly(value: float) -> Spread:
-    """Return the distribution of a constant."""
     return Spread(value, value, value, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Stage of a class: inferences that run in parallel."""
+    """Stage of an application class: inferences that run in parallel."""
 
     name: str
     fan_out: Spread | None
-    """Number of inferences; None: the same number as in the previous stage."""
+    """Number of inferences of the stage; None: as many as in the previous stage."""
     prompt_tokens: Spread
     output_tokens: Spread
     gap_s: Spread | None = None
     """Tool time before the stage, in seconds."""
     round_weights: tuple[int, ...] = ()
-    """Numbers of recorded runs with 0, 1, … rounds, for a stage that is repeated as `NAME_1`,
-    `NAME_2`, …
-    """
+    """Weights of 0, 1, … repetitions of the stage, by how often they were recorded."""
 
 
 STAGES: dict[str, tuple[Stage, ...]] = {
@@ -160,8 +157,7 @@ class Loop:
     """Longest measured prompt of a turn."""
 
 
-# The recordings label each text as first turn, later turn or observation in four fifths of the
-# cases.
+# The recordings label four fifths of the texts as first turn, later turn or observation.
 LOOPS: dict[str, Loop] = {
     "FV": Loop(
         "thought",
@@ -198,14 +194,14 @@ LOOPS: dict[str, Loop] = {
 
 
 MODEL, CHOOSE_MODEL, LLM_TASK = "model", "choose_model", "llm_task"
-"""Kinds of subtasks: a model that is not an LLM runs; an inference first chooses that model; the
-subtask is an inference.
+"""Kinds of subtasks: a tool runs; an inference first chooses the tool; or the subtask is an
+inference.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStages:
-    """Plan-and-execute: a plan, a chain of subtasks, a response."""
+    """Application that makes a plan, executes its subtasks in turn, and answers."""
 
     planning: Stage
     subtasks: Spread
@@ -230,6 +226,6 @@ PLAN = PlanStages(
     Spread(17.3, 3.2, 39.6, 58.8),
     Stage("response", exactly(1), Spread(711, 474, 1041, 1859), Spread(497, 338, 783, 1670)),
 )
-"""Stages of the class PE. A run has 2.9 subtasks on average, of which 0.57 choose a model and 0.64
-are an inference. Most recorded plans are a chain, and all generated plans are.
+"""Stages of the class PE, whose plans are chains of subtasks. A run has 2.9 subtasks on average, of
+which 0.57 choose a model and 0.64 are an inference.
 """

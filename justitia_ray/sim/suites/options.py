@@ -23,7 +23,7 @@ _TRACES = {
     "lmsys": "lmsys_vtc_arrivals.csv",
 }
 _MOONCAKE_STEP_S = 3.0
-"""Resolution in seconds of the timestamps in the Mooncake trace, which are rounded down; up to 28
+"""Resolution in seconds of the timestamps in the Mooncake trace, which are rounded down. Up to 28
 requests have the same timestamp.
 """
 
@@ -32,8 +32,8 @@ _MADE: dict[str, _Maker] = {
     "poisson": lambda count, rng: sorted(rng.random() for _ in range(count)),
     "uniform": lambda count, rng: [number / count for number in range(count)],
 }
-"""Generators of arrival times in [0, 1). A Poisson process with a fixed number of arrivals has
-independent uniform times.
+"""Functions that draw arrival times in [0, 1), by kind. A Poisson process with a fixed number of
+arrivals has independent uniform times.
 """
 
 ARRIVALS = (*_TRACES, *_MADE)
@@ -43,7 +43,7 @@ ARRIVALS = (*_TRACES, *_MADE)
 def arrival_times(
     kind: str, count: int, window_s: Seconds, rng: random.Random, data_dir: Path | None
 ) -> list[Seconds]:
-    """Return `count` times in [0, window_s], sorted, to the microsecond.
+    """Return `count` arrival times in [0, window_s], sorted, to the microsecond.
 
     For a trace: its first `count` rows, scaled so that the first arrives at 0 and the last at
     `window_s`. A trace with fewer than `count` rows is repeated.
@@ -68,7 +68,7 @@ def arrival_times(
 
 
 def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) -> list[Seconds]:
-    """Return `count` times drawn from a whole trace, sorted; the first is 0.
+    """Return `count` arrival times drawn from a recorded trace, sorted; the first is 0.
 
     The load varies in time as in the trace.
 
@@ -101,7 +101,7 @@ def _times_of_trace(path: Path, count: int) -> list[Seconds]:
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Options of a suite; None means the suite's default.
+    """Options of a workload; None means the workload's default.
 
     `seed` and `data_dir` apply to every suite, the other options only to suites that support them.
 
@@ -115,19 +115,17 @@ class SuiteOptions:
     """Window of the arrivals in seconds; it changes only the arrival times."""
     seed: int = 0
     data_dir: Path | None = None
-    """Directory with recorded runs, inputs and arrivals. None: runs are drawn from published
-    statistics.
-    """
+    """Directory with recorded runs, inputs and arrivals."""
     arrivals: str | None = None
     """Kind of arrivals: a name in `ARRIVALS`."""
     mix: str | None = None
-    """`paper`, `recorded`, or whole numbers by class, as in `KBQAV=60,MRS=1`."""
+    """Shares of the application classes: `paper`, `recorded`, or numbers as in `KBQAV=60,MRS=1`."""
     tenants: int | None = None
     """Number of tenants `t0`, `t1`, …, drawn with equal probability; 1: all applications have the
     same tenant.
     """
     sc_samples: int | None = None
-    """Number of samples of a self-consistency vote."""
+    """Number of answers that vote in an application of class SC."""
 
     def __post_init__(self) -> None:
         for name in ("count", "tenants", "sc_samples"):
@@ -140,7 +138,7 @@ class SuiteOptions:
             raise ConfigError(f"arrivals must be one of {', '.join(ARRIVALS)}, got {self.arrivals}")
 
     def refuse_unsupported(self, who: str, takes: Sequence[str]) -> None:
-        """Raise if an option is set that the suite `who` does not support."""
+        """Raise ConfigError if an option is set that the workload `who` does not support."""
         for name in (field.name for field in fields(self)):
             if name not in {"seed", "data_dir", *takes} and getattr(self, name) is not None:
                 raise ConfigError(f"{who} does not go by {name}; it does by {', '.join(takes)}")
@@ -149,7 +147,7 @@ class SuiteOptions:
 def suite_arrivals(
     options: SuiteOptions, count: int, gap_s: Seconds, *, traced: bool = True
 ) -> list[Seconds]:
-    """Return the arrival times of a suite's applications.
+    """Return the arrival times of a workload's applications.
 
     Args:
         options: Options of the suite, of which `arrivals`, `window_s`, `seed` and `data_dir` are
@@ -176,8 +174,8 @@ class Suite:
     """Kind of workload that the simulator can generate."""
 
     about: str
-    """Description and source in one line."""
+    """Description and source of the workload, in one line."""
     build: Callable[[SuiteOptions], list[WorkloadApplication]]
-    """Function that returns the suite's applications in order of arrival."""
+    """Function that returns the workload's applications in order of arrival."""
     takes: tuple[str, ...] = ()
-    """Names of the options that the suite supports."""
+    """Names of the options that the workload supports."""

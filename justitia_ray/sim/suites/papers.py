@@ -29,15 +29,17 @@ MIXES: dict[str, dict[str, int]] = {
     "paper": {**_SMALL_AND_LARGE, "PE": 13, "SC": 13},
     "recorded": {**_SMALL_AND_LARGE, "PE": 13, "CG": 13},
 }
-"""Number of applications of each class among a hundred, as in the Hermes trace generator, whose
-classes and shares of 72, 26 and 2 % the Justitia paper has, too. `paper` has the nine classes that
-the paper lists, with SC in place of CG (the paper names CG once, among the medium classes, and
-nowhere else); `recorded` is Hermes' own mix, whose classes all have recorded runs.
+"""Number of applications of each class among a hundred, as in the Hermes trace generator.
+
+The Justitia paper has the same classes, and shares of 72 % small, 26 % medium and 2 % large ones.
+`paper` has the paper's nine classes, with SC in place of CG, which the paper names only once;
+`recorded` is Hermes' own mix, whose classes all have recorded runs.
 """
 
 NINE_CLASS_COUNT = 300
 DEFAULT_GAP_S = 1.2
-"""Mean time between arrivals: 300 applications in 6 minutes, which is density 3x of the paper."""
+"""Mean seconds between arrivals: 300 applications in 6 minutes, which is density 3x of the paper.
+"""
 
 
 def _applications_at(
@@ -64,7 +66,7 @@ def _applications_at(
 
 
 def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the nine-class applications in order of arrival.
+    """Return applications of the nine classes in order of arrival.
 
     Classes, runs, arrivals and tenants are drawn independently: a change to one leaves the others,
     and a larger count starts with the same applications.
@@ -79,7 +81,7 @@ def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
 
 
 def parse_mix(text: str) -> dict[str, int]:
-    """Return the applications per class in a deck, from a name in MIXES or `CLASS=NUMBER,…`.
+    """Return the number of applications of each class, from `CLASS=NUMBER,…` or a name in MIXES.
 
     Raises:
         ConfigError: If the text is neither, or all numbers are 0.
@@ -124,7 +126,7 @@ MOUSE_EVERY_S = 1.0
 
 
 def build_elephant_mice(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the elephant `a0` and `count` - 1 mice; a larger count adds mice at the end.
+    """Return one large application, the elephant `a0`, and `count` - 1 small ones, the mice.
 
     A window spreads the mice evenly over it; by default one arrives per second.
     """
@@ -143,7 +145,7 @@ ELEPHANT_MICE = Suite(
 
 
 def build_two_dm(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return two merges, drawn by the seed. The paper's replica has 459 KV blocks, 7,344 tokens."""
+    """Return two applications that merge documents."""
     return _applications_at(options, ["DM", "DM"], [0.0, 0.0])
 
 

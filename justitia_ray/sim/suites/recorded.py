@@ -31,7 +31,7 @@ from justitia_ray.sim.workload import (
 from justitia_ray.units import InferenceId, Seconds, Tokens
 
 PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
-"""Classes with an agent."""
+"""Application classes that an agent of this project plays."""
 
 _Need: TypeAlias = Annotated[int, Field(ge=-1, strict=True)]
 """Index of a subtask in a plan; -1 is the plan itself, which all subtasks need."""
@@ -46,21 +46,19 @@ class RecordedSubtask:
     """Subtask of a plan: consecutive inferences, then a tool."""
 
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
-    """Indices of the earlier subtasks of the stage whose results this subtask needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
-    """Calls, each with kind (`choose_model` or `llm_task`), prompt tokens and output tokens."""
+    """Inferences of the subtask, each with kind, prompt tokens and output tokens."""
     exec_s: DurationField
     """Seconds that the tool takes."""
 
     @property
     def kind(self) -> str:
-        """Kind of the subtask's calls; `model` if it has none."""
         return self.calls[0][0] if self.calls else MODEL
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStage:
-    """Stage of a run: calls, or subtasks."""
+    """Stage of a recorded run: inferences, or subtasks."""
 
     name: str
     calls: Annotated[tuple[tuple[TokensField, TokensField], ...], Field(min_length=1)] = ()
@@ -72,8 +70,6 @@ class RecordedStage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """Recorded run of an application."""
-
     item_id: str | None
     """Id of the input; None if it is not among the inputs."""
     stages: Annotated[tuple[RecordedStage, ...], Field(min_length=1)]
@@ -129,7 +125,7 @@ def _parse_run(record: JsonRecord, application_class: str, played: bool) -> Reco
 def _check_playable(
     record: JsonRecord, application_class: str, stages: Sequence[RecordedStage]
 ) -> None:
-    """Check that the stages are those of the class's agent."""
+    """Check that a recorded run has the stages of the agent that plays its class."""
     if application_class in LOOPS:
         for index, stage in enumerate(stages):
             if len(stage.calls) != 1:
@@ -186,7 +182,7 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
 
 @dataclass(frozen=True, slots=True)
 class _Instant:
-    """Time of a submission: a delay after the last of some inferences, or after the arrival."""
+    """When an inference was submitted: some time after other inferences or the arrival."""
 
     after: tuple[InferenceId, ...]
     delay_s: Seconds
@@ -198,9 +194,6 @@ class _InferenceGraph:
         self._named = named
         self._counts = Counter[str]()
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
-        """Ancestors of each inference, with the minimum tool time from their end to its
-        submission.
-        """
 
     def add(
         self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Instant
@@ -220,12 +213,12 @@ class _InferenceGraph:
             at = self._latest([ends[i] for i in subtask.needs]) if subtask.needs else start
             for call in subtask.calls:
                 name = self.add(*call, at)
-                self._lead_s[name] = self._leads_of(at)
+                self._lead_s[name] = self._tool_times_before(at)
                 at = _Instant((name,), 0.0)
             ends.append(_Instant(at.after, at.delay_s + subtask.exec_s))
         return self._latest(ends)
 
-    def _leads_of(self, at: _Instant) -> dict[InferenceId, Seconds]:
+    def _tool_times_before(self, at: _Instant) -> dict[InferenceId, Seconds]:
         leads = dict.fromkeys(at.after, at.delay_s)
         for name in at.after:
             for ancestor, lead_s in self._lead_s.get(name, {}).items():
@@ -233,7 +226,7 @@ class _InferenceGraph:
         return leads
 
     def _latest(self, ends: list[_Instant]) -> _Instant:
-        """Return the latest of several times, as far as the file's format can express it.
+        """Return the latest of several submission times, as a workload file can express it.
 
         The format has a set of predecessors (`after`) and one delay for all of them. A predecessor
         of another predecessor is implied; the part of its delay that may still remain is kept. If

@@ -27,7 +27,7 @@ def recorded_classes(data_dir: Path) -> list[str]:
 def load_samples(
     data_dir: Path, application_class: str, runs_dir: Path | None = None
 ) -> list[Sample]:
-    """Return a class's runs as samples, with their texts, in the order of the record.
+    """Return a class's recorded runs as training samples, with their texts.
 
     A run's cost is what the simulator computes from its inferences. Runs without an `item_id` have
     no known input and are left out.

@@ -24,9 +24,7 @@ HONEST_TENANTS = ("honest1", "honest2")
 SPLITTER = "splitter"
 PROMPT_TOKENS = 470
 OUTPUT_TOKENS = 161
-"""Output tokens of a chunk of a map-reduce summary; prompt and output lengths are recorded
-medians.
-"""
+"""Output tokens of a chunk of a map-reduce summary; the lengths are recorded medians."""
 
 
 def _tenants_suite(about: str, *, split: bool) -> Suite:
@@ -60,7 +58,7 @@ GAMING_UNSPLIT = _tenants_suite("the same, but nobody splits", split=False)
 
 DEFAULT_COUNT = 100
 DEFAULT_GAP_S = 3.0
-"""Mean seconds between arrivals."""
+"""Mean seconds between arrivals of applications."""
 
 
 _PREFIX = Loop(
@@ -72,7 +70,7 @@ _PREFIX = Loop(
     observation_tokens=Spread(60, 20, 150, 400),
     gap_s=exactly(0.2),
 )
-"""An ALFWorld agent's recorded turns and first prompt, with longer thoughts."""
+"""Recorded turns and first prompt of an agent in a household game, with longer thoughts."""
 _GAPS = Loop(
     "turn",
     turns=Spread(5, 3, 8, 12),
@@ -82,9 +80,7 @@ _GAPS = Loop(
     observation_tokens=Spread(150, 50, 400, 800),
     gap_s=Spread(20, 8, 60, 180),
 )
-"""Assumed gaps: turns take a few seconds, tools from 8 s to a minute, as the models in plans of
-class PE took.
-"""
+"""Assumed seconds between turns: turns take a few seconds, tools from 8 s to a minute."""
 
 
 def _agent_loops_suite(about: str, application_class: str, loop: Loop) -> Suite:

@@ -29,7 +29,7 @@ from justitia_ray.units import Seconds, Tokens
 APPLICATION_CLASS = "request"
 TEN_MINUTES: Seconds = 600.0
 ON_OFF_S: Seconds = 60.0
-"""Seconds of an ON phase, and of an OFF phase."""
+"""Seconds for which a client sends requests and then pauses, in VTC's ON/OFF workloads."""
 
 RequestStream = Callable[[random.Random], list[Seconds]]
 """Function that draws the times of one client's requests."""
@@ -48,7 +48,7 @@ class RequestClient:
 def evenly(
     per_minute: float, until_s: Seconds = TEN_MINUTES, *, since_s: Seconds = 0.0
 ) -> RequestStream:
-    """Return a stream of evenly spaced requests, the first within one spacing of the start.
+    """Return evenly spaced requests of a client; the first comes within one spacing.
 
     The time of the first request within that spacing is drawn, so that clients do not send at the
     same times.
@@ -63,18 +63,18 @@ def evenly(
 
 
 def on_off(stream: RequestStream) -> RequestStream:
-    """Return a stream without its requests in OFF phases; the first phase is an ON phase."""
+    """Return a client's requests without those in OFF phases; the first phase is an ON phase."""
     return lambda rng: [at for at in stream(rng) if int(at // ON_OFF_S) % 2 == 0]
 
 
 def poisson(per_minute: float) -> RequestStream:
-    """Return a Poisson process with exactly its expected number of requests."""
+    """Return a client's requests as a Poisson process of exactly the expected number."""
     count = round(per_minute * TEN_MINUTES / 60.0)
     return lambda rng: sorted(rng.uniform(0.0, TEN_MINUTES) for _ in range(count))
 
 
 def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream:
-    """Return a stream whose rate grows linearly with time.
+    """Return a client's requests, whose rate grows linearly with time.
 
     Until time t a stream has r₀·t + (r₁ − r₀)·t²/2T requests; request k is sent when this number is
     k + phase.
@@ -93,12 +93,12 @@ def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream
 
 
 def in_turn(*streams: RequestStream) -> RequestStream:
-    """Return streams in succession; each must start after the previous one."""
+    """Return a client's requests in several patterns, one after the other."""
     return lambda rng: [at for stream in streams for at in stream(rng)]
 
 
 def suite(about: str, clients: Sequence[RequestClient], duration_s: Seconds = TEN_MINUTES) -> Suite:
-    """Return a suite of clients `client1`, `client2`, …, as the VTC paper counts them."""
+    """Return a workload of clients `client1`, `client2`, …, as the VTC paper counts them."""
 
     def build(options: SuiteOptions) -> list[WorkloadApplication]:
         sent = (
@@ -204,7 +204,7 @@ VTC_SUITES: dict[str, Suite] = {
         [RequestClient(evenly(rate)) for rate in (24,) * 3 + (36,) * 5],
     ),
 }
-"""Suites by name."""
+"""The VTC paper's workloads by name."""
 
 
 _TRACE = Path("arrivals") / "lmsys_vtc_arrivals.csv"

@@ -4,9 +4,9 @@ import pytest
 
 from justitia_ray.lab.foretold import (
     Spread,
-    foretell,
-    foretold_over_vtc,
-    off_by_learning,
+    error_of_learned_stages,
+    predict_vtc_times,
+    predicted_over_true_times,
     spread,
 )
 from justitia_ray.sim.engine_profile import EngineProfile
@@ -26,7 +26,7 @@ def test_predicted_ends_under_vtc_are_near_the_true_ends() -> None:
     load = [
         _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
     ]
-    ratios = foretold_over_vtc(load, EngineProfile(kv_tokens=500))
+    ratios = predicted_over_true_times(load, EngineProfile(kv_tokens=500))
 
     assert {"chain 1", "chain 3"} == ratios.keys()
     for of_class in ratios.values():
@@ -38,23 +38,23 @@ def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
     load = [
         _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
     ]
-    history = foretell(load, engine).observed
-    ratios = foretold_over_vtc(load, engine, history=history)
+    history = predict_vtc_times(load, engine).observed
+    ratios = predicted_over_true_times(load, engine, history=history)
 
     assert [30, 3] == [len(history), max(len(observation.stages) for observation in history)]
     assert {"chain 1", "chain 3"} == ratios.keys()
     for of_class in ratios.values():
         assert 0.7 < spread(of_class).median < 1.3
-    for off in off_by_learning(load, engine, history):
+    for off in error_of_learned_stages(load, engine, history):
         assert all(value < 0.5 for of_class in off.values() for value in of_class)
 
 
 def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
     engine = EngineProfile(kv_tokens=500)
     load = [_chain_of_calls(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
-    history = foretell(load, engine).observed
-    first, later = off_by_learning(load, engine, history)
-    unknown, _ = off_by_learning(load, engine, ())
+    history = predict_vtc_times(load, engine).observed
+    first, later = error_of_learned_stages(load, engine, history)
+    unknown, _ = error_of_learned_stages(load, engine, ())
 
     assert [pytest.approx(0)] * len(first["chain 3"]) == first["chain 3"]
     assert [pytest.approx(0)] * len(later["chain 3"]) == later["chain 3"]

@@ -3,15 +3,17 @@
 import pytest
 
 from justitia_ray.core.calibration import Quantiles
-from justitia_ray.lab.outlook import Told, by_last_hour, score, tell
+from justitia_ray.lab.outlook import PredictedStart, by_last_hour, predict_starts, score
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 
-def create_forecast(at: float, started_s: float, waited_s: float = 0.0, of: str = "c") -> Told:
+def create_forecast(
+    at: float, started_s: float, waited_s: float = 0.0, of: str = "c"
+) -> PredictedStart:
     """Return a forecast and its outcome."""
-    return Told("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
+    return PredictedStart("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
 
 
 def test_score_counts_starts_between_quantiles_and_penalises_misses() -> None:
@@ -55,7 +57,7 @@ def test_small_run_has_accurate_forecasts() -> None:
         WorkloadApplication(f"a{n}", "c", n * 0.6, (WorkloadInference("0", 60, 40 + n % 5 * 20),))
         for n in range(300)
     ]
-    tellings = tell(load, RunSettings(EngineProfile(kv_tokens=400)))
+    tellings = predict_starts(load, RunSettings(EngineProfile(kv_tokens=400)))
     found = score((one.expected, one.started_s) for one in tellings if one.started_s is not None)
 
     assert all(one.started_s is not None for one in tellings)

@@ -8,8 +8,8 @@ from justitia_ray.core.entities import Application, Inference
 from justitia_ray.lab.report.experiment import Arm, Task
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.experiments.orders import GUARD
-from justitia_ray.lab.report.tasks import SimulatedRun, SuiteLoad, ToldRun
-from justitia_ray.lab.told import ToldVtc, simulate_told
+from justitia_ray.lab.report.tasks import KnownTimesRun, SimulatedRun, SuiteLoad
+from justitia_ray.lab.told import ToldVtc, simulate_with_known_times
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.predictions import TABLE
 from justitia_ray.sim.results import RunResult
@@ -95,7 +95,9 @@ def test_guard_serves_an_application_with_an_early_end_under_vtc_first() -> None
         *(_parallel_calls(f"s{n}", 0.0, 2, 60) for n in range(9)),
     ]
     run = partial(
-        simulate_told, load, RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD))
+        simulate_with_known_times,
+        load,
+        RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD)),
     )
 
     never, at_once = _end_times(run({})), _end_times(run({"large": 0.0}))
@@ -114,7 +116,9 @@ def test_guard_with_true_end_times_differs_where_the_prediction_is_wrong() -> No
     )
     ends = _end_times(simulate(load, RunSettings(engine, "vtc")))
 
-    assert _end_times(simulate(load, guard)) != _end_times(simulate_told(load, guard, ends))
+    assert _end_times(simulate(load, guard)) != _end_times(
+        simulate_with_known_times(load, guard, ends)
+    )
 
 
 @needs_real_data
@@ -125,7 +129,7 @@ def test_guard_with_true_end_times_delays_fewer_applications_beyond_vtc(
 ) -> None:
     load = SuiteLoad("nine-class", seed, REAL, count=40, window_s=48.0)
     tasks: dict[str, Task] = {name: SimulatedRun(load, name) for name in ("vtc", "justitia")}
-    tasks["told"] = ToldRun(SimulatedRun(load, "justitia", GUARD))
+    tasks["told"] = KnownTimesRun(SimulatedRun(load, "justitia", GUARD))
     measured = nine_class.measure({Arm("", name): task.run() for name, task in tasks.items()})
 
     finish, told = (measured[Arm("", name)]["no_later_than_vtc"] for name in ("justitia", "told"))

@@ -25,16 +25,15 @@ from justitia_ray.units import Seconds
 _LOADS_S: tuple[Seconds, ...] = (30.0, 180.0)
 _TARGET_S: Seconds = 60.0
 _MOST, _FIRST = 10, 2
-"""Maximum number of replicas, and the number at the start."""
+"""Largest number of replicas, and the number at the start of a run."""
 _APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
 """Applications per hour; 720 keep three replicas busy on average."""
 _PREDICTION = "noisy:2"
 _USUAL_USE, _ITERATION_S = 0.7, 0.03
 _REPLICA_KV_PER_S = _USUAL_USE * PAPER_KV_TOKENS / _ITERATION_S
-"""Service per second of a full replica of the engine; the same value for all arms."""
+"""Service of a full replica per second, in KV token·iterations."""
 _FITTING = 12.0
-"""Requests in progress that roughly fill a replica under this load; operators would have to measure
-this number.
+"""Number of concurrent requests that roughly fill a replica; an operator would have to measure it.
 """
 _UP_S: Seconds = 10.0
 _OURS, _SERVE = "drain time", "requests, Serve's defaults"
@@ -55,14 +54,14 @@ class Scaled:
     load_s: Seconds
     """Seconds that a replica takes to load."""
     requests: float | None = None
-    """Serve's `target_ongoing_requests`; None: scaling by drain time."""
+    """Ray Serve's `target_ongoing_requests`; None: replicas are scaled by drain time."""
     up_s: Seconds = _UP_S
     down_s: Seconds = 600.0
     fixed: int | None = None
-    """Constant number of replicas; None: autoscaling."""
+    """Constant number of replicas; None: an autoscaler decides."""
 
     def run(self) -> Mapping[str, float | None]:
-        """Simulate the run; return its figures.
+        """Simulate a run with an autoscaler; return its completion times and its cost.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -79,7 +78,6 @@ class Scaled:
         return scaled_figures(run, _TARGET_S, _REPLICA_KV_PER_S)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, engine and settings of the autoscaler."""
         load = {"trace": self.load.trace, "count": self.load.count, "seed": self.load.seed}
         own = {"load_s": self.load_s, "requests": self.requests, "fixed": self.fixed}
         delays = {"up_s": self.up_s, "down_s": self.down_s, "every_s": EVERY_S}
@@ -94,7 +92,7 @@ class Scaled:
     def _new_autoscaler(self) -> Autoscaler:
         if self.fixed is not None:
             return FixedSize(self.fixed)
-        # imported here because Ray takes seconds to import
+        # The import is here because Ray takes seconds to import.
         from justitia_ray.lab.serve_scaling import DrainScaler, RequestsScaler, scaling_config
 
         config = scaling_config(1, _MOST, self.requests, self.up_s, self.down_s)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
-from justitia_ray.lab.foretold import foretold_over_vtc, spread
+from justitia_ray.lab.foretold import predicted_over_true_times, spread
 from justitia_ray.lab.report.experiment import (
     Arm,
     Experiment,
@@ -24,27 +24,26 @@ _METRICS = ("p5", "median", "p95")
 
 
 @dataclass(frozen=True, slots=True)
-class Foretelling:
-    """Runs of a load under `vtc`, and under justitia with a passive shadow of VTC."""
+class VtcTimePredictions:
+    """Simulated runs that test how well completion times under `vtc` are predicted."""
 
     load: SuiteLoad
 
     def run(self) -> Mapping[str, list[float]]:
-        """Return, by class, the ratios of predicted to true completion times of applications.
+        """Return the ratios of predicted to true completion times under VTC, by class.
 
         Raises:
             ConfigError: If the data directory lacks files.
         """
-        return foretold_over_vtc(build_cached(self.load), PAPER_ENGINE)
+        return predicted_over_true_times(build_cached(self.load), PAPER_ENGINE)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load and engine of the runs."""
         return {"load": self.load.configuration(), "engine": asdict(PAPER_ENGINE)}
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     densities = scale.pick((1, 2, 3), (3,))
-    tasks = {d: Foretelling(nine_class.load(scale, seed, d)) for d in densities}
+    tasks = {d: VtcTimePredictions(nine_class.load(scale, seed, d)) for d in densities}
     return {
         Arm(group, f"{density}x"): task
         for group in (_ALL, *CLASSES)

@@ -131,7 +131,7 @@ def _two_dm_charts(_scale: Scale, found: Found) -> list[Chart]:
 
 
 def _held_blocks(run: RunResult) -> list[Series]:
-    """Return the KV blocks held by each application at evenly spaced times."""
+    """Return the KV blocks that each application holds at evenly spaced times."""
     instants = [run.makespan_s * step / _STEPS for step in range(_STEPS + 1)]
     series = []
     for number, application in enumerate(run.applications, 1):
@@ -170,7 +170,7 @@ TWO_DM = Experiment(
 
 _ELEPHANT_POLICIES = ("srjf", "vtc", "justitia")
 _PACES_S = {"one a second": 1.0, "one in 1.6 s": 1.6}
-"""Seconds between arrivals: the paper's value, which overloads this replica, and a value near its
+"""Seconds between arrivals: the paper's value, which overloads this replica, and one near its
 capacity.
 """
 
@@ -269,7 +269,7 @@ _ARMS: dict[str, tuple[str, PolicyOptions, bool]] = {
     "justitia, not settling": ("justitia", (("clock", "unsettled"),), False),
     "srjf": ("srjf", (), False),
 }
-"""Policy, options, and whether charges are made as in the service, by name of the arm."""
+"""Policy, options and kind of charge of each compared variant."""
 _EXACT = "λ = 1"
 
 
@@ -381,26 +381,23 @@ class TimedRun:
     simulation: SimulatedRun
 
     def run(self) -> float:
-        """Return CPU milliseconds per event of the run."""
         build_cached(self.simulation.load)
         started = time.thread_time()
         result = self.simulation.run()
         return (time.thread_time() - started) / result.decisions * 1e3
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the configuration of the simulated run."""
         return self.simulation.configuration()
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCore:
-    """CPU time of the scheduler core with N applications of ten waiting inferences each."""
+    """CPU time per decision of a scheduler core with N applications of ten waiting inferences."""
 
     applications: int
     seed: int
 
     def run(self) -> float:
-        """Return CPU milliseconds per decision of the core."""
         load = CoreLoad(self.applications, self.seed, clock_ns=time.thread_time_ns)
         load.build()
         load.run(_WARM_UP, _COMPLETIONS)
@@ -411,7 +408,6 @@ class TimedCore:
         return sum(sum(t.elapsed_ns) for t in timed) / decisions / 1e6
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the numbers of applications and of waiting inferences, and the seed."""
         return {"live_applications": self.applications, "waiting_each": 10, "seed": self.seed}
 
 

@@ -25,7 +25,7 @@ from justitia_ray.sim.result_files import read_object
 
 LIVE = "live.json"
 MOST_ERROR = 0.15
-"""Maximum relative error of the simulated mean completion time, in either direction."""
+"""Largest allowed error of the simulated mean completion time, relative to the real one."""
 _OWN = "justitia"
 _MICROSECOND = 1e-6
 _FIELDS = ("arms", "seeds", "machine", "load", "model", "elephant", "version")
@@ -40,25 +40,23 @@ class Recorded:
     """
 
     figures: Mapping[str, Any]
-    """Figures of the run, or of all arms with its seed."""
+    """Measured figures of the run."""
     about: Mapping[str, Any]
     """Machine, load and model of the run."""
 
     def run(self) -> Mapping[str, Any]:
-        """Return the recorded figures."""
         return self.figures
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return machine, load and model of the recording."""
         return self.about
 
 
 _Runs: TypeAlias = Mapping[int, Mapping[str, Recorded]]
-"""Recorded runs by seed and arm."""
+"""Recorded runs of the service, by seed and variant."""
 
 
 def live_experiments(directory: Path) -> tuple[Experiment, ...]:
-    """Return the sections about a directory written by `scripts/bench_live`.
+    """Return the report's experiments on real engines, from the files of `scripts/bench_live`.
 
     Raises:
         ConfigError: If its `live.json` cannot be read or lacks a field.
@@ -132,7 +130,7 @@ def _compare_policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
 
 
 def _error_targets(what: str, names: Iterable[object]) -> list[Target]:
-    """Return a target for each arm: the limit on the simulator's error."""
+    """Return a target for each variant that limits the simulator's error."""
     return [
         Target(
             f"{what} against that on real engines, {name}",
@@ -148,7 +146,7 @@ _PLAYED = (
     *("mean_jct_s", "p90_jct_s", "no_later_than_vtc", "worst_ratio_to_vtc"),
     *("kv_utilization", "preemptions"),
 )
-"""Figures of the run on engines, by their names in `summary.json`."""
+"""Names in `summary.json` of the figures that were measured on real engines."""
 
 
 def _row_figures(row: Mapping[str, Any], arm: str) -> Mapping[str, float | None]:
@@ -241,7 +239,7 @@ def _compare_elephant(live: Mapping[str, Any]) -> Experiment:
 def _describe_recording(live: Mapping[str, Any]) -> str:
     load, machine = live["load"], live["machine"]
     noise = ""
-    if control := live.get("control"):  # releases before the control run was added have none
+    if control := live.get("control"):  # Results of earlier releases have no control run.
         noise = (
             f"{control} is vtc played once more: what it differs from vtc by is the noise by which "
             "to read the other arms. "

@@ -53,11 +53,11 @@ TITLES = {
     "longest": "Longest completion time",
 }
 _EARLIER = 1000
-"""Offset from the seed of a load to the seed of the load that preceded it."""
+"""Difference between the seeds of a load and of the earlier load from which a predictor learns."""
 
 
 def load(scale: Scale, seed: int, density: float, applications: int | None = None) -> SuiteLoad:
-    """Return the nine-class suite at a density; density 1 is 300 applications in 18 minutes."""
+    """Return a load of nine application classes; density 1 is 300 applications in 18 minutes."""
     count = applications or scale.applications
     return SuiteLoad(
         "nine-class",
@@ -69,12 +69,11 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
 
 
 def earlier_load(load: SuiteLoad) -> SuiteLoad:
-    """Return the load that preceded a load and has ended: the same suite with another seed."""
+    """Return an earlier load of the same kind, from which a predictor has learned."""
     return replace(load, seed=load.seed + _EARLIER)
 
 
 def policies(group: str, load: ExperimentLoad, names: Sequence[str]) -> dict[Arm, SimulatedRun]:
-    """Return an arm for each policy with its default options."""
     return {Arm(group, name): SimulatedRun(load, name) for name in names}
 
 
@@ -84,7 +83,7 @@ def arms_at(
     variants: Mapping[str, PolicyOptions] = MappingProxyType({}),
     quick_densities: Sequence[float] | None = None,
 ) -> Arms:
-    """Return the function for the arms of a comparison of policies at several densities.
+    """Return a function that lists the runs of several policies at several densities of the load.
 
     Args:
         densities: Densities of the load; each gives a group of arms: `1x`, `2x`, ….
@@ -106,14 +105,14 @@ def arms_at(
 
 
 def offered_load(applications: Sequence[ApplicationResult]) -> float:
-    """Return the load's total cost over the service of a full replica while it arrives."""
+    """Return how much work arrives, in multiples of what a full replica serves meanwhile."""
     arrivals = [a.arrived_at_s for a in applications]
     work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
     return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))
 
 
 def measure(outcomes: Outcomes) -> Measures:
-    """Return the figures of `summary.json` for each arm, with ratios to its group's `vtc`."""
+    """Return the figures of `summary.json` for each arm."""
     measured: dict[Arm, Mapping[str, float | None]] = {}
     for group in dict.fromkeys(arm.group for arm in outcomes):
         runs = {arm.name: run for arm, run in outcomes.items() if arm.group == group}
@@ -123,7 +122,7 @@ def measure(outcomes: Outcomes) -> Measures:
 
 
 def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None = None) -> Charts:
-    """Return a function that charts completion times over those of `vtc`, at density 3.
+    """Return a function that charts completion times relative to those under VTC.
 
     A curve is a cumulative distribution over all seeds: the share of applications below a ratio.
     """
@@ -146,7 +145,7 @@ def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None
 def bar_charts(
     name: str, groups: Sequence[str], arms: Sequence[str], metrics: Mapping[str, ReportMetric]
 ) -> Charts:
-    """Return a function that charts arms as bars by group, one chart for each metric."""
+    """Return a function that draws a bar chart of each metric."""
     places = list(enumerate(groups))
 
     def charts(_: Scale, found: Found) -> list[Chart]:
@@ -167,7 +166,7 @@ def metric_chart(
     arms: Sequence[str],
     metric: ReportMetric = MEAN,
 ) -> Chart:
-    """Return a chart of a metric over the groups, with a curve for each arm.
+    """Return a line chart of a metric, with a curve for each variant.
 
     Args:
         found: Outcomes by seed.

@@ -25,10 +25,10 @@ from justitia_ray.lab.report.tasks import (
     AloneRuns,
     ChangedLoad,
     ExperimentLoad,
+    KnownTimesRun,
     PolicyOptions,
     SimulatedRun,
     SuiteLoad,
-    ToldRun,
 )
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.results import RunResult, percentile
@@ -59,7 +59,7 @@ _COMPARISONS = (
 
 
 def _relative_figures(outcomes: Outcomes) -> Measures:
-    """Return each arm's figures relative to the arms `vtc` and `alone` of its group."""
+    """Return each variant's completion times relative to VTC, and to running alone."""
     measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
     for arm, run in outcomes.items():
         under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
@@ -75,7 +75,7 @@ def _relative_figures(outcomes: Outcomes) -> Measures:
 
 
 def _paired_times(run: RunResult, other: RunResult) -> Sequence[tuple[float, float]]:
-    """Return pairs of completion times of applications that ended in both runs."""
+    """Return the two completion times of each application that ended in both runs."""
     theirs = {row.application_id: row.jct_s for row in other.applications}
     pairs = ((row.jct_s, theirs.get(row.application_id)) for row in run.applications)
     return [(here, there) for here, there in pairs if here is not None and there]
@@ -88,7 +88,7 @@ def _arms_with_known_costs(
     replicas: int = 1,
     engine: EngineProfile = PAPER_ENGINE,
 ) -> dict[Arm, Task]:
-    """Return the arms for one load, with known costs and stages."""
+    """Return the variants for one load, whose costs and stages are known in advance."""
     policies: dict[str, tuple[str, PolicyOptions]] = {name: (name, ()) for name in (_VTC, "srjf")}
     policies |= {"justitia": ("justitia", ())}
     policies |= {name: (_GUARDED, options) for name, options in variants.items()}
@@ -105,7 +105,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found |= _arms_with_known_costs(group, load)
-        found[Arm(group, _TOLD)] = ToldRun(SimulatedRun(load, _GUARDED, GUARD))
+        found[Arm(group, _TOLD)] = KnownTimesRun(SimulatedRun(load, _GUARDED, GUARD))
     return found
 
 
@@ -125,7 +125,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    """Return the arms for loads that were not used to tune the guard."""
+    """Return the variants for loads that were not used to tune the policy."""
     variants = {"sgps": PASSING, "guard": GUARD}
     at_1x = nine_class.load(scale, seed, 1)
     mice = scale.pick((400,), (50,))[0]
@@ -154,7 +154,6 @@ _GUARD_TARGETS = (
     ("2x", 1.25, 0.0, 0.98),
     ("3x", 1.25, 0.01, 0.985),
 )
-"""Density, and limits on: worst ratio to VTC, mean against SRJF, share no later than under VTC."""
 
 
 def _guard_targets() -> tuple[Target, ...]:
@@ -188,7 +187,7 @@ def _new_experiment(
     targets: tuple[Target, ...] = (),
     chart: str | None = None,
 ) -> Experiment:
-    """Return an experiment; `chart` is the title of its curves at 3x, None for no chart."""
+    """Return an experiment; `chart` is the title of its chart, None for no chart."""
     drawn = ("justitia", *_VARIANTS)
     return Experiment(
         name=name,

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from justitia_ray.core.calibration import Quantiles
-from justitia_ray.lab.outlook import Told, by_last_hour, score, tell
+from justitia_ray.lab.outlook import PredictedStart, by_last_hour, predict_starts, score
 from justitia_ray.lab.report.experiment import (
     Arm,
     Experiment,
@@ -25,9 +25,7 @@ from justitia_ray.units import Seconds
 _PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
 _DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
 _SEATS, _SEATS_DENSITY = 6, 2
-"""Seats per replica and density of a load that is limited by seats, not by memory; the paper's
-engine has 256 seats.
-"""
+"""Sequences per replica, and density, of a load that is limited by sequences and not by memory."""
 _SHORT_OF_SEATS = f"{_SEATS_DENSITY}x, true costs, {_SEATS} seats"
 _AT_ARRIVAL, _LATER = "at arrival", "later"
 _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
@@ -36,31 +34,30 @@ _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("60 to 300 s", 60.0, 300.0),
     ("more than 300 s", 300.0, float("inf")),
 )
-"""Ranges of the predicted median by which predictions are grouped."""
+"""Ranges of how far ahead a start is predicted, by which predictions are grouped."""
 _LEAST, _MOST = 0.75, 0.85
-"""Allowed share of true starts from p10 to p90: 80 % ± 5."""
+"""Allowed share of true starts between the predicted p10 and p90: 80 % ± 5."""
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """Simulated run that predicts the starts of waiting applications."""
+class StartPredictionRun:
+    """Simulated run that predicts when each waiting application will start."""
 
     load: SuiteLoad
     prediction: str
     engine: EngineProfile = PAPER_ENGINE
 
-    def run(self) -> list[tuple[Told, Quantiles]]:
-        """Return each prediction with its true start and the last hour's quantiles.
+    def run(self) -> list[tuple[PredictedStart, Quantiles]]:
+        """Return each prediction with the true start and the last hour's waiting times.
 
         Raises:
             ConfigError: If the data directory lacks files.
         """
         settings = RunSettings(self.engine, prediction=self.prediction, seed=self.load.seed)
-        told = tell(build_cached(self.load), settings)
+        told = predict_starts(build_cached(self.load), settings)
         return list(zip(told, by_last_hour(told), strict=True))
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, engine and prediction mode of the run."""
         return {
             "load": self.load.configuration(),
             "engine": asdict(self.engine),
@@ -73,10 +70,10 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     names = (_AT_ARRIVAL, _LATER, *(name for name, _, _ in _HORIZONS))
     for prediction, label in _PREDICTIONS.items():
         for density in scale.pick(_DENSITIES, _QUICK_DENSITIES):
-            task = Telling(nine_class.load(scale, seed, density), prediction)
+            task = StartPredictionRun(nine_class.load(scale, seed, density), prediction)
             found |= {Arm(f"{density}x, {label}", name): task for name in names}
     engine = replace(PAPER_ENGINE, max_num_seqs=_SEATS)
-    task = Telling(nine_class.load(scale, seed, _SEATS_DENSITY), "oracle", engine)
+    task = StartPredictionRun(nine_class.load(scale, seed, _SEATS_DENSITY), "oracle", engine)
     return found | {Arm(_SHORT_OF_SEATS, name): task for name in names}
 
 
@@ -84,7 +81,9 @@ def _measure_predictions(outcomes: Outcomes) -> Measures:
     return {arm: _group_figures(arm.name, outcome) for arm, outcome in outcomes.items()}
 
 
-def _group_figures(name: str, outcome: list[tuple[Told, Quantiles]]) -> Mapping[str, float | None]:
+def _group_figures(
+    name: str, outcome: list[tuple[PredictedStart, Quantiles]]
+) -> Mapping[str, float | None]:
     known = [(told, hour) for told, hour in outcome if _is_in_group(name, told)]
     pairs = [(told.expected, hour, told.started_s) for told, hour in known]
     own = score((said, came) for said, _, came in pairs if came is not None)
@@ -102,7 +101,7 @@ def _group_figures(name: str, outcome: list[tuple[Told, Quantiles]]) -> Mapping[
     }
 
 
-def _is_in_group(name: str, told: Told) -> bool:
+def _is_in_group(name: str, told: PredictedStart) -> bool:
     if name == _AT_ARRIVAL:
         return told.at_arrival
     if name == _LATER:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from justitia_ray.lab.foretold import foretell
+from justitia_ray.lab.foretold import predict_vtc_times
 from justitia_ray.lab.report.experiment import (
     Arm,
     Chart,
@@ -48,11 +48,11 @@ _RECIPES = {
     "paper’s recipe": "paper",
     "S3, random weights": S3,
 }
-"""Recipe of each arm, as for `predict_out_of_fold`."""
+"""Method by which each variant predicts costs."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (CLASS_MEDIAN, _LEARNED)}
-"""Recipes of a quick report, without large networks."""
+"""Prediction methods that train fast enough for a quick report."""
 _JOINED = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
-"""Classes whose recorded runs contain the input texts."""
+"""Application classes whose recorded runs contain the input texts."""
 _NINE, _SEVEN = "mean of the nine classes", "mean of the seven with recorded runs and texts"
 
 _ERROR = ReportMetric("mean_relative_error", "mean error", is_share=True)
@@ -64,23 +64,22 @@ _TRAIN_S = ReportMetric("train_s", "training, all classes", unit="s", is_timing=
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Run of the suite with costs that a recipe predicts for unseen applications (out of fold)."""
+    """Simulated run with costs predicted by models that were trained on other applications."""
 
     recipe: str
     load: SuiteLoad
     is_cautious: bool = False
-    """Whether the scheduler receives p90 instead of the estimate."""
+    """Whether the scheduler receives the predicted p90 instead of the expected cost."""
     is_served: bool = False
-    """Whether charges are made as in the service: a factor above the prediction, raised at known
-    stages.
+    """Whether costs are charged as in the service, which charges more than the prediction.
     """
     policy: str = "justitia"
     options: PolicyOptions = ()
     earlier: SuiteLoad | None = None
-    """Load from which the stages of classes are learned before; None: stages are unknown."""
+    """Earlier applications from which stages of each class are known; None: they are unknown."""
 
     def run(self) -> RunResult:
-        """Train the models if needed, predict, and simulate.
+        """Train the models unless they are cached, predict costs, and simulate the run.
 
         Raises:
             ConfigError: If the data directory lacks files, or a package is not installed.
@@ -105,7 +104,6 @@ class Predicted:
         return replace(simulate(applications, settings), inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return recipe, load, engine and training settings."""
         return {
             "load": self.load.configuration(),
             "policy": self.policy,
@@ -121,19 +119,19 @@ class Predicted:
 
 @lru_cache(maxsize=2)
 def _learned_from(load: SuiteLoad) -> tuple[Observation, ...]:
-    """Return what a predictor knows after all applications of a load have ended."""
-    return tuple(foretell(load.build(), PAPER_ENGINE).observed)
+    """Return all ended applications of a load, from which a predictor learns."""
+    return tuple(predict_vtc_times(load.build(), PAPER_ENGINE).observed)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorErrors:
-    """Errors of a recipe's predictions for unseen applications (out of fold)."""
+    """Errors of predicted costs; no model was trained on the application that it predicts."""
 
     recipe: str
     data_dir: Path
 
     def run(self) -> OutOfFold:
-        """Train the models if needed, and predict.
+        """Train the models unless they are cached, and predict costs.
 
         Raises:
             ConfigError: If the data directory lacks files, or a package is not installed.
@@ -141,7 +139,6 @@ class PredictorErrors:
         return predict_out_of_fold(self.recipe, self.data_dir)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return recipe and training settings."""
         return _training_settings(self.recipe)
 
 
@@ -159,7 +156,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
         for name, recipe in _recipes_at(scale).items():
-            if density == 2 or name == _LEARNED:  # the papers compare predictors at density 2
+            if density == 2 or name == _LEARNED:  # The papers compare predictors at density 2.
                 found[Arm(group, name)] = Predicted(recipe, load)
         if not scale.is_quick:
             found[Arm(group, _CAUTIOUS)] = Predicted("mlp", load, is_cautious=True)

@@ -21,13 +21,13 @@ from justitia_ray.lab.report.out_of_fold import CLASS_MEAN
 from justitia_ray.lab.report.tasks import SimulatedRun
 
 WORTH = 0.02
-"""Minimum share of the mean completion time that a recipe has to save."""
+"""Share of the mean completion time that a prediction method must save to be worth its code."""
 
 _ORACLE, _LEARNED, _MEAN = "true costs", "learned", "class mean"
 _RECIPES = {_LEARNED: "mlp", "paper’s recipe": "paper", _MEAN: CLASS_MEAN}
-"""Recipe of each arm, as for `predict_out_of_fold`."""
+"""Method by which each variant predicts costs."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (_LEARNED, _MEAN)}
-"""Recipes of a quick report, without large networks."""
+"""Prediction methods that train fast enough for a quick report."""
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:

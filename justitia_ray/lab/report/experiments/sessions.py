@@ -26,10 +26,11 @@ from justitia_ray.units import Seconds
 
 _REPLICAS = (1, 4)
 _CELLS = ((0.9, 0.0), (1.5, 0.0), (3.0, 0.0), (3.0, 1.0), (3.0, 2.0))
-"""Load, and host memory in multiples of the KV memory, of each group of arms."""
+"""Load and size of host memory of each simulated case, relative to the KV memory."""
 _LONGEST_GAP_S: Seconds = 600.0
-"""Longest pause of a user. Longer pauses, one in twenty, are cut to ten minutes; otherwise runs
-would last for days without other results.
+"""Longest pause of a user in seconds; longer pauses, one in twenty, are cut.
+
+Otherwise runs would last for days without other results.
 """
 _QUICK_SESSIONS, _QUICK_PROFILES, _QUICK_REPLICAS = 60, tuple(PROFILES)[-1:], (4,)
 _QUICK_CELLS = ((0.9, 0.0), (3.0, 0.0))
@@ -37,21 +38,20 @@ _PINNED = "pinned"
 
 
 class BestRun(NamedTuple):
-    """The run of an arm with the settings that gave the lowest mean completion time."""
+    """The run with the settings of the lowest mean completion time."""
 
     setting: int
-    """Index of the settings among those that were tried."""
     result: SessionResult
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlay:
-    """Runs of the recorded sessions with an arm, one for each of its settings."""
+    """Simulated runs of recorded agent sessions, one for each setting of a scheduler."""
 
     data_dir: Path
     settings: SessionSettings
     sessions: int | None = None
-    """Number of sessions, counted from the start of the file; None: all."""
+    """Number of recorded sessions to simulate; None: all."""
 
     def run(self) -> BestRun:
         """Simulate the sessions with each setting; return the run of least mean completion time.
@@ -67,7 +67,6 @@ class SessionPlay:
         return min(plays, key=lambda play: _mean_s(play.result))
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the settings of the run, those that are tried, and the number of sessions."""
         return {
             **asdict(self.settings),
             "tried": [dict(options) for options in ARMS[self.settings.arm].grid],

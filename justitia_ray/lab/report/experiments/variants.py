@@ -112,7 +112,7 @@ _POLICIES = ("fcfs", "vtc", "srjf", "justitia")
 
 
 def at_offered_load(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
-    """Return the applications of a suite with arrivals stretched to an offered load.
+    """Return the suite's applications, with arrivals stretched to an offered load.
 
     The offered load is the total cost over the service of one replica in the window of arrivals, if
     its memory is always full.
@@ -126,7 +126,6 @@ def at_offered_load(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
 
 
 def _load_names(scale: Scale) -> dict[float, str]:
-    """Return the name of the arms' group for each load."""
     loads = scale.pick((0.3, 0.6, 0.9, 1.5, 3, 6), (0.3, 0.9, 3))
     return {load: f"load {load:g}" for load in loads}
 
@@ -184,15 +183,12 @@ OFFERED_LOAD = Experiment(
 
 _REPLICAS_POLICIES = ("vtc", "justitia")
 _EACH = 20
-"""Applications per replica; 64 replicas get 1,280 applications."""
+"""Number of applications per replica in runs with up to 64 replicas."""
 _REPORT_INTERVAL_S = 1.0
-"""Report interval of replicas, as in the service; simulating a report at every event would take
-hours.
-"""
+"""Seconds between reports of simulated replicas; a report at every event would take hours."""
 
 
 def _replica_count_names(scale: Scale) -> dict[int, str]:
-    """Return the name of the arms' group for each number of replicas."""
     counts = scale.pick((1, 2, 4, 8, 16, 32, 64), (1, 4))
     return {count: f"{count} replicas" if count > 1 else "1 replica" for count in counts}
 
@@ -233,7 +229,7 @@ REPLICAS = Experiment(
 
 
 _OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm", "justitia-guarded"}
-"""Policies that are not compared here: variants that `vtc-real` and `orders` compare, and `rpm`."""
+"""Policies that other experiments already compare."""
 _NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 
@@ -275,7 +271,7 @@ _AS_ONE = "as one"
 
 
 def merge_parts(suite: SuiteLoad, number: float) -> list[WorkloadApplication]:
-    """Return the gaming suite with the splitting tenant's inferences merged into applications.
+    """Return the workload with the parts of a split application merged again.
 
     There are `number` such applications.
 

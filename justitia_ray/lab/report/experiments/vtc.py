@@ -56,15 +56,13 @@ from justitia_ray.sim.engine_profile import EngineProfile, load_profile
 from justitia_ray.units import Seconds
 
 _RECORDED = "measured on an A10G"
-"""Group of arms with runs that VTC's authors measured."""
 
 _COSTED = ("vtc", "lcf", "vtc-predict", "vtc-oracle", "vtc-noisy")
-"""Policies that charge by a cost function."""
 _OPTIONS: dict[str, PolicyOptions] = {
     **dict.fromkeys(_COSTED, (("unit", "tenant"),)),
     "justitia": (("fairness", "tenant"),),
 }
-"""Options with which each policy compares tenants as clients."""
+"""Options that make each policy treat tenants as the VTC paper's clients."""
 
 _MOST = ReportMetric("most_difference", "max diff", unit="service/s")
 _MEAN = ReportMetric("mean_difference", "avg diff", unit="service/s")
@@ -80,7 +78,6 @@ _CLIENTS = tuple(
     ReportMetric(f"client{number}_latency_s", f"client {number}: first token after", unit="s")
     for number in (1, 2, 3)
 )
-"""Mean first-token latency of each client."""
 _GAPS = (_GAP, _MOST, _MEAN, _THROUGHPUT)
 _JUSTITIA = (
     "justitia is with fairness: tenant, and known lengths; vtc knows none, so it is not a fair "
@@ -100,7 +97,7 @@ def _arms_of_suite(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Arms:
-    """Return the arms of a suite. Runs have full length, because the paper's state is reached late.
+    """Return the runs of one of the VTC paper's workloads, at full length.
 
     Args:
         suite: Name of the suite.
@@ -149,8 +146,8 @@ def _a10g_engine() -> EngineProfile:
     return load_profile("a10g-llama2-7b")
 
 
-def _measure_with(cost: ServiceFunction = weighted_tokens) -> Measure:
-    """Return a measure of the tables' columns, the largest gap, and latencies, for each arm."""
+def _vtc_table_columns(cost: ServiceFunction = weighted_tokens) -> Measure:
+    """Return a function that computes the columns of the VTC paper's tables."""
 
     def measured(served: Sequence[TimedRequest]) -> Mapping[str, float | None]:
         at = table_instants()
@@ -205,12 +202,10 @@ def _clients_chart(
 
 
 def _chart_instants(span_s: Seconds) -> Floats:
-    """Return evenly spaced times up to the end of a span."""
     return span_s * np.arange(1, _CHART_STEPS + 1) / _CHART_STEPS
 
 
 def _without_missing(label: str, at: Floats, values: Floats) -> Series:
-    """Return a curve without the points that have no value."""
     points = zip(at.tolist(), values.tolist(), strict=True)
     return Series(label, [(t, value) for t, value in points if not math.isnan(value)])
 
@@ -234,8 +229,6 @@ def _suite_experiment(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Experiment:
-    """Return the experiment about a suite, with the paper's charts of it."""
-
     def charts(_: Scale, found: Found) -> list[Chart]:
         drawn = []
         if gaps:
@@ -257,7 +250,7 @@ def _suite_experiment(
         source=source,
         about=about,
         arms=_arms_of_suite(suite, arms, files, count=count, quick_count=quick_count),
-        measure=_measure_with(),
+        measure=_vtc_table_columns(),
         metrics=metrics,
         comparisons=comparisons,
         targets=targets,
@@ -402,9 +395,7 @@ _REAL_ARMS = ("fcfs", "lcf", "vtc", "vtc-predict", "vtc-oracle", "justitia")
 _LIMITS = (5, 20, 30)
 _PREDICTORS = ("vtc", "vtc-noisy", "vtc-oracle")
 _EIGHT_CLIENTS_COUNT = 1_584
-"""Requests that arrive in six minutes, as in the published run; all clients are backlogged for ten
-minutes.
-"""
+"""Number of requests in six minutes, which keep all clients waiting for ten minutes."""
 _AGAINST_VTC = compare_with("vtc", "most_difference", "mean_difference", "tokens_per_s")
 _DEFINITION = (
     "Service is p + 2d a second in windows of 60 s; a difference is the sum over clients of "
@@ -414,7 +405,7 @@ _DEFINITION = (
 
 
 def _predictor_gap_chart(name: str, clients: str) -> Charts:
-    """Return a function that charts the predictors' gaps over time (Fig. 19)."""
+    """Return a function that charts the service gap over time for each predictor (Fig. 19)."""
     title = f"Largest gap in service since the warm-up of 30 s, {clients} clients"
     return lambda _, found: [_gap_chart(name, title, found, _PREDICTORS, TABLE_WARM_UP_S)]
 
@@ -425,7 +416,7 @@ _MEMORIES: dict[str, tuple[str, int, int]] = {
     "512 + 512 tokens, M = 35,000": ("two-clients-overload-512", 35_000, 1_500),
     "768 + 768 tokens, M = 35,000": ("two-clients-overload-768", 35_000, 900),
 }
-"""Suite, KV memory, and a number of requests that keeps both clients backlogged for ten minutes."""
+"""Workload, KV memory, and a number of requests that keeps both clients waiting for ten minutes."""
 
 
 def _measured_memories(scale: Scale) -> Sequence[str]:
@@ -476,7 +467,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         arms=_arms_of_suite(
             "lmsys", _REAL_ARMS, {"fcfs": "fcfs__real", "vtc": "vtc__real"}, limits=_LIMITS
         ),
-        measure=_measure_with(),
+        measure=_vtc_table_columns(),
         metrics=(*_TABLE, _LATENCY),
         comparisons=_AGAINST_VTC,
         is_drawn=False,
@@ -489,7 +480,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         arms=_arms_of_suite(
             "lmsys", _REAL_ARMS, {"fcfs": "fcfs__real"}, limits=_LIMITS, cost="profiled"
         ),
-        measure=_measure_with(profiled_service),
+        measure=_vtc_table_columns(profiled_service),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         is_drawn=False,
@@ -505,7 +496,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
             {"fcfs": "fcfs__overload"},
             cost="profiled",
         ),
-        measure=_measure_with(profiled_service),
+        measure=_vtc_table_columns(profiled_service),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         quick_seeds=1,
@@ -516,7 +507,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         source="VTC, Table 5 and Fig. 19a",
         about="vtc-noisy predicts within 50 % of the length, vtc-oracle knows it.",
         arms=_arms_of_suite("two-clients-overload", _PREDICTORS, {"vtc": "vtc__overload"}),
-        measure=_measure_with(),
+        measure=_vtc_table_columns(),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         charts=_predictor_gap_chart("vtc-prediction-2", "two"),
@@ -528,7 +519,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         source="VTC, Table 6 and Fig. 19b",
         about="Three clients at 24 and five at 36 requests a minute; all exceed their share.",
         arms=_arms_of_suite("eight-clients-overload", _PREDICTORS, {}, count=_EIGHT_CLIENTS_COUNT),
-        measure=_measure_with(),
+        measure=_vtc_table_columns(),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
         charts=_predictor_gap_chart("vtc-prediction-8", "eight"),
@@ -544,7 +535,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
             "so shapes are to be compared and not seconds."
         ),
         arms=_memory_arms,
-        measure=_measure_with(),
+        measure=_vtc_table_columns(),
         metrics=(_GAP, _MOST, _MEAN),
         charts=_memory_charts,
         quick_seeds=1,

@@ -26,7 +26,7 @@ _SMOOTHING = 0.05
 
 
 class CacheTtlArm(SessionArm):
-    """Pins prompts during tool calls, on replicas that serve the oldest session first.
+    """Keeps a session's prompt in the cache during a tool call, for a limited time.
 
     Args:
         replicas: The replicas.
@@ -48,22 +48,18 @@ class CacheTtlArm(SessionArm):
         self._count = count()
         self._arrival: dict[str, int] = {}
         self._held_on: dict[str, SessionReplica] = {}
-        """Replica that holds the pinned prompt of each session."""
         self._expires: dict[str, Seconds] = {}
-        """Time at which the pin of each session that waits for a tool expires."""
         self._tool_since: dict[str, Seconds] = {}
         self._submitted: dict[str, Seconds] = {}
         self._gaps: deque[Seconds] = deque(maxlen=_MOST_GAPS)
         self._queued_s: Seconds = 0.0
-        """Smoothed mean of a turn's time beyond the time that it takes alone."""
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Register a session; all sessions before it are older."""
         self._placer.open(session, now)
         self._arrival[session.name] = next(self._count)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn; the pin of its session holds until the turn ends."""
+        """Start a turn; the prompt of its session stays in the cache until the turn ends."""
         name = call.session.name
         self._submitted[name] = now
         since = self._tool_since.pop(name, None)
@@ -75,9 +71,9 @@ class CacheTtlArm(SessionArm):
         return [start._replace(priority=self._arrival[name]) for start in starts]
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
-        """Pin the prompt of a turn that calls a tool."""
+        """Keep the prompt of a turn that calls a tool in the cache for a limited time."""
         name, turn = call.session.name, call.turn
-        self._learn_wait(replica, call, now)
+        self._learn_queue_wait(replica, call, now)
         ttl_s = self._ttl_s(replica, call) if turn.calls_tool else 0.0
         if turn.calls_tool:
             self._tool_since[name] = now
@@ -90,7 +86,7 @@ class CacheTtlArm(SessionArm):
         self._plan_wake()
 
     def wake(self, now: Seconds) -> Iterable[Start]:
-        """Release the pins that have expired."""
+        """Let prompts be evicted whose time in the cache is over."""
         for name in [name for name, at in self._expires.items() if at <= now]:
             del self._expires[name]
             self._release(name, now)
@@ -98,7 +94,6 @@ class CacheTtlArm(SessionArm):
         return ()
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Release the pin of an ended session."""
         name = session.name
         self._expires.pop(name, None)
         self._tool_since.pop(name, None)
@@ -114,7 +109,7 @@ class CacheTtlArm(SessionArm):
     def _plan_wake(self) -> None:
         self.wakes_at = min(self._expires.values(), default=NEVER)
 
-    def _learn_wait(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
+    def _learn_queue_wait(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
         turn = call.turn
         alone_s = replica.profile.alone_s(
             turn.prompt_tokens, turn.output_tokens, turn.prompt_tokens - call.cached_tokens
@@ -133,7 +128,7 @@ class CacheTtlArm(SessionArm):
 
 
 def best_ttl_s(gaps: Iterable[Seconds], saved_s: Seconds, share: float) -> Seconds:
-    """Return the time to live with the greatest gain over recorded gaps; 0 if none gains.
+    """Return for how many seconds keeping a prompt in the cache gains most, by recorded pauses.
 
     Args:
         gaps: Lengths of tool calls.

@@ -17,7 +17,7 @@ from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds
 
 _TURNS = 16
-"""Number of last turns over which the hit rate is measured."""
+"""Number of last turns over which the cache's hit rate is measured."""
 
 
 @dataclass(slots=True)
@@ -25,11 +25,10 @@ class _Window:
     size: float
     active: dict[str, None] = field(default_factory=dict)
     paused: dict[str, TurnCall] = field(default_factory=dict)
-    """Waiting turns of agents that were active before, in the order of submission."""
+    """Waiting turns of agents that were active before."""
     new: dict[str, TurnCall] = field(default_factory=dict)
-    """First turns of new agents that wait."""
+    """First turns of agents that have not been active."""
     found: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_TURNS))
-    """Cached and prompt tokens of each of the last turns."""
 
     @property
     def hit_rate(self) -> float:
@@ -38,7 +37,7 @@ class _Window:
 
 
 class ConcurArm(PinnedArm):
-    """Caps the number of active agents of each sticky replica.
+    """Limits the number of active agents on each replica by the cache's hit rate.
 
     Args:
         replicas: The replicas.
@@ -71,7 +70,7 @@ class ConcurArm(PinnedArm):
         self.wakes_at = every_s
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn of an active agent; other turns wait until the window has room."""
+        """Start a turn of an active agent; other turns wait until the limit allows one more."""
         name, replica = call.session.name, self.replica_of(call.session)
         window = self._windows[replica.index]
         if name in window.active:
@@ -83,7 +82,7 @@ class ConcurArm(PinnedArm):
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Pause agents whose turns end while the window is exceeded."""
+        """Pause agents whose turns end while the limit is exceeded."""
         window = self._windows[replica.index]
         for call in calls:
             window.found.append((call.cached_tokens, call.turn.prompt_tokens))
@@ -99,7 +98,7 @@ class ConcurArm(PinnedArm):
         return self._admit(replica)
 
     def wake(self, now: Seconds) -> Iterable[Start]:
-        """Adapt the windows to the use and the hit rate of the caches."""
+        """Adapt the number of active agents to the use and the hit rate of the caches."""
         self.wakes_at = now + self._every_s
         starts: list[Start] = []
         for replica, window in zip(self._replicas, self._windows, strict=True):

@@ -24,7 +24,7 @@ from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds
 
 _PER_SECOND = 1_000
-"""Priorities per second of rank: priorities are whole numbers, ranks are in seconds."""
+"""Factor from a rank in seconds to an engine's priority, which is a whole number."""
 
 
 class GittinsArm(SessionArm):
@@ -54,17 +54,15 @@ class GittinsArm(SessionArm):
         for session in sessions:
             kinds.setdefault(self._kind(session), []).append(self._demands[session.name])
         self._ranks = {kind: _ranks(runs) for kind, runs in kinds.items()}
-        """Rank at each stage, by kind of session."""
         self._totals = sorted(map(sum, self._demands.values()))
         self._ages: dict[str, Seconds] = {}
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Register a session with no service received."""
         self._ages[session.name] = 0.0
         self._placer.open(session, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn with its session's present rank as its priority."""
+        """Start a turn with its session's present Gittins rank as its priority."""
         if self._by == "age":
             rank_s = self._age_rank_s(call)
         else:
@@ -81,7 +79,6 @@ class GittinsArm(SessionArm):
         return self._placer.finish(replica, calls, now)
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Forget an ended session."""
         del self._ages[session.name]
         return self._placer.close(session, now)
 
@@ -91,13 +88,13 @@ class GittinsArm(SessionArm):
     def _age_rank_s(self, call: TurnCall) -> Seconds:
         age_s = self._ages[call.session.name]
         longer = self._totals[bisect_right(self._totals, age_s) :]
-        if not longer:  # the session has received more service than any earlier run
+        if not longer:  # The session has received more service than any earlier session.
             return age_s
         return gittins_rank([total_s - age_s for total_s in longer])
 
 
 def gittins_rank(remaining: Sequence[float]) -> float:
-    """Return the least E[min(X, d)] / P(X <= d) over all d: lower is served first.
+    """Return the Gittins rank, the least E[min(X, d)] / P(X <= d) over all d.
 
     Args:
         remaining: Equally likely values of the remaining service, ascending, above 0.
@@ -124,7 +121,7 @@ def _ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
 
 
 def remaining_by_stage(runs: Iterable[Sequence[Seconds]]) -> list[list[Seconds]]:
-    """Return the remaining service of the runs that reached each stage, from the first stage on.
+    """Return how much service earlier sessions still received from each turn on.
 
     Args:
         runs: Service of each stage of each run.

@@ -19,7 +19,6 @@ class LMetricArm(SessionArm):
         self._replicas = replicas
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn on the replica with the least product."""
         prompt = call.turn.prompt_tokens
 
         def product(replica: SessionReplica) -> tuple[int, int]:

@@ -26,7 +26,7 @@ _CYCLES = 5
 
 
 class MoriArm(ProgramArm):
-    """Keeps the contexts of the least idle programs.
+    """Keeps the contexts of agents that wait least for tools.
 
     Args:
         replicas: The replicas.
@@ -44,20 +44,18 @@ class MoriArm(ProgramArm):
         self._capacity: Tokens = replicas[0].profile.kv_tokens
         self._new = new
         self._cycles: dict[str, deque[list[Seconds]]] = {}
-        """Times that each program ran and acted in its last cycles."""
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Register a program without a place."""
         super().open(session, now)
         self._cycles[session.name] = deque(maxlen=_CYCLES)
 
     def returned(self, program: Program, now: Seconds) -> None:
-        """Record the end of a gap."""
+        """Record that an agent's tool has ended."""
         if cycles := self._cycles[program.name]:
             cycles[-1][1] = now - program.since
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
-        """Hold the prompt of a program that keeps its place."""
+        """Keep the context of an agent that stays on its replica."""
         program = self.programs[call.session.name]
         self._cycles[program.name].append([now - program.since, 0.0])
         if not program.is_marked:
@@ -65,19 +63,18 @@ class MoriArm(ProgramArm):
             replica.holds.add(program.name, call.content, call.turn.prompt_tokens, rank)
 
     def pause(self, program: Program, now: Seconds) -> None:
-        """Stop a program until it gets another place, and let its context be evicted."""
+        """Stop an agent until a replica has room, and let its context be evicted."""
         replica = program.replica
         super().pause(program, now)
         if replica is not None:
             replica.release(program.name, now)
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Forget an ended program, and use its memory."""
         del self._cycles[session.name]
         return super().close(session, now)
 
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause the idlest programs until the others fit; running programs when their turns end."""
+        """Pause the agents that wait longest for tools until the others fit."""
         excess = -self._room(replica)
         if excess <= 0:
             return
@@ -93,10 +90,10 @@ class MoriArm(ProgramArm):
                 self.pause(program, now)
 
     def place(self, now: Seconds) -> list[Start]:
-        """Give places to programs with waiting turns, in their order, as memory allows."""
+        """Assign replicas to agents with waiting turns, as memory allows."""
         starts: list[Start] = []
         for program in sorted(self.pending(), key=lambda one: self._order(one, now)):
-            replica = self._place_of(program, now)
+            replica = self._roomiest_replica(program, now)
             if replica is None:
                 continue
             self._displace(program, replica, now)
@@ -108,8 +105,8 @@ class MoriArm(ProgramArm):
             return not self.has_waited(program, now), True, program.tokens
         return not self.has_waited(program, now), False, self._idleness(program, now)
 
-    def _place_of(self, program: Program, now: Seconds) -> SessionReplica | None:
-        """Return the replica with most room for a program, where idler programs count as room."""
+    def _roomiest_replica(self, program: Program, now: Seconds) -> SessionReplica | None:
+        """Return the replica with most room for an agent."""
         need = self.need(program)
         rooms = {one: self._room(one) for one in self.replicas}
         best = max(rooms, key=lambda one: rooms[one])
@@ -121,14 +118,14 @@ class MoriArm(ProgramArm):
         return best if need <= rooms[best] or self.has_waited(program, now) else None
 
     def _displace(self, program: Program, replica: SessionReplica, now: Seconds) -> None:
-        """Pause idler acting programs of a replica, the idlest first, until a program fits."""
+        """Pause agents of a replica that wait for tools, until another agent fits."""
         for other in self._idler(program, replica, now):
             if self.need(program) <= self._room(replica):
                 return
             self.pause(other, now)
 
     def _idler(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Program]:
-        """Return the acting programs of a replica that are idler than a program, idlest first."""
+        """Return the agents of a replica that wait longer for tools than a given one."""
         own = self._idleness(program, now)
         acting = [one for one in self.on(replica) if not one.is_running]
         idler = [one for one in acting if self._idleness(one, now) > own]
@@ -139,7 +136,7 @@ class MoriArm(ProgramArm):
         return self._capacity - sum(map(self.need, kept))
 
     def _idleness(self, program: Program, now: Seconds) -> float:
-        """Return the share of acting in the last cycles, the present gap included."""
+        """Return the share of time that an agent waits for tools."""
         acts = bool(program.turns) and not program.is_running and not program.pending
         return self._past_idleness(program, now - program.since if acts else 0.0)
 

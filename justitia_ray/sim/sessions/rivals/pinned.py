@@ -21,16 +21,13 @@ class PinnedArm(SessionArm):
         return self._replicas[self._of[session.name]]
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Pin a session to the replica with the fewest sessions."""
         index = min(range(len(self._replicas)), key=self._sessions.__getitem__)
         self._sessions[index] += 1
         self._of[session.name] = index
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn on its session's replica."""
         return [Start(self.replica_of(call.session), call)]
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Forget an ended session."""
         self._sessions[self._of.pop(session.name)] -= 1
         return ()

@@ -16,33 +16,33 @@ from justitia_ray.units import Seconds, Tokens
 
 _EVERY_S: Seconds = 5.0
 _LONGEST_WAIT_S: Seconds = 1800.0
-"""Wait after which a program gets a place on a replica in any case."""
+"""Seconds after which a waiting agent gets a replica in any case."""
 _BUFFER: Tokens = 100
-"""Tokens for the growth of each program."""
+"""Tokens reserved for the growth of each agent's context."""
 
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """A session, as a scheduler of programs sees it."""
+    """State of an agent's session in a scheduler that pauses and resumes agents."""
 
     name: str
     since: Seconds
-    """Time at which the present status of the program began: runs, acts, or waits."""
+    """Time since which the agent runs, waits for a tool, or waits for a replica."""
     tokens: Tokens = 0
-    """Length of the program's context at its last turn, in tokens."""
+    """Length of the agent's context at its last turn, in tokens."""
     replica: SessionReplica | None = None
-    """Replica on which the program has a place; None: it is new or paused."""
+    """Replica of the agent; None: the agent is new or paused."""
     pending: TurnCall | None = None
-    """Turn that waits until the program has a place."""
+    """Turn that waits until the agent has a replica."""
     is_running: bool = False
     is_marked: bool = False
-    """Whether the program loses its place when its running turn ends."""
+    """Whether the agent leaves its replica when its running turn ends."""
     turns: int = 0
-    """Number of turns that have ended."""
+    """Number of the agent's turns that have ended."""
 
 
 class ProgramArm(SessionArm):
-    """A scheduler with a table of programs and a periodic control loop."""
+    """A scheduler that pauses and resumes agents in a periodic control loop."""
 
     def __init__(self, replicas: Sequence[SessionReplica], sessions: Sequence[Session]) -> None:
         self.replicas = replicas
@@ -50,11 +50,10 @@ class ProgramArm(SessionArm):
         self.wakes_at = _EVERY_S
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Register a program without a place."""
         self.programs[session.name] = Program(session.name, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        """Start a turn on the replica of its program; without a place, the turn waits."""
+        """Start a turn on the replica of its agent; without a replica, the turn waits."""
         program = self.programs[call.session.name]
         self.returned(program, now)
         program.tokens = call.turn.prompt_tokens
@@ -66,7 +65,7 @@ class ProgramArm(SessionArm):
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
     ) -> Iterable[Start]:
-        """Let the programs of ended turns act; marked programs lose their places."""
+        """Record that the agents of ended turns now wait for tools."""
         for call in calls:
             program = self.programs[call.session.name]
             program.tokens = call.turn.prompt_tokens + call.turn.output_tokens
@@ -77,12 +76,11 @@ class ProgramArm(SessionArm):
         return ()
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
-        """Forget an ended program, and use its memory."""
         self.pause(self.programs.pop(session.name), now)
         return self.place(now)
 
     def wake(self, now: Seconds) -> Iterable[Start]:
-        """Run the control loop once."""
+        """Pause and resume agents, as the control loop does periodically."""
         self.wakes_at = now + _EVERY_S
         starts = self.place(now)
         for replica in self.replicas:
@@ -91,37 +89,37 @@ class ProgramArm(SessionArm):
 
     @abstractmethod
     def place(self, now: Seconds) -> list[Start]:
-        """Give places to programs without one, as memory allows."""
+        """Assign replicas to agents without one, as memory allows."""
 
     @abstractmethod
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause programs of a replica until its memory suffices for the others."""
+        """Pause agents of a replica until its memory suffices for the others."""
 
     def returned(self, program: Program, now: Seconds) -> None:
-        """Record that a program submits a turn. Called before its status changes."""
+        """Record that an agent submits a turn, before its status changes."""
 
     def pause(self, program: Program, now: Seconds) -> None:
-        """Stop a program until it gets another place."""
+        """Stop an agent until it gets another replica."""
         program.replica, program.is_marked = None, False
 
     def on(self, replica: SessionReplica) -> list[Program]:
-        """Return the programs that have a place on a replica."""
+        """Return the agents on a replica."""
         return [program for program in self.programs.values() if program.replica is replica]
 
     def need(self, program: Program) -> Tokens:
-        """Return the memory that a program takes, at most that of a replica."""
+        """Return the memory that an agent takes, at most that of a replica."""
         return min(program.tokens + _BUFFER, self.replicas[0].profile.kv_tokens)
 
     def pending(self) -> list[Program]:
-        """Return the programs whose turns wait for a place."""
+        """Return the agents whose turns wait for a replica."""
         return [one for one in self.programs.values() if one.replica is None and one.pending]
 
     def has_waited(self, program: Program, now: Seconds) -> bool:
-        """Return whether a waiting program must get a place in any case."""
+        """Return whether a waiting agent must get a replica in any case."""
         return now - program.since >= _LONGEST_WAIT_S
 
     def start(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Start]:
-        """Give a program a place, and start its waiting turn, if any."""
+        """Assign a replica to an agent, and start its waiting turn, if any."""
         program.replica = replica
         return [self._run(program, now)] if program.pending else []
 

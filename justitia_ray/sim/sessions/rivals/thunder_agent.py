@@ -20,7 +20,7 @@ from justitia_ray.units import Seconds, Tokens
 
 
 class ThunderAgentArm(ProgramArm):
-    """Pauses and resumes programs by the memory that their contexts take.
+    """Pauses and resumes agents by the memory that their contexts take.
 
     Args:
         replicas: The replicas.
@@ -41,7 +41,7 @@ class ThunderAgentArm(ProgramArm):
         self._decays = decays
 
     def place(self, now: Seconds) -> list[Start]:
-        """Resume programs and start new ones while memory is left."""
+        """Resume agents and start new ones while memory is left."""
         starts: list[Start] = []
         rooms = {one: self._room(one, now, decays=self._decays) for one in self.replicas}
         total, chosen = sum(max(0.0, room) for room in rooms.values()), list[Program]()
@@ -59,7 +59,7 @@ class ThunderAgentArm(ProgramArm):
         return starts
 
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause programs until the use of a replica is within its memory."""
+        """Pause agents until the use of a replica is within its memory."""
         excess = -self._room(replica, now, decays=False)
         for program in sorted(self.on(replica), key=lambda one: (one.is_running, one.tokens)):
             if excess <= 0:
@@ -72,12 +72,12 @@ class ThunderAgentArm(ProgramArm):
                 self.pause(program, now)
 
     def _candidates(self) -> list[Program]:
-        """Return programs without a place: those with a waiting turn first, then new programs."""
+        """Return agents without a replica: those with a waiting turn first, then new ones."""
         waiting = [one for one in self.programs.values() if one.replica is None]
         return sorted(waiting, key=lambda one: (not one.pending, not one.turns, one.since))
 
     def _room(self, replica: SessionReplica, now: Seconds, *, decays: bool) -> float:
-        """Return the memory that is left for further programs; negative if the use exceeds it."""
+        """Return the memory that is left for further agents; negative if the use exceeds it."""
         used = 0.0
         running: Tokens = 0
         for program in self.on(replica):

@@ -14,11 +14,11 @@ from justitia_ray.lab.report.experiments.variants import TENANTS, at_offered_loa
 from justitia_ray.lab.report.published import published_values
 from justitia_ray.lab.report.tasks import (
     ChangedLoad,
+    KnownTimesRun,
     Recording,
     ServedRequests,
     SimulatedRun,
     SuiteLoad,
-    ToldRun,
     requests_per_minute,
 )
 from justitia_ray.sim.calibration.measured import COLUMNS, TimedRequest
@@ -84,7 +84,7 @@ def test_compared_arms_run_on_the_same_load(experiment: Experiment) -> None:
         pytest.skip("its arms are different loads, or are not compared")
     loads: dict[str, set[object]] = {}
     for arm, task in _arms_of_experiment(experiment).items():
-        run = task.of if isinstance(task, ServedRequests | ToldRun) else task
+        run = task.of if isinstance(task, ServedRequests | KnownTimesRun) else task
         if isinstance(run, SimulatedRun) and not arm.name.startswith("rpm "):
             loads.setdefault(arm.group, set()).add(run.load)
     assert [] == [group for group, found in loads.items() if len(found) != 1]

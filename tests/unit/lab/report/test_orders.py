@@ -9,7 +9,7 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.lab.report import tasks
 from justitia_ray.lab.report.experiment import Arm, Scale
 from justitia_ray.lab.report.experiments import orders, predictors
-from justitia_ray.lab.report.tasks import AloneRuns, SimulatedRun, SuiteLoad, ToldRun
+from justitia_ray.lab.report.tasks import AloneRuns, KnownTimesRun, SimulatedRun, SuiteLoad
 from justitia_ray.sim.results import ApplicationResult, RunResult, row_on_arrival
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
@@ -76,10 +76,10 @@ def test_guard_with_true_end_times_gets_those_of_vtc(
         asked.append((settings, ends))
         return RunResult()
 
-    monkeypatch.setattr(tasks, "simulate_told", record_told)
+    monkeypatch.setattr(tasks, "simulate_with_known_times", record_told)
     monkeypatch.setattr(SuiteLoad, "build", lambda load: _two_applications())
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
-    ToldRun(guard).run()
+    KnownTimesRun(guard).run()
 
     under_vtc = simulate(_two_applications(), RunSettings(guard.engine, "vtc"))
     ends = {row.application_id: row.finished_at_s for row in under_vtc.applications}
@@ -90,7 +90,7 @@ def test_guard_with_true_end_times_gets_those_of_vtc(
 def test_run_of_the_guard_with_true_end_times_has_a_separate_name() -> None:
     """Result lines must distinguish the guard with given end times from the predicting one."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
-    configuration = {**ToldRun(guard).configuration()}
+    configuration = {**KnownTimesRun(guard).configuration()}
 
     assert "told: the ends of a run under vtc" == configuration.pop("deadlines")
     assert guard.configuration() == configuration
@@ -102,10 +102,10 @@ def test_guard_with_true_end_times_runs_beside_each_guard_of_known_costs(is_quic
     known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
 
     guards = {arm.group: task for arm, task in known.items() if arm.name == "guard"}
-    told = {arm.group: task.of for arm, task in known.items() if isinstance(task, ToldRun)}
+    told = {arm.group: task.of for arm, task in known.items() if isinstance(task, KnownTimesRun)}
     assert guards
     assert guards == told
-    assert not any(isinstance(task, ToldRun) for arms in others for task in arms.values())
+    assert not any(isinstance(task, KnownTimesRun) for arms in others for task in arms.values())
 
 
 def test_learned_arms_have_the_stages_of_ended_applications(
