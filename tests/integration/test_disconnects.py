@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 _SOON_S = 2.0
-"""Time limit in seconds: the protocol promises one, and the query takes another."""
+"""Time limit in seconds: the engine frees memory within one second, and the query takes another."""
 _LONG = completion(max_tokens=ENDLESS)
 
 

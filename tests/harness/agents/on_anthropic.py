@@ -49,7 +49,6 @@ class MessagesTalk:
         self._history: list[Any] = []
 
     async def ask_question(self, question: str) -> None:
-        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
             blocks = (await self._submit_turn()).content

@@ -47,7 +47,6 @@ class ChatTalk:
         self._history: list[Any] = [{"role": "system", "content": SYSTEM}]
 
     async def ask_question(self, question: str) -> None:
-        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while calls := await self._submit_turn():
             for call_id, name, arguments in calls:
@@ -72,14 +71,14 @@ class ChatTalk:
 
 
 class DumpedChatTalk(ChatTalk):
-    """Conversation by unary chat completions; its history holds each message's `model_dump()`."""
+    """Conversation by unary chat completions whose history holds plain dictionaries."""
 
     def _history_entry(self, message: Any) -> Any:
         return message.model_dump()
 
 
 class HelpedChatTalk(ChatTalk):
-    """Conversation by streamed chat completions, joined by the SDK's own helper."""
+    """Conversation by streamed chat completions; the SDK's own helper joins the chunks."""
 
     async def _submit_turn(self) -> list[tuple[str, str, str]]:
         async with self._client.chat.completions.stream(
@@ -92,7 +91,7 @@ class HelpedChatTalk(ChatTalk):
 
 
 class JoinedChatTalk(ChatTalk):
-    """Conversation by streamed chat completions whose chunks the class joins itself."""
+    """Conversation by streamed chat completions; the class itself joins the chunks."""
 
     async def _submit_turn(self) -> list[tuple[str, str, str]]:
         text = ""
@@ -123,7 +122,7 @@ class JoinedChatTalk(ChatTalk):
 
 
 class ResponsesTalk:
-    """Conversation over `/v1/responses`; the items of each output become part of the next input."""
+    """Conversation over `/v1/responses`; each output is added to the next input."""
 
     def __init__(self, place: Place, *, streamed: bool) -> None:
         self._client = openai_client(place)
@@ -131,7 +130,6 @@ class ResponsesTalk:
         self._history: list[Any] = []
 
     async def ask_question(self, question: str) -> None:
-        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
             output = await self._submit_turn()

@@ -16,7 +16,7 @@ from tests.harness.agents.on_openai import openai_client
 from tests.harness.agents.script import SYSTEM, TOOLS
 from tests.harness.agents.talk import MODEL, Place
 
-_QUIET = RunConfig(tracing_disabled=True)  # else the SDK reports every run to OpenAI
+_QUIET = RunConfig(tracing_disabled=True)  # Otherwise the SDK reports every run to OpenAI.
 _Model = type[OpenAIChatCompletionsModel] | type[OpenAIResponsesModel]
 
 

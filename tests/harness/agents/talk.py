@@ -13,7 +13,7 @@ MODEL = "scripted"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """HTTP clients that all runs share; closed together, because the libraries never close them."""
+    """HTTP clients that all conversations share and that the test closes itself."""
 
     http: httpx.AsyncClient
     http2: httpx2.AsyncClient
@@ -24,7 +24,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Address and key of the model for one client."""
+    """Address and API key of the model for one client."""
 
     url: str
     """Base address without `/v1`."""

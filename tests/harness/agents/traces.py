@@ -47,7 +47,8 @@ CLIENTS: Mapping[str, Callable[[Place], Talk]] = {
     **{name: partial(talk, streamed=False) for name, talk in _BOTH_WAYS.items()},
     **{f"{name}_streamed": partial(talk, streamed=True) for name, talk in _BOTH_WAYS.items()},
 }
-"""Constructor of a conversation by name of the client; names with `_streamed` stream."""
+"""Function that starts a conversation, by name of the client library; names in `_streamed` stream.
+"""
 
 
 async def record_traces(
@@ -58,7 +59,7 @@ async def record_traces(
     most_turns: int = 6,
     alike: bool = False,
 ) -> list[Exchange]:
-    """Run conversations of all clients concurrently and return their exchanges.
+    """Run conversations of all client libraries concurrently, and return their HTTP calls.
 
     Each run asks two questions, and then is forked: either continuation asks one more, both at the
     same time.
@@ -88,13 +89,13 @@ async def record_traces(
 
 @cache
 def recorded_short_traces() -> list[Exchange]:
-    """Return the exchanges of two short runs of every client, recorded once per process."""
+    """Return the HTTP calls of two short conversations per client, recorded once per process."""
     return asyncio.run(record_traces(1, 2, most_turns=2))
 
 
 @dataclass(frozen=True, slots=True)
 class _ConversationRun:
-    """A conversation that is forked after its second question."""
+    """Conversation that is forked after its second question."""
 
     server: ScriptedServer
     client: str

@@ -41,7 +41,7 @@ from tests.harness.console.recorded import (
 
 
 class Source(Protocol):
-    """Source of one model's frames and answers by second: `MadeUp` or `RecordedSource`."""
+    """Provider of one model's console data for each second: `MadeUp` or `RecordedSource`."""
 
     @property
     def name(self) -> str: ...
@@ -72,7 +72,7 @@ _STARTS_AT = 30
 
 
 class StandIn:
-    """HTTP server in place of the service; tests may change its attributes while it serves.
+    """HTTP server in place of the service; a test may change its attributes while it runs.
 
     Attributes:
         url: URL of the server.
@@ -141,7 +141,7 @@ class StandIn:
         return len(self._streams)
 
     def tick(self, seconds: int = 1) -> None:
-        """Send the frames of the next seconds to all open streams."""
+        """Send the console data of the next seconds to all open streams."""
         for _ in range(seconds):
             self._run_in_loop(self._send_next_frames)
 
@@ -329,7 +329,7 @@ def _error_response(
 
 
 def main() -> None:
-    """Serve made-up or recorded data until Ctrl-C."""
+    """Serve made-up or recorded console data until Ctrl-C."""
     port, *rest = sys.argv[1:]
     model: Source = MadeUp()
     if rest == ["recorded"]:

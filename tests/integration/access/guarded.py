@@ -16,7 +16,7 @@ class GuardedService:
     service: Service
     keys: KeyRing
     issuer: TokenIssuer
-    """Issuer of the tokens that the application accepts besides API keys."""
+    """Issuer of the OpenID tokens that the application accepts besides API keys."""
 
 
 def http_with_credential(service: Service, secret: str | None, **headers: str) -> httpx.AsyncClient:

@@ -21,7 +21,7 @@ async def test_running_application_is_seen_opened_and_cancelled(
     call = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=named))
     await service.until(lambda status: status["in_flight"] == 1, "the call runs")
 
-    # Without access control the page asks for no key.
+    # Without access control, the console page asks for no key.
     page = (await viewers.open(service.url, key=None)).page
 
     strip = page.get_by_label("State of the queue")

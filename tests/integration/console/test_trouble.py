@@ -11,7 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def first_waiting_time(page: Page) -> Locator:
-    """Return the cell with the time that the first application has waited."""
+    """Return the table cell with the time that the first application has waited."""
     return (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
     )
@@ -139,7 +139,7 @@ async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) ->
 async def test_stream_that_ends_at_its_time_limit_is_reopened_silently(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
-    """The service ends each console stream after a minute; the page keeps its bars meanwhile."""
+    """The service ends each console stream after a minute; the page must stay as it is."""
     places = """async () => {
       const { feed } = await import("./app/feed.js");
       const pieces = [...feed.value.lanes.lanes.values()].flatMap((lane) => lane.pieces);
