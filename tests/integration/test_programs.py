@@ -58,4 +58,4 @@ OF_THE_TEXT = {
     "turn_1",
     "code_generation_1",
 }
-"""Stages whose prompts quote no answers, which in a dry run are filler text."""
+"""Stages whose prompts do not quote earlier answers."""

@@ -12,16 +12,16 @@ from tests.oracles.gps import FluidServer, ServedRules
 
 @dataclass
 class TenantWork:
-    """Tenant with GPS among its applications, and the remaining work of its share."""
+    """Tenant with GPS among its applications, and the remaining work of the tenant's share."""
 
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """Virtual time V of the root when the tenant's last work was done."""
+    """Virtual time of the root when the tenant's last work was done."""
     order: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> tuple[Fraction, int]:
-        """Return an application's place in the order of service."""
+        """Return an application's position in the order of service."""
         return self.gps.tag(name), self.order[name]
 
     def first(self) -> str | None:
@@ -30,13 +30,13 @@ class TenantWork:
         return min(waiting, key=self.place, default=None)
 
     def before(self, name: str) -> Fraction:
-        """Return the remaining work of all applications up to and including this one."""
+        """Return the remaining work of all applications up to and including the given one."""
         place = self.place(name)
         return sum((w for n, w in self.left.items() if w and self.place(n) <= place), Fraction(0))
 
 
 class TenantRules(ServedRules):
-    """Rules of the served clock at both levels; `gps` is the root."""
+    """Exact fair sharing between tenants, and between the applications of each tenant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class TenantRules(ServedRules):
         self.tenant_of: dict[str, str] = {}
 
     def key(self, name: str) -> Fraction:
-        """Return the root's virtual time V at which the application has no remaining work."""
+        """Return the root's virtual time at which the application has no remaining work."""
         tenant = self._tenant(name)
         if tenant.left[name] > 0:
             phi = self.gps.weight[self.tenant_of[name]]
@@ -52,11 +52,11 @@ class TenantRules(ServedRules):
         return tenant.finished[name]
 
     def tag(self, name: str) -> Fraction:
-        """Return the application's finish tag inside its tenant."""
+        """Return the application's virtual finish time inside its tenant."""
         return self._tenant(name).gps.tag(name)
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
-        """Apply rule 6; the tenant gets the weight of its last arrival."""
+        """Charge a new application; its tenant gets the weight of the last arrival."""
         self.tenant_of[name] = tenant
         self.arrive(name, predicted, weight)
 
@@ -73,7 +73,7 @@ class TenantRules(ServedRules):
     def _ask(self, name: str, work: Fraction) -> None:
         tenant = self._tenant(name)
         self.gps.ask(self.tenant_of[name], work)
-        # without owed work it joins again, at the larger of its tag and virtual time
+        # Without work it joins again, at the larger of finish tag and virtual time.
         if tenant.gps.owed[name] == 0:
             del tenant.gps.owed[name]
             tenant.gps.join(name, tenant.gps.weight[name])
@@ -97,7 +97,7 @@ class TenantRules(ServedRules):
         self._pour(max(Fraction(0), work - owed))
 
     def _pour(self, work: Fraction) -> None:
-        """Serve at the root, and pass each tenant's service to its applications."""
+        """Serve tenants at the root, and pass each tenant's service to its applications."""
         start, owed = self.gps.virtual_time, dict(self.gps.owed)
         self.gps.pour(work)
         for name, tenant in self.tenants.items():

@@ -16,12 +16,12 @@ ROOT = ""
 
 @dataclass
 class Leaf:
-    """Leaf of the tenant tree: GPS among its applications, and their remaining work."""
+    """Leaf of the tenant tree, with GPS among its applications, and their remaining work."""
 
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """Virtual time V of the root when the leaf's last work was done."""
+    """Virtual time of the root when the leaf's last work was done."""
     order: dict[str, int] = field(default_factory=dict)
     asked: Fraction = Fraction(1)
     """Weight of the application that arrived last."""
@@ -33,7 +33,7 @@ class Leaf:
 
 
 class TreeRules(ServedRules):
-    """Rules of the served clock over a tree; `gps` is the root's fluid server.
+    """Exact fair sharing over a tree of tenants; `gps` is the root's server.
 
     Names of nodes are their paths; the leaf of a node's own applications is `path/.`.
     """
@@ -51,7 +51,7 @@ class TreeRules(ServedRules):
         self.leaf_of: dict[str, str] = {}
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
-        """Apply rule 6: charge a new application of a tenant its predicted cost."""
+        """Charge a new application of a tenant its predicted cost."""
         parts = tenant.split("/")
         for depth in range(1, len(parts)):
             self._branch("/".join(parts[:depth]))
@@ -61,7 +61,7 @@ class TreeRules(ServedRules):
         self.arrive(name, predicted, weight)
 
     def keys(self) -> dict[str, Fraction]:
-        """Return the root's V at which each application, present or future, is done."""
+        """Return the root's virtual time at which each application is done."""
         later = copy.deepcopy(self)
         later._serve(ROOT, sum(self.gps.owed.values(), Fraction(0)))
         return {
@@ -71,7 +71,7 @@ class TreeRules(ServedRules):
         }
 
     def key(self, name: str) -> Fraction:
-        """Return the key of one application."""
+        """Return the root's virtual time at which one application is done."""
         return self.keys()[name]
 
     def _branch(self, path: str) -> None:
@@ -100,7 +100,7 @@ class TreeRules(ServedRules):
     def _ask(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
-        # without owed work it joins again, at the larger of its tag and virtual time
+        # Without work it joins again, at the larger of finish tag and virtual time.
         if leaf.gps.owed[name] == 0:
             del leaf.gps.owed[name]
             leaf.gps.join(name, leaf.gps.weight[name])
@@ -115,7 +115,7 @@ class TreeRules(ServedRules):
             leaf.finished[name] = self._done_up_to(name)
 
     def _done_up_to(self, name: str) -> Fraction:
-        """Return the V of the root when an application and all before it in its leaf are done."""
+        """Return the root's virtual time when an application and all before it are done."""
         later = copy.deepcopy(self)
         leaf = later.leaves[self.leaf_of[name]]
         place = (leaf.gps.tag(name), leaf.order[name])
@@ -142,7 +142,7 @@ class TreeRules(ServedRules):
         self._serve(ROOT, work)
 
     def _serve(self, path: str, work: Fraction) -> None:
-        """Let a node serve all nodes below it, from event to event; V passes only at the root."""
+        """Serve all nodes below a node, event by event; virtual time passes only at the root."""
         while work > 0 and self.nodes[path].busy():
             rates = self._rates(path)
             step = min(work, *(self._until_event(name, rate) for name, rate in rates.items()))
@@ -170,7 +170,7 @@ class TreeRules(ServedRules):
         return rates
 
     def _until_event(self, name: str, rate: Fraction) -> Fraction:
-        """Return the service of the node until a busy child, or its work, changes."""
+        """Return the node's service until a child runs out of work."""
         owed = self.nodes[_parent(name)].owed[name] / rate
         if name in self.nodes:
             return owed

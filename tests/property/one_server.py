@@ -44,7 +44,7 @@ class Moment:
 
 @dataclass
 class Run:
-    """Measurements of a run, in VTC's unit of service."""
+    """Measurements of a simulated run, in VTC's unit of service."""
 
     moments: list[Moment] = field(default_factory=list)
     gap: float = 0
@@ -54,7 +54,8 @@ class Run:
     in_flight: int = 0
     """Largest uncharged service (I) of all clients after an admission."""
     overtaken: int = 0
-    """Largest service of other clients between a call of an idle client and its dispatch."""
+    """Largest service of other clients between the arrival of an idle client's call and its start.
+    """
 
     def backlogged(self, *clients: str) -> list[list[Moment]]:
         """Return the longest intervals in which all given clients are backlogged (Def. 4.1)."""
@@ -83,7 +84,7 @@ class OneServer:
         self._service: dict[str, int] = {}
         self._run = Run()
         self._fresh: dict[str, int] = {}
-        """Service of other clients at the submission of each call whose client was idle."""
+        """For each call of an idle client: service of other clients at its submission."""
 
     def run(self, calls: Sequence[Call], iterations: int | None = None) -> Run:
         """Run the calls to their end, or for the given number of iterations."""

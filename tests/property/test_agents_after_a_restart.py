@@ -6,7 +6,7 @@ from tests.agent_world import AgentWorld, Result, agent
 
 RESTARTS_AT = 3.0
 FIT = 10
-"""Number of contexts of 1,000 tokens that fit; 32 agents have begun."""
+"""Number of contexts of 1,000 tokens that fit the memory; 32 agents have begun."""
 
 
 def _run_agents(*, working_set: bool, restarts_at: float | None = RESTARTS_AT) -> Result:

@@ -27,7 +27,7 @@ def _end_of(outcomes: Outcomes, name: str) -> EndApplication:
 
 
 def test_srjf_starves_an_elephant_while_mice_arrive() -> None:
-    """The elephant waits for all mice under shortest-first; the last one arrives at 580."""
+    """Under shortest-first, a large application waits for all small ones."""
     outcomes = Engine([Server(16, 2)], "srjf").run(elephant_and_mice())
 
     assert outcomes.jct["a0"] > 600
@@ -35,7 +35,7 @@ def test_srjf_starves_an_elephant_while_mice_arrive() -> None:
 
 
 def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
-    """VTC is fair in p + 2d: half the tokens of a long output are most of the KV token-time."""
+    """VTC is fair in prompt + 2·output tokens, but a long output occupies KV memory for longer."""
     prompts, outputs = one_stage(0, ((30, 1),) * 100), one_stage(0, ((1, 30),) * 30)
     outcomes = Engine([Server(62, 2)], "vtc").run([prompts, outputs])
 
@@ -44,7 +44,7 @@ def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
 
 
 def test_nominal_clock_exceeds_the_bound_under_fragmentation() -> None:
-    """With one inference of 60 in 100, V runs at 100 per iteration, the machine at about 60.
+    """If only 60 of 100 KV tokens are usable, the nominal virtual time runs too fast.
 
     The nominal GPS has finished the elephant when 60 % of its work is done. Mice that arrive then
     have later tags and wait for the remaining work.
@@ -94,7 +94,7 @@ def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None
 
 
 def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
-    """The largest work in flight since the arrival would leave out the two before it.
+    """Work that was in flight before an application's arrival may delay it, too.
 
     The two arrive just after a giant has started, and GPS has finished them when the mouse arrives.
     When the giant ends, 58 later, both still have to run, one after the other.
@@ -109,7 +109,7 @@ def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
 
 
 def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
-    """Run a large application, one that GPS has half served, and five small ones during it."""
+    """Run a large application, one that GPS has half served, and five small ones."""
     large = one_stage(0, (_WHOLE,) * 24)
     mice = [one_stage(24 * 9 + 2, (_WHOLE,)) for _ in range(5)]
     engine = Engine([Server(100)])
@@ -124,7 +124,7 @@ def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
     ],
 )
 def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
-    """The work in flight bounds no lag if applications have stages or are predicted too large.
+    """With stages or too high predictions, the lag can exceed the work in flight.
 
     GPS has served a second application half of its tag while the first was really served. When its
     stage or the application ends, GPS gives the surplus to the others, and V passes the tags of
@@ -160,7 +160,7 @@ def test_work_beyond_charges_adds_up_over_applications() -> None:
 
 
 def test_overlapping_stages_have_already_had_their_share_in_gps() -> None:
-    """An application may start late in GPS's order although GPS has served most of its charge.
+    """An application may start late although GPS has served most of its charge.
 
     GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
 

@@ -20,7 +20,7 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 @given(_STEPS)
 def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
-    """V and every tag are equal after every step, without rounding."""
+    """Virtual time and finish tags are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:
         pair.apply(step)
@@ -42,7 +42,7 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 @given(_STEPS)
 def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]) -> None:
-    """No service is lost between the served clock and the accounts."""
+    """No service is lost between GPS and the charges of applications."""
     pair = Pair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -55,7 +55,7 @@ def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]
 
 @given(_STEPS)
 def test_raised_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
-    """V and other tags do not move; the return value says whether the tag moved."""
+    """No other tag moves; the return value says whether the tag moved."""
     pair = Pair()
     for step in steps:
         before = {name: pair.share.tag(name) for name in pair.share.accounts}
@@ -74,7 +74,7 @@ def test_raised_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
 def test_clocks_without_settling_raise_no_charge(share: NominalShare | UnsettledShare) -> None:
-    """The paper gives a tag once; such a clock shows the effect of raising tags."""
+    """The paper sets a finish tag once; this variant shows the effect of raising tags."""
     share.arrive("a", 10, 1, 1)
 
     assert share.expect("a", 500) is False
@@ -83,7 +83,7 @@ def test_clocks_without_settling_raise_no_charge(share: NominalShare | Unsettled
 
 @given(_STEPS, WORK)
 def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
-    """The order does not depend on the value of V, so a restart at any V changes nothing."""
+    """The order does not depend on the value of the virtual time, so a restart changes nothing."""
     pair, shifted = Pair(), Pair(origin)
     for step in steps:
         pair.apply(step)
@@ -95,7 +95,7 @@ def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) ->
 
 @given(_STEPS, st.sampled_from([2, 3, 10]))
 def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: int) -> None:
-    """With all weights multiplied by k the order is the same and tags are divided by k."""
+    """With all weights multiplied by k, the order stays equal and tags are divided by k."""
     pair, scaled = Pair(), Pair()
     for step in steps:
         pair.apply(step)
@@ -156,7 +156,7 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
 def test_rounding_errors_stay_within_a_billionth(
     steps: list[tuple[str, str, float, float]],
 ) -> None:
-    """The service computes in floats; V must never fall."""
+    """The service computes in floats; virtual time must never fall."""
     share = ServedShare()
     charged = 1.0
     for sequence, (verb, name, work, weight) in enumerate(steps):

@@ -30,7 +30,7 @@ _WEIGHTS = (1, 2, 3)
 def _step_both(
     floats: ServedShare, fractions: ServedShare, draw: random.Random, sequence: int
 ) -> None:
-    """Apply the same step of whole work to float and to exact accounts."""
+    """Apply one step of whole work to float and to exact accounts."""
     name, amount = f"a{draw.randrange(4)}", draw.randint(1_000, 1_000_000)
     is_new = name not in floats.accounts
     verb = draw.choice(("deliver", "deliver", "deliver", "withdraw", "resume", "settle"))
@@ -84,7 +84,7 @@ def test_rounding_error_of_the_backlog_is_a_random_walk(origin: int) -> None:
 
 
 def test_nominal_clock_after_a_billion_seconds_errs_less_than_a_tick() -> None:
-    """At 10⁹ s a double of seconds is a multiple of 2⁻²³: 0.04 token·iterations at this rate."""
+    """At 10⁹ s a float's resolution is 2⁻²³ s, which is 0.04 token·iterations at this rate."""
     kv_tokens, iteration_s, started = 10_000, Fraction(3, 100), 10**9
     floats = NominalShare(float(iteration_s), VirtualClock(float(_V)))
     fractions = NominalShare(exact(iteration_s), VirtualClock(exact(_V)))

@@ -26,10 +26,10 @@ class _WaitingEngine(Engine):
     """Engine that reads every bound after every event, while inferences wait at random."""
 
     def __init__(self, replicas: Sequence[Server], draws: Sequence[int]) -> None:
-        options = {"working_set": False}  # otherwise contexts decide which inference may start
+        options = {"working_set": False}  # Otherwise contexts decide which inference may start.
         super().__init__(replicas, options=options, meter=None, caches=True)
         self.least: dict[str, Fraction] = {}
-        """Least bound that was read for each application."""
+        """Smallest bound that was read for each application."""
         self.waits = 0
         self._draws = draws
 
@@ -64,10 +64,10 @@ _DRAWS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 def _greatest_excess(
     applications: Sequence[Arrival], replicas: Sequence[Server], draws: Sequence[int]
 ) -> tuple[Fraction, int]:
-    """Return the most service by which a start exceeded its bound, and the number of waits."""
+    """Return by how much a start exceeded its bound, and the number of waits."""
     engine = _WaitingEngine(replicas, draws)
     outcomes = engine.run_waiting(applications)
-    # V reaches a tag with one report, and the other replica may be the last to pull
+    # Virtual time is updated at reports, and the other replica may report last.
     reports = len(replicas) * outcomes.report
     beyond = [outcomes.lag[name] - bound - reports for name, bound in engine.least.items()]
     return max(beyond, default=Fraction(0)), engine.waits

@@ -20,7 +20,7 @@ _STEPS = step_lists(VERBS, _NAMES, _WEIGHTS, 35)
 
 
 class TenantPair(Pair):
-    """Accounts and an oracle with tenants; an arrival under a used name is a new application."""
+    """Accounts with tenants and their reference; a reused name stands for a new application."""
 
     share: TenantShare
     oracle: TenantRules
@@ -44,7 +44,7 @@ class TenantPair(Pair):
 
 @given(_STEPS)
 def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -> None:
-    """V and all tags and keys, inside tenants and between them, are equal after every step."""
+    """Virtual times, finish tags and sort keys are equal after every step."""
     pair = TenantPair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -78,7 +78,7 @@ def test_top_level_gps_and_tenants_reference_server_owe_the_same(steps: list[Ste
 
 @given(_STEPS, WORK)
 def test_service_changes_no_key(steps: list[Step], work: Fraction) -> None:
-    """An order of grants stays right during service: only charges and refunds move a key."""
+    """Only charges and refunds change a sort key, so the order of grants holds during service."""
     pair = TenantPair()
     for step in steps:
         pair.apply(step)
@@ -100,7 +100,7 @@ def test_service_changes_no_key(steps: list[Step], work: Fraction) -> None:
 
 @given(_STEPS)
 def test_key_below_v_does_not_change(steps: list[Step]) -> None:
-    """Work that the reference server has finished precedes work that is requested later."""
+    """Work that GPS has finished precedes work that is requested later."""
     pair = TenantPair()
     frozen: dict[str, float] = {}
     for step in steps:
@@ -147,7 +147,7 @@ def _run_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
         if verb == "arrive" and account is None:
-            # the tenant changes with each new application: an ended one may be owed work in
+            # An ended application may still have work in its old tenant, so each gets a new one.
             # another.
             share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
         elif account is not None:
@@ -159,7 +159,7 @@ def _run_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
 def test_rounding_errors_of_the_three_backlogs_are_small(
     steps: list[tuple[str, str, float, float]],
 ) -> None:
-    """The service computes in floats: the sums hold to a part in 1e9 of all service."""
+    """The service computes in floats: sums are exact to a part in 1e9 of all service."""
     share = _run_in_floats(steps)
     live = [account for account in share.accounts.values() if not account.withdrawn]
     scale = 1 + sum(work for _, _, work, _ in steps) * 10

@@ -43,7 +43,7 @@ _TREE = {
 
 
 class TreePair(Pair):
-    """Accounts and an oracle with a tree; an arrival under a used name is a new application."""
+    """Accounts with a tenant tree and their reference; a reused name is a new application."""
 
     share: TenantShare
     oracle: TreeRules
@@ -69,7 +69,7 @@ class TreePair(Pair):
 @examples(30)
 @given(_STEPS)
 def test_keys_at_every_node_equal_exact_fluid_servers(steps: list[Step]) -> None:
-    """The root's V and every key are equal after every step, without rounding."""
+    """Virtual time and sort keys are equal after every step, without rounding."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -106,7 +106,7 @@ def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step])
 @examples(60)
 @given(_STEPS_WITH_MISSES)
 def test_cache_misses_are_owed_by_every_node_above_the_application(steps: list[Step]) -> None:
-    """A miss is charged at every level and served at once; V falls at none."""
+    """Prefill after a cache miss is charged and served at every level at once."""
     tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
     share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
     for number, step in enumerate(steps):
@@ -139,7 +139,7 @@ def _charged_names(share: TenantShare) -> list[str]:
 @examples(60)
 @given(_STEPS, WORK)
 def test_service_changes_no_key_at_any_level(steps: list[Step], work: Fraction) -> None:
-    """An order of grants stays right during service: only charges and refunds move a key."""
+    """Only charges and refunds change a sort key, so the order of grants holds during service."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -171,7 +171,7 @@ def _all_keys(pair: TreePair) -> dict[str, list[float]]:
 @examples(60)
 @given(_STEPS)
 def test_order_level_by_level_is_the_order_by_keys_at_the_root(steps: list[Step]) -> None:
-    """The least child, level by level, is the least of all: keys rise together."""
+    """Choosing the smallest child at each level gives the smallest key of all."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -220,7 +220,7 @@ def test_key_of_a_withdrawn_application_is_that_after_resuming(steps: list[Step]
 def test_events_below_a_sibling_move_no_key(
     steps: list[Step],
 ) -> None:
-    """Only the nodes above both children see a change, as more or less work owed to them."""
+    """Only the common ancestors of both children see a change."""
     pair = TreePair()
     share = pair.share
     for step in steps:
@@ -240,7 +240,7 @@ def test_events_below_a_sibling_move_no_key(
 @examples(60)
 @given(_STEPS)
 def test_splitting_a_node_into_children_moves_no_key_outside(steps: list[Step]) -> None:
-    """Splitting gains nothing: keys outside X are exactly those with X as one tenant."""
+    """Splitting gains nothing: other tenants' keys are equal with and without it."""
     tops = TenantTree({path: TenantNode(weight=exact(1)) for path in "XYZ"})
     split = TenantShare(VirtualClock(exact(0)), tops)
     whole = TenantShare(VirtualClock(exact(0)), tops)

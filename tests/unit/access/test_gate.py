@@ -84,7 +84,7 @@ def bearer_headers(credential: str) -> Headers:
     ],
 )
 async def test_credential_identifies_the_caller(headers: Headers, credential: str) -> None:
-    """A credential is an API key in either header or a token; anonymous calls may have none."""
+    """A credential is an API key in either header, or a token; anonymous calls may have none."""
     found = await create_gate(anonymous=ANYBODY).identify(headers)
 
     assert credential == found.credential

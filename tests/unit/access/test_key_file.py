@@ -136,7 +136,7 @@ def test_first_read_fails_without_a_valid_key_file(
         case "directory":
             path.mkdir()
         case "pipe":
-            os.mkfifo(path)  # reading must not block on a FIFO without a writer
+            os.mkfifo(path)  # Reading must not block on a FIFO without a writer.
         case "empty":
             path.touch()
         case "binary":
@@ -240,7 +240,7 @@ def test_two_concurrent_changes_of_a_key_file_are_both_kept(key_path: Path) -> N
         return create_numbered_key(3)
 
     def create_first_key(taken: Collection[str]) -> NewKey:
-        thread.start()  # the thread waits for the lock of the key file until the first write ends
+        thread.start()  # Wait for the lock of the key file until the first write ends.
         order.append(f"first of {len(taken) + 1}")
         return TWO
 

@@ -31,7 +31,7 @@ from justitia_ray.errors import ConfigError, Unauthenticated
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 ZEROS = "jk-" + 43 * "A"
-"""Key of 32 zero bytes: 256 bits are 43 base64url characters, and A is zero."""
+"""API key of 32 zero bytes, which are 43 letters A in base64url."""
 DIGEST = hashlib.sha256(ZEROS.encode()).hexdigest()
 ID = DIGEST[:8]
 ENTRY: dict[str, Any] = {
@@ -280,7 +280,7 @@ def test_error_names_the_entry_the_field_the_value_and_the_allowed_values(
             (deep * 100_000, "line 1 is nested deeper than an entry's scopes")
             for deep in ("- ", "{a: ")
         ),
-        ("[" * 100_000, "nest"),  # libyaml may itself refuse this nesting depth
+        ("[" * 100_000, "nest"),  # The YAML library may itself refuse this nesting depth.
     ],
     ids=lambda text: repr(text[:20]),
 )

@@ -119,7 +119,7 @@ class FakeHandle:
         setattr(self, "stream" if stream else "call", self)
 
     def options(self, *, stream: bool) -> "FakeHandle":
-        """Return the handle for streams or for unary calls, with only the method of that kind."""
+        """Return a handle for streams or for unary calls."""
         options = FakeHandle(self._service, stream=stream)
         options.responses = self.responses
         return options
@@ -133,7 +133,7 @@ class FakeHandle:
 
 
 class FakeResponse:
-    """Stand-in for `DeploymentResponse` and `DeploymentResponseGenerator`."""
+    """Stand-in for Serve's `DeploymentResponse` and `DeploymentResponseGenerator`."""
 
     def __init__(
         self, service: FakeService, request: tuple[str, str, dict[str, str], bytes]
@@ -171,7 +171,7 @@ def json_chunks(value: object) -> list[bytes]:
 
 
 def sse_chunks(events: Iterable[object]) -> list[bytes]:
-    """Return a stream of events, with a comment before and `[DONE]` after them."""
+    """Return a server-sent event stream with a first comment and a final `[DONE]`."""
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
     return [b": waiting\n\n", *lines, b"data: [DONE]\n\n"]
 

@@ -80,7 +80,7 @@ async def test_clean_exit_closes_the_application_and_an_exception_cancels_it(
 async def test_cancelled_agent_cancels_its_application(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """The cancel request is sent although its task is being cancelled."""
+    """The cancel request must be sent although its task is being cancelled."""
     fake_service.hold = CHAT
 
     async def run_agent() -> None:
@@ -191,7 +191,7 @@ async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> N
 async def test_first_failure_of_parallel_calls_cancels_the_rest(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """The other calls are useless then, and the agent catches the plain error."""
+    """After the first failure the other calls are useless; the agent catches the plain error."""
     fake_service.hold = CHAT
 
     async def fail_last() -> Completion:
@@ -210,7 +210,7 @@ async def test_first_failure_of_parallel_calls_cancels_the_rest(
 async def test_opened_application_without_an_expected_field_is_an_error(
     client: JustitiaClient, fake_service: FakeService, missing: str
 ) -> None:
-    """The error names the missing field.
+    """The error must name the missing field.
 
     Under first come, first served there is no virtual finish time, which is None.
     """
@@ -226,7 +226,7 @@ async def test_opened_application_without_an_expected_field_is_an_error(
 
 
 async def test_application_must_be_entered(client: JustitiaClient) -> None:
-    """A forgotten `async with` gives an explanatory error."""
+    """An agent that forgets `async with` gets an explanatory error."""
     app = client.application("SC", input="q")
 
     assert not app.was_opened

@@ -30,7 +30,7 @@ def play_two_applications(progress: list[LoadProgress]) -> list[tuple[str, float
 
 
 def test_application_starts_at_its_time_while_other_applications_run() -> None:
-    """A closed load would send less to a slow service and make it look better."""
+    """A load that waits for answers would send less to a slow service and make it look better."""
     assert [("slow", 0.0, 10.0), ("late", 2.5, 3.5)] == play_two_applications([])
 
 
