@@ -15,7 +15,7 @@ def test_message_is_kept_until_its_reader_acknowledges_it() -> None:
 
 
 def test_message_number_is_never_used_twice() -> None:
-    """A reader would take the second message of a number for the first."""
+    """A reader would take a second message of this number for a repetition."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.unread_after(1)
@@ -55,7 +55,7 @@ def test_message_sent_twice_is_read_once() -> None:
     assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
     assert [] == cursor.fresh(
         [(1, "a")]
-    )  # the answer to a submission, overtaken by a long-poll's answer
+    )  # The answer to a submission arrives after that of a later long-poll.
     assert 2 == cursor.ack
     assert ["c"] == cursor.fresh([(2, "b"), (3, "c")])
     assert 3 == cursor.ack

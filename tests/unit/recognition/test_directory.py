@@ -72,7 +72,7 @@ def test_deepest_generation_becomes_a_separate_application() -> None:
 
 
 def test_longest_matching_conversation_name_decides() -> None:
-    """A known fork is found by its own name, a new fork by the part it shares."""
+    """A known fork has a name of its own; a new fork is found by the common part."""
     directory = Directory()
     directory.name_conversation("t", [b"short"], "a")
     directory.name_conversation("t", [b"long"], "b")
@@ -135,7 +135,7 @@ def test_merged_directory_keeps_its_newer_entries() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9) | st.none()), max_size=60))
 def test_family_of_sub_agents_is_one_application(calls: list[tuple[int, int | None]]) -> None:
-    """The order of the calls may be any; the application is that of the first named parent."""
+    """Calls may come in any order; the first named parent gives the application."""
     directory = Directory()
     seen: dict[int, str] = {}
     for session, parent in calls:

@@ -12,7 +12,7 @@ _SOON_S = 0.01
 
 
 class ReportingEngine(ContextEngine):
-    """Engine with a clock on which a count takes `count_s`."""
+    """Engine with a clock on which each count of the held blocks takes `count_s`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 class _Readers:
-    """Calls that hold a parsing turn until the test ends them."""
+    """Calls that each parse a body until the test ends them."""
 
     def __init__(self, room: BodyRoom) -> None:
         self.room = room
@@ -217,7 +217,7 @@ print(resident_mib() - begin)
 
 
 def test_memory_of_large_bodies_is_returned_to_the_system() -> None:
-    """Small blocks that live between freed bodies must not keep the memory."""
+    """Freed memory must return to the system although small blocks between it stay in use."""
     command = [sys.executable, "-c", _PROGRAM, "returned"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -21,12 +21,12 @@ from justitia_ray.serve.ingress.console_feed import (
 
 
 class StandInScheduler:
-    """Scheduler whose frames are numbered; the test advances the number."""
+    """Fake scheduler whose console data are numbered; the test advances the number."""
 
     def __init__(self) -> None:
         self.epoch, self.number = 1, 1
         self.asked: list[tuple[str | None, int | None]] = []
-        """Tenant and last known frame number of each call."""
+        """(tenant, last known frame number) of each call."""
         self.failure: Exception | None = None
 
     async def console_frame(
@@ -47,7 +47,7 @@ class StandInScheduler:
 
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> StandInScheduler:
-    """Return a scheduler whose frames are fetched a hundred times a second."""
+    """Return a fake scheduler whose console data are fetched a hundred times a second."""
     monkeypatch.setattr(console_feed, "INTERVAL_S", 0.01)
     return StandInScheduler()
 
@@ -201,7 +201,7 @@ async def test_number_of_viewers_is_bounded_per_tenant(hub: ConsoleHub) -> None:
 
 
 async def test_several_models_send_frames_side_by_side(scheduler: StandInScheduler) -> None:
-    """If one scheduler is unreachable, the frames of the other model continue."""
+    """If one scheduler is unreachable, the other model's data must still arrive."""
     other = StandInScheduler()
     other.failure = AdmissionError("it is away")
     feeds = {

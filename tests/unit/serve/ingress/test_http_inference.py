@@ -358,7 +358,7 @@ async def test_large_body_that_finds_no_memory_is_refused(gateway: StandInGatewa
 async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
     gateway: StandInGateway,
 ) -> None:
-    """The second of two 20 MiB bodies is read while the first is being answered."""
+    """A second body of 20 MiB is read only after the tokens of the first are counted."""
     model = served_model(gateway, ingress={"max_body_bytes": 2**25})
     counting: list[asyncio.Event] = []
 
@@ -385,7 +385,7 @@ async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
 async def test_large_body_releases_its_turn_while_waiting_for_a_replica(
     gateway: StandInGateway, path: str
 ) -> None:
-    """The second of two 13 MiB bodies is read while the first waits for a replica."""
+    """A second body of 13 MiB is read while the first waits for a replica."""
     model = served_model(gateway)
     waiting: list[str] = []
     may_answer = asyncio.Event()

@@ -200,7 +200,7 @@ async def test_eviction_does_not_interrupt_a_reader() -> None:
 
 
 async def test_new_attempt_is_refused_while_running_ones_fill_the_memory() -> None:
-    """Running attempts cannot be evicted, so a new one would exceed the bound."""
+    """Running attempts cannot be evicted, so a new one would exceed the limit."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     running = attempts.join_attempt("k", b"body", source.answer)
     source.steps.put_nowait(b"x" * 6_000)

@@ -46,7 +46,7 @@ _MOST = 5
 
 
 class Rig:
-    """Queue client, its scheduler, and records of the callbacks it made."""
+    """Queue client with a fake scheduler, and records of the callbacks it made."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
@@ -105,7 +105,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """Rig whose client knows the scheduler's epoch and repeats failed calls without delay."""
+    """Queue client that knows the scheduler's epoch and repeats failed calls at once."""
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig = Rig()
     rig.client.session.ingress_id = "i"
@@ -218,7 +218,7 @@ async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
     rig.scheduler.post_messages(grant_of())
 
     def is_logged() -> bool:
-        gc.collect()  # asyncio reports the error when the task is garbage-collected
+        gc.collect()  # Asyncio reports the error when the task is garbage-collected.
         return "a broken callback" in reported
 
     await eventually(is_logged, "the error is reported")
@@ -252,7 +252,7 @@ async def test_grant_of_a_cancelled_inference_is_returned(rig: Rig) -> None:
 
 
 async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig) -> None:
-    """Otherwise its replica would keep it free for a payload, and the scheduler grant another."""
+    """Otherwise its replica would reserve a seat for an inference that never comes."""
     ticket, _ = await rig.submit_and_grant()
     rig.scheduler.post_messages(grant_of(lease_id="1-2"))
     await eventually(lambda: ticket.answers, "the second lease arrives")
@@ -338,7 +338,7 @@ async def test_lease_that_follows_a_refusal_is_accepted(rig: Rig) -> None:
 
 
 async def test_unusable_lease_is_returned_and_the_next_one_is_used(rig: Rig) -> None:
-    """The inference keeps its place; the refusal is repeated until the scheduler has it."""
+    """The inference keeps its place; the client repeats the return until the scheduler has it."""
     ticket, first = await rig.submit_and_grant()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
     await rig.client.nack_lease(ticket, first, NackReason.CONNECTION)
@@ -430,7 +430,7 @@ async def test_end_of_an_application_is_reported_where_it_was_last_opened(
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],
 ) -> None:
-    """The predictor must receive the true cost once; other ingresses only drop the application."""
+    """The predictor must receive the true cost once, from one ingress."""
     await rig.client.open_application(arrival_of())
     rig.scheduler.post_messages(message)
     await rig.wait_until_forgotten()
@@ -538,7 +538,7 @@ async def test_application_whose_end_and_answer_were_lost_is_opened_again(
 async def test_new_scheduler_receives_unsent_closings(rig: Rig) -> None:
     """An application that is never closed would stay open until it expires."""
     await rig.client.open_application(arrival_of())
-    rig.scheduler.epoch = 2  # the scheduler leads, but no message has announced its epoch yet
+    rig.scheduler.epoch = 2  # The scheduler leads, but no message has announced its epoch yet.
     rig.client.close_application("a")
 
     expected = [replace(arrival_of(), resubmitted=True), ApplicationClosed("a")]
@@ -610,7 +610,7 @@ async def test_messages_of_a_lower_epoch_are_ignored(rig: Rig) -> None:
 
 
 async def test_forgotten_ingress_submits_everything_under_another_id(rig: Rig) -> None:
-    """The scheduler ended the ingress's inferences during a stall, and their callers still wait."""
+    """After a stall, the scheduler has ended the ingress's inferences; their callers still wait."""
     running = rig.client.submit_inference(submission_of("running"), arrival_of("a"))
     rig.client.submit_inference(submission_of("waiting"))
     rig.client.close_application("a")
@@ -687,7 +687,7 @@ def superseded_error() -> SchedulerSuperseded:
 
 
 async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> None:
-    """A caller that waited for the superseded scheduler would wait forever."""
+    """A caller that waited for the replaced scheduler would wait forever."""
     rig.scheduler.fail_next("open_application", superseded_error())
     with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
         await rig.client.open_application(arrival_of())
@@ -697,7 +697,7 @@ async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> N
 async def test_inferences_at_a_superseded_scheduler_are_refused_after_a_while(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a successor after this time another deployment must be leading."""
+    """Without a successor after this time, another deployment must be leading."""
     monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.01)
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
@@ -765,7 +765,7 @@ async def test_new_scheduler_has_its_settings_before_any_submission(rig: Rig) ->
 async def test_hanging_settings_call_delays_submissions_only_briefly(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The actor handle that carries the settings may hang while the connection works."""
+    """The call with the settings may hang while the connection for submissions works."""
     monkeypatch.setattr(scheduler_session, "_PREPARED_WITHIN_S", 0.0)
     rig.client.submit_inference(submission_of(), arrival_of())
     await rig.accepted_items(2)
