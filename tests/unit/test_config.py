@@ -413,7 +413,7 @@ def test_replica_of_a_model_entry_reports_before_its_leases_expire() -> None:
 
 
 def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
-    """The whole section is replaced, because options of one engine mean nothing to another."""
+    """Options of one engine mean nothing to another."""
     shared = {"vllm_args": {"dtype": "float32"}}
     models = (model_entry("m"), model_entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
     first, second = parse_models(
@@ -432,7 +432,7 @@ def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
 
 
 def test_arguments_reach_the_ingress_unchanged() -> None:
-    """The arguments travel as a dict and must come out as they were checked."""
+    """The arguments travel as a dictionary and must arrive as they were checked."""
     args = parse_models(
         model_entry("m", adapters={"m-sql": "/sql"}), model_entry("n", engine=_FAKE), name="a"
     )
@@ -478,7 +478,7 @@ def test_ambiguous_model_names_are_refused(values: dict[str, Any], message: str)
 
 
 def test_model_overrides_only_the_settings_that_it_names() -> None:
-    """The other keys are shared, so that a change is made once."""
+    """Shared settings are changed in one place."""
     values = {
         "policy_options": {"backfill": 2},
         "tenant_weights": {"t": 2},
@@ -502,7 +502,7 @@ _BEYOND = {
 
 @pytest.mark.parametrize("policy", ["justitia", "justitia-guarded"])
 def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
-    """On one clock the work beyond quotas moves V a million times as fast as other work."""
+    """Without shares by tenant, work beyond quotas would delay the work within quotas."""
     by_application = {"policy": policy, "policy_options": {"fairness": "application"}}
     assert SchedulingConfig.parse(by_application).policy_options == {"fairness": "application"}
     with pytest.raises(ConfigError, match=r"policy_options\.fairness: application is not allowed"):

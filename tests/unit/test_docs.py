@@ -50,7 +50,7 @@ def test_every_choice_of_a_setting_is_documented(name: str) -> None:
 
 
 def options_by_stage() -> dict[str, set[str]]:
-    """Return the options in the table of stages, each as a user would write it, by their stage."""
+    """Return the options in the documentation's table of stages, by stage."""
     page = (ROOT / "justitia_ray" / "core" / "policies" / "README.md").read_text(encoding="utf-8")
     section = page.split("## What is stable\n")[1].split("\n## ")[0]
     found: dict[str, set[str]] = {}
@@ -175,7 +175,7 @@ def test_documented_example_is_valid_python(example: str) -> None:
 
 def test_table_of_paths_names_the_served_paths() -> None:
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
-    # paths follow from the model's configuration; its parts are only used by requests
+    # Paths follow from the model's configuration; its parts are only used by requests.
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))
     served = {
         route.path.replace("{application_id:path}", "{id}")
@@ -206,7 +206,7 @@ def test_every_example_file_is_listed() -> None:
 
 
 def test_documented_waiting_reasons_are_those_of_the_code() -> None:
-    """The list of reasons is closed, and each has the same remedy in code and documentation."""
+    """Each reason must have the same remedy in the code and in the documentation."""
     page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
     section = page.split("## Reasons\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))

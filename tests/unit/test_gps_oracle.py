@@ -47,7 +47,7 @@ def test_one_report_of_service_covers_several_departures() -> None:
 
 
 def test_virtual_time_stops_without_backlog() -> None:
-    """Service without a session leaves V unchanged, and the next session starts at this V."""
+    """Service without a session leaves the virtual time unchanged."""
     server = _server_with_sessions(a=(3, 1))
     server.pour(F(10))
     server.ask("a", F(4))
@@ -56,7 +56,7 @@ def test_virtual_time_stops_without_backlog() -> None:
 
 
 def test_refunded_service_goes_to_the_other_sessions() -> None:
-    """A refund removes owed work first; work already served is served again to the others."""
+    """A refund first removes remaining work; service already given goes to the others."""
     server = _server_with_sessions(a=(6, 1), b=(9, 1))
     server.pour(F(8))  # V = 4: a owed 2, b owed 5
     server.take_back("a", F(5))  # 2 removed, 3 for b
@@ -66,7 +66,7 @@ def test_refunded_service_goes_to_the_other_sessions() -> None:
 
 
 def test_charge_doubles_when_an_application_attains_more() -> None:
-    """A charge of 4 becomes 8 and 16 when 9 are attained (rule 1)."""
+    """When 9 are attained, a charge of 4 becomes 8 and then 16 (rule 1)."""
     rules = ServedRules()
     rules.arrive("a", F(4), F(1))
     rules.report([("a", F(9))])
@@ -76,7 +76,7 @@ def test_charge_doubles_when_an_application_attains_more() -> None:
 
 
 def test_owed_service_stays_equal_to_charged_service() -> None:
-    """Equality holds after a tool gap, an end and a change of weight."""
+    """They must be equal after a tool gap, an end and a change of weight."""
     rules = ServedRules()
     rules.arrive("a", F(10), F(1))
     rules.arrive("b", F(30), F(2))

@@ -26,7 +26,7 @@ DEPLOYMENT = DeploymentID("Replica", "demo")
 
 
 class PlannedAnswers:
-    """Planned answers of the scheduler, and the questions it received."""
+    """Planned answers of the scheduler, and the requests it received."""
 
     def __init__(
         self, wanted: int | None, age_s: float = 0.0, leaving: list[str] | None = None
@@ -105,7 +105,7 @@ def test_serves_own_count_adds_replicas_without_an_answer() -> None:
 
 
 def test_first_replica_starts_at_once_although_serve_counts_no_request() -> None:
-    """The calls wait in the scheduler's queue, and Serve's delay does not apply."""
+    """The calls wait in the scheduler's queue, where Ray Serve does not count them."""
     decide = _apply_autoscaling_config(policy(PlannedAnswers(1)))
 
     assert 1 == decide(context_of(0, 0, upscale_delay_s=30.0))[0]
@@ -213,7 +213,7 @@ def test_policy_class_is_loaded_without_this_package() -> None:
 
 
 class StandInActor:
-    """Scheduler actor, and a `ray.get` that returns its answers."""
+    """Fake scheduler actor, and a `ray.get` that returns its answers."""
 
     def __init__(self) -> None:
         self.size = self
@@ -238,7 +238,7 @@ class StandInActor:
 
 @pytest.fixture
 def scheduler_actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
-    """Scheduler actor that this process would find in a cluster."""
+    """Fake scheduler actor that this process finds in a cluster."""
     stand_in = StandInActor()
 
     def get_actor(name: str, namespace: str) -> StandInActor:

@@ -38,7 +38,7 @@ LONGEST_WAIT_S = 5.0
 
 
 class StandInTrainer:
-    """Trainer that answers each job with the next planned model, or fails."""
+    """Fake trainer that answers each job with the next planned model, or fails."""
 
     def __init__(self, *models: bytes) -> None:
         self.models = list(models)
@@ -62,7 +62,7 @@ def learner_of(
     store_inputs: bool = False,
     models_dir: Path | None = None,
 ) -> Learner:
-    """Return the learner of one replica; the test runs its ticks."""
+    """Return the learner of one predictor replica; the test runs its periodic steps."""
     return Learner(
         LearningSettings(history_per_class=100),
         store,
@@ -85,7 +85,7 @@ def observations(count: int, factor: float = 1.0) -> list[Observation]:
 
 
 async def tick(*learners: Learner) -> None:
-    """Run one tick of each learner and wait for its training."""
+    """Run one periodic step of each learner, and wait for its training."""
     for learner in learners:
         await learner.tick()
         training = learner._training.running
@@ -104,7 +104,7 @@ async def trained_learner(store: FakePredictionStore, *models: bytes) -> Learner
 
 
 async def store_with_two_versions() -> tuple[FakePredictionStore, Learner]:
-    """Return a store and a learner whose second, better model of class EV serves."""
+    """Return a store and a learner with two models of a class, the second of which is active."""
     store = FakePredictionStore()
     learner = await trained_learner(store, power_model_bytes(factor=1.2), power_model_bytes())
     await learner.observe_many(observations(10))
@@ -114,7 +114,7 @@ async def store_with_two_versions() -> tuple[FakePredictionStore, Learner]:
 
 
 def estimate_and_source(learner: Learner, chars: int = 99) -> tuple[float, str]:
-    """Return the estimated cost of an EV application, and the estimate's source."""
+    """Return an application's estimated cost, and the source of the estimate."""
     found = learner.predictor.estimate("EV", 5, 16, features_for(chars))
     return found.kv_token_time, found.source
 
@@ -153,7 +153,7 @@ async def test_one_replica_learns_and_all_agree() -> None:
 
 
 async def test_another_replica_takes_over_from_a_lost_learner() -> None:
-    """The next training of the second learner counts the earlier samples."""
+    """The second learner trains on the samples that the first one stored."""
     store = FakePredictionStore()
     await trained_learner(store)
     store.holder = None  # the learner's lease expires
@@ -167,7 +167,7 @@ async def test_another_replica_takes_over_from_a_lost_learner() -> None:
 
 
 async def test_learner_without_the_lock_writes_nothing() -> None:
-    """Two learners would overwrite each other after one of them stalled."""
+    """A learner that was suspended could overwrite the work of its successor."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await tick(learner)
@@ -204,7 +204,7 @@ async def _keep_lock(learner: str, for_s: float) -> bool:
 async def test_no_observation_is_lost_or_doubled_during_a_store_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Estimates continue and observations wait; the log reports the outage and its end once."""
+    """During the outage, estimates continue and observations wait."""
     caplog.set_level(logging.INFO)
     store = FakePredictionStore()
     learner = await trained_learner(store)
@@ -255,7 +255,7 @@ async def test_crashed_training_is_logged_once_and_repeated_later(
     await tick(learner, learner)
     assert ("class", 1) == (estimate_and_source(learner)[1], len(trainer.jobs))
     clock.at += RETRY_S
-    await tick(learner)  # now the training fails differently
+    await tick(learner)  # Now the training fails differently.
     clock.at += 2 * RETRY_S
     trainer.models.append(power_model_bytes())
     await tick(learner)
@@ -306,7 +306,7 @@ async def test_damaged_model_is_refused_and_the_previous_one_serves(
 async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis failed after the index was read.
+    """Redis failed after the index of models was read.
 
     The class mean must not serve until the next change.
     """
@@ -331,7 +331,7 @@ async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
 async def test_model_published_during_a_read_of_the_store_keeps_serving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise this replica alone would return to the model that the read began with."""
+    """Otherwise this replica alone would return to the previous model."""
     store = FakePredictionStore()
     learner = await trained_learner(store)
     data = power_model_bytes(factor=3.0)
@@ -346,7 +346,7 @@ async def test_model_published_during_a_read_of_the_store_keeps_serving(
     async def load_slowly() -> StoredPredictions:
         found = await load()
         publishing.append(asyncio.create_task(publish_version()))
-        for _ in range(200):  # many more loop turns than a save takes
+        for _ in range(200):  # Wait for many more loop turns than a save takes.
             await asyncio.sleep(0)
         return found
 
@@ -543,7 +543,7 @@ async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one
 async def test_class_of_a_removed_kind_is_trained_again_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After an upgrade the class mean serves until the next training has ended."""
+    """After an upgrade, the class mean serves until the next training has ended."""
     store = FakePredictionStore()
     old = bytes_of_removed_kind()
     learner = await trained_learner(store)

@@ -19,7 +19,7 @@ _BODY = b'{"model": "m", "prompt": "a b", "max_tokens": 1000, "stream": true}'
 
 
 class _Watched:
-    """Fake engine with one running call, and the reports of its watch."""
+    """Fake engine with one running call, and the reports of its stall detection."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine("m", 2_000, iteration_s=0.1)
@@ -86,7 +86,7 @@ def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_engine_that_stays_stalled_is_killed_with_a_reason() -> None:
-    """Ray Serve replaces the replica, because the engine's check fails."""
+    """Ray Serve replaces the replica, because the engine's health check fails."""
 
     async def stay_stalled(watched: _Watched) -> None:
         watched.engine.stall()

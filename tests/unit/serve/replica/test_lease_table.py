@@ -18,7 +18,7 @@ _PROMPT, _OUTPUT = 5, 3
 
 
 class ConstantMeters:
-    """Engine meter that reports the same usage for every lease."""
+    """Fake engine meter that reports equal usage for every lease."""
 
     def __init__(self) -> None:
         self.released: list[str] = []
@@ -43,7 +43,7 @@ def table(meters: ConstantMeters, request: pytest.FixtureRequest) -> LeaseTable:
 
 
 patient = pytest.mark.parametrize("table", [60.0], indirect=True)
-"""Fixture parameter: the table waits up to 60 s for a lease."""
+"""Fixture parameter with which the lease table waits up to 60 s for a lease."""
 
 
 def grant_of(lease_id: str = "1-1", priority: int = 7) -> Grant:
@@ -57,7 +57,7 @@ def end_of(lease_id: str = "1-1", outcome: Outcome | None = Outcome.FINISHED) ->
 async def run_payload(
     table: LeaseTable, lease_id: str = "1-1", error: Exception | None = None
 ) -> int:
-    """Run a payload to its end and return its priority."""
+    """Run an inference under its lease to its end, and return its priority."""
     async with table.hold_lease(lease_id) as lease:
         if error is not None:
             raise error
@@ -66,7 +66,7 @@ async def run_payload(
 
 
 def start_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Start a payload that runs until it is cancelled."""
+    """Start an inference that runs until it is cancelled."""
 
     async def hold_forever() -> None:
         async with table.hold_lease(lease_id):
@@ -76,7 +76,7 @@ def start_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any
 
 
 async def started_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Start a payload and return once it runs."""
+    """Start an inference and return once it runs."""
     task = start_payload(table, lease_id)
     running = LeaseProgress(lease_id, _PROMPT, _OUTPUT, running=True)
     await eventually(lambda: running in table.report_progress(), "it runs")
@@ -90,7 +90,7 @@ async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
 
 
 async def test_message_to_hold_a_context_aborts_no_lease(table: LeaseTable) -> None:
-    """A scheduler may send holds to a replica whose engine holds no contexts."""
+    """A scheduler may send hold messages to a replica whose engine holds no contexts."""
     table.read_messages([grant_of(), HoldContext("1-1", "a", 2.0), ReleaseContexts("a")])
 
     assert ["1-1"] == list(table.held_leases)
@@ -113,7 +113,7 @@ async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
 async def test_payload_that_precedes_its_lease_waits_for_it(table: LeaseTable) -> None:
     """The ingress may receive a grant before the replica's pull is answered."""
     running = asyncio.create_task(run_payload(table))
-    await asyncio.sleep(0)  # the payload waits for its lease
+    await asyncio.sleep(0)  # The payload waits for its lease.
     table.read_messages([grant_of()])
 
     assert 7 == await running

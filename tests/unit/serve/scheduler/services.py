@@ -62,7 +62,7 @@ class Services:
         self.hands = ManualClock()
         self._clock = clock or (lambda: SteadyClock(self.hands))
         self.told = RecordingBackend()
-        """Backend with the metrics that the services exported."""
+        """Metrics that the services exported."""
 
     def new_service(self, **scheduler: float | str) -> SchedulerService:
         """Return another service with these scheduler settings, which is not started."""
@@ -91,7 +91,7 @@ class Services:
         service = self.new_service(**scheduler)
         await service.term.begin()
         if not service.term.has_settings.is_set():
-            await service.configure({})  # an ingress sends the settings
+            await service.configure({})  # Send the settings, as an ingress would.
         return service
 
     async def start_with_replica(self) -> SchedulerService:
@@ -124,7 +124,7 @@ class PullingReplica:
         self._task = asyncio.get_running_loop().create_task(self._pull_forever())
 
     async def stop(self) -> None:
-        self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation
+        self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation.
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

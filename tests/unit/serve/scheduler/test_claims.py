@@ -48,7 +48,7 @@ def test_cached_tokens_do_not_count_as_computed_tokens() -> None:
 
 
 def test_lost_usage_of_reservations_with_one_name_is_reported_together() -> None:
-    """The accounts identify a reservation by its name, so two reports of one would count once."""
+    """The quota service would count two reports under one name only once."""
     told = LatelyTold()
     for number in (1, 2, 3):
         told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)

@@ -34,7 +34,7 @@ def test_clock_advances_with_the_process() -> None:
 
 
 def test_clock_leaves_out_the_time_of_a_stall() -> None:
-    """After a stall of 30 s no replica may count as silent for 30 s."""
+    """After a stall of 30 s, no replica may count as silent for 30 s."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()
@@ -47,7 +47,7 @@ def test_clock_leaves_out_the_time_of_a_stall() -> None:
 
 
 def test_clock_never_goes_back() -> None:
-    """The core would take an earlier time as the last one, and deadlines would be late."""
+    """With an earlier time, all deadlines would be late."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     readings = []
@@ -64,7 +64,7 @@ _NAMES = ("large", "small")
 
 
 class Machine(Services):
-    """Services on a machine whose wall clock the test sets."""
+    """Scheduler services on a machine whose wall clock the test sets."""
 
     def __init__(self) -> None:
         super().__init__(clock=self._make_clock, save_interval_s=0.01)

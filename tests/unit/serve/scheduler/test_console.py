@@ -94,7 +94,7 @@ async def test_reader_of_another_epoch_gets_all_bars(
 async def test_slow_frame_postpones_the_next_one(
     services: Services, service: SchedulerService
 ) -> None:
-    """A frame that takes 0.1 s may be made every two seconds."""
+    """Console data that takes 0.1 s to compute may be computed every two seconds."""
     ticks = iter([0.0, 0.1, 0.1, 0.1, 9.0, 9.0, 9.0, 9.0])
     console = SchedulerConsole(service.term, service.inspector, lambda: next(ticks))
     first = console.frame(None, None, None)
@@ -174,7 +174,7 @@ def test_status_strip_says_the_state_and_its_reason(
 
 
 def test_frame_has_all_nodes_with_quotas() -> None:
-    """A node without a live application may have used up its quota."""
+    """A tenant without a live application may have used up its quota."""
     quota = {"unit": "tokens", "per": "hour", "limit": 10.0, "used": 8.0, "claimed": 1.0}
     quota |= {"remaining": 1.0, "reset_s": 60.0, "on_exhausted": "reject", "exceeded": 0}
     share = NodeShare(

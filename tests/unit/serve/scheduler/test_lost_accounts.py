@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def _serve_applications(service: SchedulerService, accounts: Accounts, *names: str) -> None:
-    """Open and end applications until the accounts have received all of them."""
+    """Open and end applications until the quota service has received all of them."""
     gate = service.term.gate
     for name in names:
         assert (await service.open_application(arrival_of(name))).refusal is None
@@ -42,7 +42,7 @@ async def _admitted_names(service: SchedulerService, *names: str) -> list[str]:
 
 
 async def _restart_accounts(accounts: Accounts) -> None:
-    """Restart the accounts' process with the stored state."""
+    """Restart the quota service with its stored state."""
     assert accounts.service is not None
     assert accounts.service._looking is not None
     accounts.service._looking.cancel()
@@ -53,7 +53,7 @@ async def _restart_accounts(accounts: Accounts) -> None:
 async def test_applications_that_end_during_a_store_outage_reach_the_next_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """The accounts restart after an outage of their store, while the scheduler continues."""
+    """The quota service restarts after an outage of its store, while the scheduler continues."""
     service = await _leader_with_quota(services, accounts, "applications", 4)
     await _serve_applications(service, accounts, "a")
     accounts.redis.away = True
@@ -94,7 +94,7 @@ async def test_ended_applications_stored_by_the_next_accounts_are_not_counted_tw
 async def test_message_interrupted_by_the_accounts_death_counts_once(
     services: Services, accounts: Accounts
 ) -> None:
-    """Whether or not the accounts had stored the message, no answer arrived."""
+    """No answer arrived, whether or not the quota service had stored the message."""
     service = await _leader_with_quota(services, accounts, "applications", 4)
     await _serve_applications(service, accounts, "a")
     accounts.redis.away = True
@@ -144,7 +144,7 @@ async def test_reservation_name_that_is_reused_is_counted_each_time(
 async def test_end_of_a_reservation_is_recorded_with_the_message_that_reports_it(
     services: Services, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the number of another message, the end could count as stored or as lost wrongly."""
+    """With another message's number, the end could wrongly count as stored or as lost."""
     service = await _leader_with_quota(services, accounts, "applications", 5)
     gate = service.term.gate
     await _serve_applications(service, accounts, "a")
@@ -175,7 +175,7 @@ async def test_end_of_a_reservation_is_recorded_with_the_message_that_reports_it
     assert gate.exchange._told is not None
     assert ["b"] == [
         use.name for use in gate.exchange._told.uses
-    ]  # the accounts learn that the application is open
+    ]  # The quota service learns that the application is open.
     await service.close_application("b")
     await _restart_accounts(accounts)
     died.set()

@@ -32,7 +32,7 @@ async def test_messages_to_the_accounts_examine_only_changed_reservations(
         )
         await fleet.wait_until_decided(100)
         await fleet.submit_items(_call_of("first", "a", 5, 15))
-        # the previous message reported these hundred reservations
+        # The previous message has reported these hundred reservations.
         await fleet.wait_until_decided(101)
         looks = _read_claims(fleet.service.term.gate)
         for k in range(10):
@@ -131,7 +131,7 @@ async def test_inferences_that_end_just_before_a_settings_change_are_charged(
 async def test_ended_inferences_without_reservations_are_forgotten_without_accounts(
     services: Services, accounts: Accounts
 ) -> None:
-    """Ended inferences with reservations are charged once the accounts are back."""
+    """Ended inferences with reservations are charged once the quota service is back."""
     fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
     await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
     await fleet.wait_until_decided(1)

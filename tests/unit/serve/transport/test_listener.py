@@ -74,7 +74,7 @@ def logged_refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 async def test_caller_with_the_previous_key_is_served(served: Served) -> None:
-    """The caller has not received the new scheduler's key yet."""
+    """The caller has not yet received the new scheduler's key."""
     old, current = Key.new(), Key.new()
     async with listening(served, old, current) as port:
         assert await is_accepted(port, old)
@@ -102,7 +102,7 @@ async def test_wrong_secret_is_refused_without_another_attempt(
 
 
 async def test_no_connection_is_opened_without_a_key() -> None:
-    """The scheduler, which distributes the key, has not been found yet."""
+    """The caller has not yet found the scheduler, which distributes the key."""
     with pytest.raises(ConnectionLost, match="no key is known yet"):
         await dialer_with().dial("127.0.0.1:1", NAME)
 
@@ -147,7 +147,7 @@ async def test_invalid_connection_is_closed_and_others_are_served(
 ) -> None:
     url = f"http://{port.address}{PATH}"
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
-        with suppress(aiohttp.ClientConnectionResetError):  # it may be closed while this is sent
+        with suppress(aiohttp.ClientConnectionResetError):  # the connection may close meanwhile
             if isinstance(send, str):
                 await stranger.send_str(send)
             else:
@@ -162,7 +162,7 @@ async def test_invalid_connection_is_closed_and_others_are_served(
 async def test_stranger_cannot_fill_the_memory_with_a_message_that_never_ends(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A frame within aiohttp's limit was kept until it was whole, for each of 256 connections."""
+    """Each of 256 connections could fill memory with a frame that is never complete."""
     host, _, number = port.address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(number))
     head = f"GET {PATH} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -192,7 +192,7 @@ async def test_known_process_may_send_more_than_a_stranger(port: Listener) -> No
 async def test_slow_unauthenticated_connection_times_out(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The strangers are a silent WebSocket, a silent TCP connection, and a slow HTTP request."""
+    """Tested: a silent WebSocket, a silent TCP connection, and a slow HTTP request."""
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
     async with listening(served) as port, aiohttp.ClientSession() as session:
         host, _, number = port.address.partition(":")
@@ -201,7 +201,7 @@ async def test_slow_unauthenticated_connection_times_out(
         plain[1][1].write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         async with session.ws_connect(f"http://{port.address}{PATH}") as stranger:
             assert (await stranger.receive()).type is aiohttp.WSMsgType.CLOSE
-        answers = [await reader.read() for reader, _ in plain]  # until each connection is closed
+        answers = [await reader.read() for reader, _ in plain]  # until the connection is closed
 
         assert [b"HTTP/1.1 400", b"HTTP/1.1 404", b""] == [answer[:12] for answer in answers]
         assert await is_accepted(port)
@@ -301,7 +301,7 @@ def test_paused_stream_generates_no_items_until_resumed(served: Served) -> None:
         assert 1 < held < 20
         await asyncio.sleep(0.5)
         assert held == served.counted["s"]
-        fake.arriving.put_nowait(None)  # the connection is lost while the stream is paused
+        fake.arriving.put_nowait(None)  # The connection is lost while the stream is paused.
         await serving
         await asyncio.sleep(0)
         assert ["s: lost=True"] == served.ended

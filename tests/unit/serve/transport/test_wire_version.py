@@ -103,7 +103,7 @@ def _positional_fields() -> dict[str, str]:
 
 
 def test_positional_message_fields_match_the_wire_version() -> None:
-    """Without a new wire version another release would fail at every call.
+    """Without a new wire version, another release would fail at every call.
 
     If this test fails, raise `WIRE_VERSION` and record the new fields here.
     """
