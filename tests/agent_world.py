@@ -78,7 +78,6 @@ class Agent:
 
     @property
     def cost(self) -> KvTokenTime:
-        """True KV token-time of all turns."""
         return sum(kv_token_time(turn.prompt, turn.output) for turn in self.turns)
 
 
@@ -132,7 +131,6 @@ class Result:
 
     @property
     def cached_share(self) -> float:
-        """Share of all prompt tokens that were cached."""
         return self.cached_tokens / self.prompt_tokens
 
 

@@ -19,8 +19,6 @@ CHOSEN = {
 
 @dataclass(frozen=True, slots=True)
 class DashboardQuery:
-    """Query of a dashboard panel or of an annotation."""
-
     panel: str
     template: str
     """Query text in the dashboard, with Grafana variables."""

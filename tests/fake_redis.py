@@ -63,7 +63,6 @@ class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
         """Number of times that the scheduler has saved its state."""
 
     async def save(self, *arguments: Any) -> bool:
-        """Save the scheduler's changes, and count the save."""
         kept = await super().save(*arguments)
         self.saves += kept
         return kept
@@ -90,7 +89,6 @@ class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
         return None if stored is None else dict(json.loads(str(stored)))
 
     def put_leader(self, epoch: int, leader: LeaderRecord) -> None:
-        """Make another scheduler the leader, with a later epoch."""
         self.epoch = epoch
         self.raw.set(self._keys.leader, json.dumps(leader.record(epoch)))
 
@@ -121,7 +119,6 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         return [fields["o"] for _, fields in entries]
 
     def put_observed(self, observations: list[str]) -> None:
-        """Store observations, valid or not."""
         pipeline = self.raw.pipeline()
         for observation in observations:
             pipeline.xadd(self._keys.prediction_observed, {"o": observation})
@@ -147,7 +144,6 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         return bytes(found)
 
     def put_model(self, application_class: str, version: int, data: bytes | None) -> None:
-        """Replace the bytes of a stored model, or remove the model."""
         key = self._keys.model(application_class, version)
         if data is None:
             self._bytes.delete(key)

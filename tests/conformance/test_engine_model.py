@@ -252,7 +252,6 @@ def compare_run(seed: int, make_vllm: Callable[[EngineSetup], Any]) -> BothSched
 
 @pytest.fixture(scope="module")
 def make_vllm(model_path: str) -> Callable[[EngineSetup], Any]:
-    """Return a function that makes a vLLM scheduler with the sizes of a setup."""
     import torch
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.core.sched.scheduler import Scheduler

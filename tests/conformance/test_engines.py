@@ -285,7 +285,6 @@ def counted_tokens(progress: Progress) -> tuple[int, int]:
 
 
 def _engines_own_count(engine: Engine) -> Progress:
-    """Return the token counts of the engine's own metrics."""
     if isinstance(engine, FakeEngine):
         return Progress(engine.begun_prompt_tokens, engine.made_tokens)
     from prometheus_client import REGISTRY

@@ -48,7 +48,6 @@ class HostMemory:
         return context
 
     def store_prompt(self, tokens: Sequence[str], hold: Hold | None = None) -> bool:
-        """Compute a prompt and store its chunks; return whether they were stored."""
         context, keys = self.request(hold), self.keys(tokens)
         stored = self._manager.prepare_store(keys, context)
         if stored is None:

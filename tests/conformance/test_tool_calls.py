@@ -65,7 +65,6 @@ def leased_call(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineC
 
 
 def tool_calls_in(path: str, stream: bytes) -> tuple[list[str], str]:
-    """Return the names of the tools that a stream calls, and all their arguments as text."""
     lines = [line for line in stream.decode().splitlines() if line.startswith("data: {")]
     found = [json.loads(line.removeprefix("data: ")) for line in lines]
     if path == CHAT:

@@ -149,6 +149,5 @@ async def reading(serving: "Serving", keys: KeyRing) -> "Service":
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client of the service with the generating model."""
     async with service.http() as client:
         yield client

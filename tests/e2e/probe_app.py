@@ -60,7 +60,6 @@ class WatchedReplica(Probed, EngineReplica):
         return [process.pid for process in self._engine._core_processes if process.pid is not None]
 
     def priorities(self) -> list[int]:
-        """Return the recorded priorities."""
         return self._priorities
 
 

@@ -122,7 +122,6 @@ class _Status:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(holding: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client of the service whose engines hold contexts."""
     async with holding.http() as client:
         yield client
     await holding.until_idle()

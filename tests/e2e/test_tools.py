@@ -158,7 +158,7 @@ async def test_response_streams_a_tool_call_and_takes_its_result(service: Servic
 
 
 async def test_message_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
-    """In Anthropic's API, tool calls and results are blocks of a message."""
+    """In Anthropic's API, tool calls and tool results are blocks of a message."""
     applications: list[str] = []
     async with anthropic_client(service, applications) as client:
         asked = message_tool()

@@ -42,7 +42,6 @@ class BreakableReplica(Probed, EngineReplica):
             die_of_killers(self._engine)
 
     def block_loop(self, for_s: Seconds) -> None:
-        """Block the event loop for `for_s` seconds, as a long computation would."""
         asyncio.get_running_loop().call_later(_ANSWERED_S, time.sleep, for_s)
 
     def process_id(self) -> int:
@@ -53,7 +52,6 @@ class BreakableReplica(Probed, EngineReplica):
         return self._listener.address
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
-        """Cut the connections to the scheduler and to ingresses; return how many were cut."""
         cut = _connections_of([self._scheduler._link])
         if not to_scheduler_only:
             cut += self._ingress_connections()
@@ -80,7 +78,6 @@ class BreakableIngress(Probed, Ingress):
     """Ingress whose connections tests can cut through `probe`."""
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
-        """Cut the connections to the scheduler and to replicas; return how many were cut."""
         links: list[Link | None] = []
         for queue in self._queues:
             links.append(queue._scheduler_link._link)

@@ -76,7 +76,6 @@ class KnownLoad:
             self.right += 1
 
     async def wait_for_answers(self, calls: int, within_s: float = 120.0) -> None:
-        """Wait until `calls` more answers were correct."""
         enough = self.right + calls
         await eventually(lambda: self.right >= enough, f"{calls} more calls", within_s)
 

@@ -140,7 +140,6 @@ class Store:
 
 
 def _without_server_fields(found: Json) -> Json:
-    """Return an object without the fields that the server adds."""
     written = deepcopy(found)
     for name in ("resourceVersion", "uid", "creationTimestamp", "managedFields", "generation"):
         written["metadata"].pop(name, None)

@@ -33,7 +33,6 @@ class OpenStream:
         return bool(self.events)
 
     def has_ended(self) -> bool:
-        """Return whether the stream has ended or was cut."""
         return self._task.done()
 
     @property

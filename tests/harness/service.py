@@ -370,7 +370,6 @@ class Service:
         return await self.busy_kv_tokens() == 0
 
     def actor_names(self, deployment: str | None = None) -> list[str]:
-        """Return the names of a deployment's actors, by default of all deployments."""
         prefix = f"SERVE_REPLICA::{self.name}#" + (f"{deployment}#" if deployment else "")
         everywhere = ray.util.list_named_actors(all_namespaces=True)
         return sorted(a["name"] for a in everywhere if a["name"].startswith(prefix))

@@ -24,7 +24,6 @@ class ProbedReplica(BreakableReplica):
         return len(self._engine_as_fake()._scheduler.running)
 
     def kill_engine(self) -> None:
-        """Kill the engine, but not the replica's process."""
         self._engine_as_fake().die()
 
     def stall_engine(self) -> None:

@@ -16,7 +16,6 @@ _PATIENCE_S = 0.2
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ChaosRedis]:
-    """Redis server that holds one value."""
     server = ChaosRedis(tmp_path / "data", free_port())
     server.start()
     reply_to(server, "SET kept 1")

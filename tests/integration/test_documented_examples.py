@@ -29,7 +29,6 @@ _APPLICATION, _TENANT = (
 
 
 def examples_of_kind(kind: str) -> list[str]:
-    """Return the documentation's examples of one kind."""
     found = [text for how, text in examples() if how == kind]
     assert found
     return found

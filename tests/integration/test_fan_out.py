@@ -22,7 +22,6 @@ _CALLERS = 1_200
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
-    """Handle of an agent inside Serve."""
     application = {
         "name": "agent",
         "route_prefix": "/agent",

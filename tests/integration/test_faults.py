@@ -84,7 +84,6 @@ async def service(fragile: Service) -> Service:
 def start_unary_calls(
     http: httpx.AsyncClient, application: str, count: int, max_tokens: int
 ) -> list["asyncio.Task[httpx.Response]"]:
-    """Start `count` calls in one application, each with a different text."""
     return [
         asyncio.create_task(
             http.post(
@@ -138,7 +137,6 @@ async def one_stream_on_each_replica(
 
 
 async def set_iteration_time(service: Service, iteration_s: float) -> None:
-    """Set the iteration time of every engine."""
     for replica_id in await service.pulling_replicas():
         await service.probe(replica_id, "set_pace", iteration_s)
 

@@ -258,7 +258,6 @@ async def test_every_metric_is_exported_and_moves(
 
 
 def _log_events(files: str, event: str) -> list[dict[str, Any]]:
-    """Return the lines of a log event in files of this session's log directory."""
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     found = []
     for file in (session / "logs").glob(files):

@@ -86,7 +86,6 @@ async def submit_wave(service: Service, names: list[str], wave: int) -> dict[tup
 
 
 def grant_number(lease_id: str) -> int:
-    """Return the number of a lease among its scheduler's grants."""
     return int(lease_id.rpartition("-")[2])
 
 

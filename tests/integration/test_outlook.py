@@ -61,7 +61,7 @@ async def test_waiting_stream_gets_its_queue_position(http: httpx.AsyncClient) -
 
 @pytest.mark.usefixtures("full")
 async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncClient) -> None:
-    """A call that waits past its deadline is refused at once, with a status of its own."""
+    """The refusal has a status of its own, so that clients can recognise it."""
     began_at = time.monotonic()
     answer = await http.post(
         COMPLETIONS, json=completion(max_tokens=10), headers={"x-justitia-deadline-s": "1.5"}

@@ -74,14 +74,12 @@ async def estimates(service: Service, name: str, words: int, count: int = 16) ->
 
 
 async def agreed_model_estimate(service: Service, name: str, words: int) -> Json | None:
-    """Return the model's estimate if all replicas agree on it; otherwise None."""
     found = await estimates(service, name, words, 64)
     agree = all(estimate == found[0] for estimate in found)
     return found[0] if agree and found[0]["source"] == "model" else None
 
 
 async def estimate_sources(service: Service, name: str) -> set[str]:
-    """Return the sources of the replicas' estimates."""
     return {estimate["source"] for estimate in await estimates(service, name, 30)}
 
 

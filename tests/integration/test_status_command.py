@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 async def run_status(
     service: Service, capsys: pytest.CaptureFixture[str], *options: str
 ) -> tuple[int, str]:
-    """Run `justitia status`; return its exit status and output."""
     capsys.readouterr()
     words = ["status", "--url", service.url, *options]
     status = await asyncio.to_thread(main, words)

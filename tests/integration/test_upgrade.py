@@ -55,7 +55,6 @@ _READ = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
 
 
 def run_in_release(release: Path, code: str, given: bytes = b"") -> bytes:
-    """Run code with the package of a release, and return its output."""
     command = [sys.executable, "-P", "-c", _MESSAGES + "import sys\n" + code]
     environment = os.environ | {"PYTHONPATH": str(release)}
     done = subprocess.run(command, input=given, capture_output=True, check=True, env=environment)

@@ -72,7 +72,6 @@ class WheelEnvironment:
     def run_justitia(
         self, *words: str | Path, hidden: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command `justitia` that the wheel installs."""
         return self.run_python([self._python.with_name("justitia"), *words], hidden=hidden)
 
 

@@ -18,7 +18,6 @@ class RoundRobin:
         """Number of the client whose turn it is; 0 before the first turn."""
 
     def add_client(self, client: int) -> None:
-        """Add a client to the ring."""
         self.balance.setdefault(client, 0)
 
     def schedule(self, prompts: Mapping[int, int]) -> int:

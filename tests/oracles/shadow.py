@@ -150,7 +150,6 @@ class LiteralShadow:
         self.owed = max(Fraction(0), self.owed - self.members.pop(name).took)
 
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
-        """Replace the stages and the weight of an application."""
         member = self.members[name]
         was_beyond = member.at >= len(member.stages)
         tokens = (self.level - member.entered) * member.weight
@@ -254,7 +253,6 @@ class LiteralShadow:
             cohort.rate += service / (length * self.iteration_s)
 
     def _gathering(self) -> list[Cohort]:
-        """Return the cohort that still gathers inferences, in a list, or an empty list."""
         return [cohort for cohort in self.cohorts if not cohort.flies]
 
     def _reach(self, first: Member) -> None:

@@ -87,7 +87,6 @@ class OneServer:
         """For each call of an idle client: service of other clients at its submission."""
 
     def run(self, calls: Sequence[Call], iterations: int | None = None) -> Run:
-        """Run the calls to their end, or for the given number of iterations."""
         for client in sorted({call.client for call in calls}):
             weight = exact(self._weights.get(client, 1))
             self._handle(ev.ApplicationArrived(client, "class", client, weight, exact(2), "i0"), 0)

@@ -97,7 +97,6 @@ class Pair:
         self.oracle.arrive(step.name, step.work, step.weight)
 
     def present(self) -> list[ApplicationId]:
-        """Return the applications that are charged at present."""
         return [name for name, ledger in self.oracle.ledgers.items() if not ledger.away]
 
     def _change_both(self, step: Step, name: ApplicationId) -> None:

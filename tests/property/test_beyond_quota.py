@@ -268,7 +268,6 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
 def test_no_work_beyond_a_quota_is_granted_while_work_within_quotas_waits(
     arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
 ) -> None:
-    """Work beyond a quota waits for the waiting work of all tenants within quota."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=_FLAT))
     for number, (name, cost) in enumerate(arrivals):
         application_id = f"{name}{number}"

@@ -139,7 +139,6 @@ def _all_urgent_except(*but: str) -> type[ForetoldVtc]:
 @examples(60)
 @given(data=st.data())
 def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(data: st.DataObject) -> None:
-    """Applications of one tenant overtake each other freely; other tenants wait no longer."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
     others = [name for name, a in named.items() if a.tenant != "T0"]

@@ -32,7 +32,6 @@ class TenantPair(Pair):
         self._lives: dict[str, str] = {}
 
     def id_of(self, name: str) -> str:
-        """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
     def arrive(self, step: Step) -> None:

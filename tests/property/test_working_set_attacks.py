@@ -175,7 +175,6 @@ _WORK = Agent("x", 5.0, tuple(Turn(3_000 + 60 * k, 20, 10.0 if k else 0.0) for k
 
 
 def _with_tiny_calls(every_s: Seconds, *, is_aside: bool = True) -> Agent:
-    """Return the agent with tiny calls in its gaps, and with an equal prediction."""
     turns: list[Turn] = []
     for turn in _WORK.turns:
         left_s = turn.gap_s

@@ -50,7 +50,6 @@ def test_every_choice_of_a_setting_is_documented(name: str) -> None:
 
 
 def options_by_stage() -> dict[str, set[str]]:
-    """Return the options in the documentation's table of stages, by stage."""
     page = (ROOT / "justitia_ray" / "core" / "policies" / "README.md").read_text(encoding="utf-8")
     section = page.split("## What is stable\n")[1].split("\n## ")[0]
     found: dict[str, set[str]] = {}
@@ -130,7 +129,6 @@ def test_links_of_a_page_have_targets(page: Path) -> None:
 
 
 def heading_anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the page's headings."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)

@@ -113,7 +113,6 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def has_tests_with(group: str, marks: set[str]) -> bool:
-    """Return whether a group includes tests with these marks."""
     return bool(eval(group, {mark: mark in marks for mark in _MARKS}))
 
 

@@ -80,7 +80,6 @@ def guarded(
 def strict(
     tmp_path_factory: pytest.TempPathFactory, model_directory: Path
 ) -> Iterator[GuardedService]:
-    """Service with a strict chat template."""
     yield from _serve_scripted(
         tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True
     )

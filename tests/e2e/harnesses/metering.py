@@ -15,7 +15,6 @@ class TokenCounts(NamedTuple):
 
 
 def tokens_in_answer(exchange: RecordedCall) -> TokenCounts:
-    """Return the token counts that the events of an answer report."""
     told: dict[str, Any] = {}
     for event in exchange.events:
         for holder in (event, event.get("message"), event.get("response")):

@@ -53,7 +53,6 @@ def scripts_for_client(client: CodingAgent) -> dict[str, Sequence[ScriptedTurn]]
 
 
 def all_scripts(clients: Sequence[CodingAgent]) -> dict[str, Sequence[ScriptedTurn]]:
-    """Return the scripts of all clients, and one with an endless answer."""
     found: dict[str, Sequence[ScriptedTurn]] = {HOG: (ScriptedTurn("word " * ENDLESS),)}
     for client in clients:
         found |= scripts_for_client(client)

@@ -39,7 +39,6 @@ class ScriptedService:
     pid: int
 
     def engine_process_ids(self, model: str) -> list[int]:
-        """Return the process ids of a model's engines."""
         children = psutil.Process(self.pid).children(recursive=True)
         return [
             child.pid

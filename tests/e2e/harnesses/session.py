@@ -66,12 +66,10 @@ class ClientSession:
 
     @property
     def model_prefix(self) -> str:
-        """Prefix of the model names in the client's calls."""
         return self.client.asks_for.replace("MODEL", self.model)
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """Inference calls of the session so far."""
         return self.recorder.inferences
 
 

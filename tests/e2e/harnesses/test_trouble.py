@@ -32,8 +32,6 @@ _COME_WITHIN_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class RunningClient:
-    """Client program with its running session."""
-
     session: ClientSession
     tenant: str
     run: asyncio.Task[ClientRun]
@@ -61,7 +59,6 @@ async def start_all_clients(
     script: str,
     impatient: bool = False,
 ) -> AsyncIterator[list[RunningClient]]:
-    """Start all clients concurrently, each with its copy of a script."""
     for client in CLIENTS:
         installed_package(client.package)
     async with AsyncExitStack() as stack:
@@ -87,7 +84,6 @@ async def _end_client(run: asyncio.Task[ClientRun]) -> None:
 async def check_each_client(
     playing: list[RunningClient], check: Callable[[RunningClient], Awaitable[None]]
 ) -> None:
-    """Run a check for each client, and list the clients that fail it."""
     found = await asyncio.gather(*map(check, playing), return_exceptions=True)
     failed = []
     for one, error in zip(playing, found, strict=True):

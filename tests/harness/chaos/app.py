@@ -53,7 +53,6 @@ class ChaosReplica(BreakableReplica):
         self._engine.call = self._call_and_record  # type: ignore[method-assign]
 
     def kill_engine(self) -> None:
-        """Kill the engine, but not the replica's process."""
         if isinstance(self._engine, FakeEngine):
             self._engine.die(by_itself=False)
         elif isinstance(self._engine, VllmEngine):

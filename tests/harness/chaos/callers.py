@@ -172,7 +172,6 @@ class Callers:
     async def _call_until_answered(
         self, planned: PlannedApplication, inference: PlannedInference, calls: JsonCalls
     ) -> None:
-        """Repeat an inference's call until it is answered."""
         deadline = self._clock() + self._patience_s
         number = 0
         while True:

@@ -92,7 +92,6 @@ class ChaosRedis:
             self._process = None
 
     def delete_data(self) -> None:
-        """Delete the data of a killed server."""
         shutil.rmtree(self._directory)
 
     def suspend(self) -> None:

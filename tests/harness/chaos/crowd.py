@@ -111,7 +111,6 @@ class Crowd:
             self.record.answered_at.append(time.monotonic())
 
     async def call_repeatedly(self, calls: int, every_s: Seconds) -> None:
-        """Make `calls` calls, one every `every_s` seconds, and wait for all answers."""
         async with asyncio.TaskGroup() as group:
             for _ in range(calls):
                 group.create_task(self.call())

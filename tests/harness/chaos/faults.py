@@ -97,7 +97,6 @@ class FaultInjector:
         await wait_until(self._has_pulls, f"{self._replicas} replicas pull")
 
     async def inject_faults(self, fault_round: FaultRound) -> list[InjectedFault]:
-        """Inject the faults of a round at once, and return their records."""
         return list(
             await asyncio.gather(*(self._ways[kind](fault_round) for kind in fault_round.kinds))
         )

@@ -159,7 +159,6 @@ def _vanished_replicas(fleet: Sequence[FleetSample]) -> set[str]:
 
 
 def _killed_replicas(records: RunRecords) -> set[str]:
-    """Return the replicas killed by a fault."""
     dead = {fault.pid for fault in records.faults if fault.pid is not None}
     dead |= {int(pid) for f in records.faults if f.kind in _ALL for pid in f.target.split()}
     return {name for name, pid in records.pids.items() if pid in dead}

@@ -132,7 +132,6 @@ class FaultRounds:
         return late
 
     def runs(self) -> list[EngineRun]:
-        """Return the engine runs recorded so far."""
         return read_journal(self.target.journal)
 
     def _applications_of_phase(self, phase: int) -> list[PlannedApplication]:

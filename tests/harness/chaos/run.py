@@ -70,8 +70,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """Sizes of a chaos run."""
-
     applications: int
     inferences: int
     redis_away_s: Seconds

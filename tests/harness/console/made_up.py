@@ -458,7 +458,6 @@ class _Application:
 
 
 def hello_line(tenant: ClientId | None, models: tuple[str, ...]) -> Hello:
-    """Return the first line of a stream, for an operator (None) or a tenant."""
     return Hello(
         service_version="0.0.0",
         tenant=tenant,

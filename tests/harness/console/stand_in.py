@@ -146,7 +146,6 @@ class StandIn:
             self._run_in_loop(self._send_next_frames)
 
     def end_streams(self, code: str, retry_after_s: float | None) -> None:
-        """End all open streams with a `bye`."""
         line = Bye(reason=f"the stream has ended: {code}", code=code, retry_after_s=retry_after_s)
         self._run_in_loop(lambda: self._end_all_streams(msgspec.json.encode(line) + b"\n"))
 

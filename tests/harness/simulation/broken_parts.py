@@ -220,7 +220,6 @@ class _ClientThatGivesUpEarly(WatchedQueueClient):
 
 
 def _cut_replicas_off(plan: Plan) -> Plan:
-    """Fault plan that cuts the only ingress off from all replicas for a while."""
     faults = (
         Fault(FaultKind.PORT_BLOCKED, at_s=2.0, for_s=3.0, party=replica, other=2, both=True)
         for replica in range(plan.replicas)
@@ -272,7 +271,6 @@ class Broken:
     """Function that changes a random fault plan so that the mutant is likely to be found."""
 
     def find(self) -> SimulationRun | None:
-        """Return the first simulation that finds the mutant; None if no seed finds it."""
         for seed in range(self.seed, self.seed + _SEEDS):
             simulated = run_plan(self.shape(draw_plan(seed)), self.parts)
             if simulated.failures and simulated.failures[0].check == self.check:

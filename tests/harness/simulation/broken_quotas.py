@@ -152,8 +152,6 @@ def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
 
 
 class ClientThatForgetsApplications(WatchedQueueClient):
-    """Mutant of the queue client that forgets ended applications."""
-
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.pending.note_ended_elsewhere = (  # type: ignore[method-assign]
@@ -182,7 +180,6 @@ def kill_accounts_repeatedly(plan: Plan) -> Plan:
 
 
 def kill_scheduler_and_ingresses(plan: Plan) -> Plan:
-    """Fault plan that kills the scheduler with all ingresses, so that none resubmits."""
     kinds = [(FaultKind.INGRESS_CRASH, k) for k in range(plan.ingresses)]
     kinds.append((FaultKind.SCHEDULER_CRASH, 0))
     faults = (
@@ -192,14 +189,12 @@ def kill_scheduler_and_ingresses(plan: Plan) -> Plan:
 
 
 def kill_scheduler_repeatedly(plan: Plan) -> Plan:
-    """Fault plan that kills the scheduler repeatedly, without other faults."""
     times = ((1.5, 1.0), (3.6, 0.1), (5.2, 1.0), (7.7, 0.1), (9.3, 1.0))
     faults = tuple(Fault(FaultKind.SCHEDULER_CRASH, at, for_s) for at, for_s in times)
     return replace(plan, faults=faults, tenants={}, midnight_s=None, other=None)
 
 
 def kill_scheduler_during_slow_saves(plan: Plan) -> Plan:
-    """Fault plan that kills the scheduler repeatedly while its store is slow."""
     slow = Fault(FaultKind.STORE_SLOW, 1.0, 15.0)
     deaths = (Fault(FaultKind.SCHEDULER_CRASH, at, 0.1) for at in (3.0, 5.5, 8.0, 10.5))
     return with_quotas(plan, slow, *deaths)

@@ -86,7 +86,6 @@ class CallRecord:
 
 
 def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
-    """Read an answer into the record of its call."""
     if status != 200:
         record.verdict, record.detail = Verdict.REFUSED, f"{status} {raw[:200]!r}"
         return
@@ -98,7 +97,6 @@ def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
 
 
 def note_limit(record: CallRecord, error: QuotaExhausted) -> None:
-    """Record that a call was refused by a quota and will not be repeated."""
     record.verdict, record.limited, record.detail = Verdict.REFUSED, True, repr(error)
     record.limited_by = None if error.limit is None else error.limit["scope"]
 
@@ -204,7 +202,6 @@ class Callers:
         )
 
     async def _call_until_answered(self, work: Callable[[IngressHost], Any], what: str) -> None:
-        """Call one ingress after another until one answers."""
         while True:
             host = self._choose_ingress()
             if host is not None:
@@ -309,7 +306,6 @@ class Callers:
 
 
 async def _unary_as_stream(answer: Callable[[], Awaitable[Any]]) -> AsyncGenerator[Any]:
-    """Yield a unary answer as the items of a stream."""
     status, head, whole = await answer()
     yield status, head
     yield whole

@@ -124,7 +124,6 @@ def every_call_has_its_answer(world: World) -> None:
 
 
 def _describe_wrong_answer(world: World, record: CallRecord) -> str:
-    """Describe the error in the answer to a call; empty if the answer is correct."""
     if record.verdict is Verdict.OPEN:
         return f"has no answer after {record.tries} tries"
     if record.verdict is Verdict.LEFT:

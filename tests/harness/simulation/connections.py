@@ -147,7 +147,6 @@ class Connections:
         return ours
 
     def may_open(self, source: Process, target: Process) -> bool:
-        """Return whether a process could open a connection to another process now."""
         block = self._blocks.get((source.name, target.name))
         is_blocked = block is not None and block.until > self._loop.time()
         is_cut = self._network.cut_between(source.name, target.name) is not None
@@ -259,7 +258,6 @@ class Connections:
         self._sockets = [one for one in self._sockets if not (one.is_over and one.peer.is_over)]
 
     def _ends_between(self, one: str, other: str) -> list[SimulatedSocket]:
-        """Return the ends of the connections between two processes, by name."""
         names = {one, other}
         return [e for e in self._sockets if {e.process.name, e.peer.process.name} == names]
 

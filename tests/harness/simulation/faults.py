@@ -23,7 +23,6 @@ _OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 def inject(world: World, fault: Fault) -> bool:
-    """Inject a fault now; return whether the fault had a target."""
     world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
     if fault.kind in OF_ACCOUNTS:
         _struck_accounts(world).are_struck = True

@@ -333,7 +333,6 @@ def _settle_future(
 
 
 def _discard_result(task: "asyncio.Task[Any]") -> None:
-    """Discard the result of a repeated call."""
     if not task.cancelled():
         task.exception()
 
@@ -388,7 +387,6 @@ class UnreachableHandle:
 
 
 def failed_call(network: Network, error: Exception) -> Response:
-    """Return a call that fails soon."""
     answer = asyncio.get_running_loop().create_future()
     network.deliver_error(answer, error)
     return Response(answer, lambda: None)

@@ -271,7 +271,6 @@ class WatchedEngine(FakeEngine):
             self.die()
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Drop a lease, and return the progress under it."""
         so_far, used = self.progress(lease_id), super().release(lease_id)
         self.recorder.payload_ended(self.replica_id, lease_id, so_far, used)
         return used
@@ -564,7 +563,6 @@ class ReplicaWithoutServe(EngineReplica):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the replica has begun to pull."""
         return self._pulling is not None
 
     async def leave(self) -> None:

@@ -143,7 +143,6 @@ class Plan:
 
     @property
     def plans_of_models(self) -> "tuple[Plan, ...]":
-        """Plans of all models."""
         return (self,) if self.other is None else (self, self.other)
 
     @property
@@ -159,7 +158,6 @@ class Plan:
 
     @property
     def fault_free(self) -> bool:
-        """Whether the plan has no faults."""
         faults = [fault for plan in self.plans_of_models for fault in plan.faults]
         return all(fault.kind is FaultKind.SETTINGS for fault in faults)
 

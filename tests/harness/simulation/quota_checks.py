@@ -132,7 +132,6 @@ def _check_windows(
 
 
 def _window_begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
-    """Return the start of the quota's window that ends at an instant."""
     if quota.window is Window.ROLLING:
         # The output of engines is sampled once a second.
         return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit in METERED)

@@ -229,7 +229,6 @@ class Recorder:
             self.add_failure("tags_survive_restarts", f"(before, after): {changes}")
 
     def check_invariants(self, core: SchedulerCore) -> None:
-        """Check the core's invariants after an event."""
         try:
             check(core)
         except InvariantViolation as violation:

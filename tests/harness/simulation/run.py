@@ -37,8 +37,6 @@ _QUIET_WITHIN_S: Seconds = 130.0
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """Result of one simulation."""
-
     plan: Plan
     failures: tuple[Failure, ...]
     trace: str
@@ -213,7 +211,6 @@ async def _stop_all(
 
 
 def _stop_ingresses_and_replicas(world: World) -> None:
-    """Stop the running ingresses and replicas."""
     for ingress in world.ingresses:
         if ingress.process.alive:
             ingress.process.start(ingress.stop())

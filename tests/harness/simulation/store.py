@@ -147,7 +147,6 @@ class StoreClient:
         return await self._exchange(step)
 
     async def load_usage(self, days: Iterable[int]) -> dict[int, dict[str, dict[str, Any]]]:
-        """Return the stored usage of days."""
         wanted = list(days)
         if not wanted:
             return {}

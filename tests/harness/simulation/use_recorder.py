@@ -146,7 +146,6 @@ class UseRecorder:
         self.tenants[name] = tenant
 
     def resubmitted(self, ingress_id: IngressId, epoch: Epoch) -> None:
-        """Record that an ingress has resubmitted all its inferences."""
         self._submitted.add((epoch, ingress_id))
 
     def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
@@ -225,7 +224,6 @@ class UseRecorder:
     # --- totals
 
     def use_by_tenant(self, unit: Unit) -> defaultdict[ClientId, float]:
-        """Return each tenant's real use of a unit."""
         totals: defaultdict[ClientId, float] = defaultdict(float)
         for used in self.amounts:
             if used.unit is unit:

@@ -119,7 +119,6 @@ class World:
         return self.schedulers[-1]
 
     def start_scheduler(self, wall_ahead_s: Seconds | None = None) -> None:
-        """Start a scheduler on the current store."""
         accounts = self.accounts
         host = SchedulerHost(
             len(self.schedulers),

@@ -20,7 +20,6 @@ class GuardedService:
 
 
 def http_with_credential(service: Service, secret: str | None, **headers: str) -> httpx.AsyncClient:
-    """Return an HTTP client with a credential, to be used as a context manager."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if secret is not None:
         named["authorization"] = f"Bearer {secret}"

@@ -69,7 +69,6 @@ async def read_application(rivals: AttackerAndVictim) -> list[int]:
 
 
 async def close_application(rivals: AttackerAndVictim) -> list[int]:
-    """Try to close or cancel the victim's application."""
     found = []
     for path in ("report", "acme/search|report"):
         found.append(await rivals.attacker.post(f"/v1/applications/{path}/close"))

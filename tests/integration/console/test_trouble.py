@@ -11,7 +11,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def first_waiting_time(page: Page) -> Locator:
-    """Return the table cell with the time that the first application has waited."""
     return (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
     )

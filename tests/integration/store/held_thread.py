@@ -16,7 +16,6 @@ _libc.ptrace.argtypes = [ctypes.c_long] * 4
 
 
 def thread_id_of(process_id: int, name: str) -> int | None:
-    """Return the id of a process's thread by its name; None while there is none."""
     for task in Path(f"/proc/{process_id}/task").iterdir():
         if (task / "comm").read_text().strip() == name:
             return int(task.name)

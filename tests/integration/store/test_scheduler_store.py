@@ -37,7 +37,6 @@ def _redis_time_ms(raw: redis.Redis) -> int:
 
 
 async def stored_without_leader(store: SchedulerStore) -> StoredState:
-    """Return the stored state without the field that names the leader."""
     return replace(await store.load(), epoch=None, leader=None)
 
 

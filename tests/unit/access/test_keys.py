@@ -383,7 +383,7 @@ def test_expiry_is_read_in_several_formats(text: str) -> None:
 
 
 def test_damaged_key_records_are_left_out_and_named() -> None:
-    """One damaged record must not lock out the callers of the other keys."""
+    """A damaged record must not lock out the callers of the other keys."""
     other = ENTRY | {"id": "0" * 8, "sha256": "0" * 64}
     found, damage = records_from_json(
         {ID: ENTRY, "0" * 8: other | {"max_weight": True}, "1" * 8: other, "2" * 8: {}}

@@ -350,7 +350,6 @@ async def test_short_rsa_key_is_ignored(
 
 
 def to_jwk_without_id(key: PrivateKey) -> dict[str, Any]:
-    """Return the public part of a key as a JSON Web Key without an id."""
     shown = to_jwk(key, "")
     del shown["kid"]
     return shown

@@ -31,7 +31,7 @@ async def client(
     serve_handle: FakeHandle,
     waits_s: list[float],
 ) -> AsyncGenerator[JustitiaClient]:
-    """Return a client of the fake service, once for each transport."""
+    """Return an asynchronous client, once over HTTP and once over a Serve handle."""
 
     async def record_wait(seconds: float) -> None:
         waits_s.append(seconds)

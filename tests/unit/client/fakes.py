@@ -82,8 +82,6 @@ class FakeService:
         return json_chunks({"choices": choices, "usage": usage})
 
     def http_transport(self) -> httpx.MockTransport:
-        """Return an httpx transport to the fake service."""
-
         async def handle_request(request: httpx.Request) -> httpx.Response:
             path = request.url.raw_path.decode()
             status, headers, chunks = await self.answer(
@@ -119,7 +117,6 @@ class FakeHandle:
         setattr(self, "stream" if stream else "call", self)
 
     def options(self, *, stream: bool) -> "FakeHandle":
-        """Return a handle for streams or for unary calls."""
         options = FakeHandle(self._service, stream=stream)
         options.responses = self.responses
         return options

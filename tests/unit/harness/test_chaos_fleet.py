@@ -256,7 +256,6 @@ def test_each_error_of_autoscaling_is_found(
 
 
 def test_started_and_stopped_replicas_are_counted() -> None:
-    """A chaos run in which no replica started or stopped would have tested nothing."""
     records = RunRecords(
         fleet=[
             fleet_sample(1.0, 1),

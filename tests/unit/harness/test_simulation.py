@@ -36,7 +36,6 @@ def test_simulated_service_keeps_every_rule_under_faults() -> None:
 
 
 def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() -> None:
-    """At the end no engine holds a context, and no scheduler has one to release."""
     for seed in (0, 4, 6):
         simulated = run_plan(_with_deaths(with_holds(draw_plan(seed))))
 

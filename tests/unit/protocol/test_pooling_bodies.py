@@ -94,7 +94,7 @@ def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], 
 
 
 def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
-    """Nothing is generated, so an input may fill the context; it is charged as one output token."""
+    """An embedding generates nothing, but the protocol charges one output token."""
     body = parse_fields(EMBEDDINGS, input="a")
 
     assert 1 == output_bound(body, _CONTEXT, _CONTEXT)

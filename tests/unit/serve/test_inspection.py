@@ -277,7 +277,7 @@ async def replica_report(trouble: EngineError | None = None) -> ReplicaReport:
 
 
 async def test_replica_reports_held_leases_and_unconfirmed_ended_leases() -> None:
-    """A lease is missing at its replica only if the replica does not report its end either."""
+    """A lost lease is one that the replica reports neither as held nor as ended."""
     own = await replica_report()
 
     assert {"1-1": ("armed", False), "1-2": ("running", True)} == {

@@ -158,7 +158,7 @@ def test_hold_that_ends_first_is_evicted_first(engine: ContextEngine) -> None:
 
 
 def test_end_of_a_held_context_is_evicted_before_its_beginning(engine: ContextEngine) -> None:
-    """The beginning of a context is useful without its end."""
+    """The beginning of a context is useful without its end, not the reverse."""
     engine.run_call("x", "y", "z", application="a", for_s=_FOREVER)
     for tokens in single_calls(20):
         engine.run_call(*tokens)

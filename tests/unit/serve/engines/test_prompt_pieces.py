@@ -157,7 +157,6 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def _tokens_and_steps(counting: Counting) -> tuple[int, int]:
-    """Return the number of tokens counted and the number of steps."""
     steps = 1
     while True:
         try:

@@ -12,7 +12,6 @@ from justitia_ray.serve.engines.random_models import materialise_model
 
 @pytest.mark.parametrize("path", ["some/hub-model", "relative/dir", "/absolute/dir"])
 def test_path_of_a_real_model_is_returned_unchanged(path: str, tmp_path: Path) -> None:
-    """VLLM loads real models, so no model is built for their paths."""
     assert materialise_model(path, tmp_path / "cache") == path
     assert not (tmp_path / "cache").exists()
 

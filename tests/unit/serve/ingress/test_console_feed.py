@@ -61,7 +61,6 @@ async def hub(scheduler: StandInScheduler) -> AsyncIterator[ConsoleHub]:
 
 
 async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
-    """Return the next line of a given kind that a viewer receives."""
     async with asyncio.timeout(5):
         while True:
             told: dict[str, Any] = json.loads(await viewer.next_line())

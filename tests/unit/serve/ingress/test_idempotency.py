@@ -163,7 +163,6 @@ async def test_answer_is_replayed_until_it_expires() -> None:
 
 
 async def store_answer(attempts: IdempotentAttempts, key: str, size: int) -> Source:
-    """Store a finished answer of the given size in bytes."""
     source = Source()
     source.steps.put_nowait(b"x" * size)
     source.steps.put_nowait(None)

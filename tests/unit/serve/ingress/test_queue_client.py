@@ -91,7 +91,6 @@ class Rig:
         return accepted_ids()
 
     async def submit_and_grant(self) -> tuple[PendingInference, Grant]:
-        """Submit an inference with its application; return it with its lease."""
         ticket = self.client.submit_inference(submission_of(), arrival_of())
         self.scheduler.post_messages(grant_of())
         return ticket, await self.client.next_grant(ticket)

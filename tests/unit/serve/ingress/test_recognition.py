@@ -44,8 +44,6 @@ class Link:
 
 
 class FinderOfIngress:
-    """Application finder of one ingress process."""
-
     def __init__(self, link: Link, **section: Any) -> None:
         self.finder = ApplicationFinder(RecognitionSection.parse(section), link)
 
@@ -59,7 +57,6 @@ class FinderOfIngress:
     async def application_of_session(
         self, session: str, parent: str | None = None, *, who: Identity = ACME
     ) -> str | None:
-        """Return the application of an OpenCode session."""
         headers = {"x-session-id": session}
         if parent is not None:
             headers["x-parent-session-id"] = parent

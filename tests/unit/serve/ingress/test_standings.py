@@ -27,7 +27,6 @@ async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def test_reset_time_of_a_limit_counts_down_until_the_limit_expires() -> None:
-    """Each answer reports the time that remains until the reset."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE, _SECOND)}, 100.0)
     (later,) = standings.of("acme", 110.0)

@@ -95,7 +95,6 @@ async def tick(*learners: Learner) -> None:
 
 
 async def trained_learner(store: FakePredictionStore, *models: bytes) -> Learner:
-    """Return a learner that has trained on ten samples."""
     learner = learner_of(store, StandInTrainer(*(models or (power_model_bytes(),))))
     await learner.observe_many(observations(10))
     await tick(learner)
@@ -114,7 +113,6 @@ async def store_with_two_versions() -> tuple[FakePredictionStore, Learner]:
 
 
 def estimate_and_source(learner: Learner, chars: int = 99) -> tuple[float, str]:
-    """Return an application's estimated cost, and the source of the estimate."""
     found = learner.predictor.estimate("EV", 5, 16, features_for(chars))
     return found.kv_token_time, found.source
 
@@ -269,7 +267,6 @@ async def test_crashed_training_is_logged_once_and_repeated_later(
 
 
 async def test_estimates_continue_while_a_training_runs() -> None:
-    """One training runs at a time, and no estimate waits for it."""
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(power_model_bytes()))
     trainer.gate.clear()
     await learner.observe_many(observations(10))

@@ -51,7 +51,6 @@ async def test_process_without_an_answer_is_a_failure(program: str, complaint: s
 
 @pytest.mark.slow
 async def test_training_process_that_hangs_is_killed(tmp_path: Path) -> None:
-    """A hanging process would block all further trainings."""
     said = tmp_path / "pid"
 
     with pytest.raises(TrainingFailed, match="no model after"):

@@ -11,7 +11,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 
 
 def wait_for_fill(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, float]:
-    """Return whether the cache was filled, and the seconds waited, with one call per second."""
+    """Call once a second; return whether a cache of 1,000 tokens was filled, and when."""
 
     async def run_wait() -> tuple[bool, float]:
         leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0, cached_tokens=0)

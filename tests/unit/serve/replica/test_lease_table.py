@@ -205,7 +205,7 @@ async def test_leases_of_a_dead_engine_are_not_reported_as_ended(table: LeaseTab
 
 
 async def test_ended_lease_is_in_every_report_until_confirmed(table: LeaseTable) -> None:
-    """Overtaken reports are dropped, so each report has all unconfirmed ended leases."""
+    """A newer report may overtake an older one, which is then dropped."""
     table.read_messages([grant_of("1-1"), grant_of("1-2")])
     await run_payload(table, "1-1")
     overtaken = table.report_ends()

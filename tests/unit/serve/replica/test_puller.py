@@ -129,8 +129,6 @@ class _Replica:
 
 
 def _run_scenario(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario with a pulling replica in virtual time."""
-
     async def run_puller() -> None:
         replica = _Replica()
         pulling = asyncio.create_task(replica.puller.run())

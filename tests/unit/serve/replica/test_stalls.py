@@ -22,7 +22,6 @@ class _Engine:
     suspended: str = ""
 
     def pass_time(self, for_s: Seconds, *, has_work: bool = True, look_s: Seconds = LOOK_S) -> None:
-        """Let seconds pass without an engine step."""
         until = self.now + for_s
         while self.now < until - 1e-9:
             self.now = min(until, self.now + look_s)

@@ -95,7 +95,6 @@ class Services:
         return service
 
     async def start_with_replica(self) -> SchedulerService:
-        """Start a leading service with a replica that waits for work."""
         service = await self.start_leader()
         self.replicas.append(PullingReplica(service, service.term.epoch))
         await wait_until_pulling(service)
@@ -117,7 +116,7 @@ class PullingReplica:
     """Replica `r` with room for 100 tokens that pulls continuously and finishes nothing."""
 
     def __init__(self, service: SchedulerService, epoch: int) -> None:
-        """Start pulling with this scheduler epoch."""
+        """Start pulling from the scheduler with this epoch."""
         self._service = service
         self._epoch = epoch
         self._goes_on = True

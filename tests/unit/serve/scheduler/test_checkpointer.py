@@ -16,7 +16,6 @@ def open_application(core: SchedulerCore, name: str) -> None:
 
 
 async def leading_core() -> tuple[FakeSchedulerStore, CheckpointedCore]:
-    """Return a store and the scheduler core that leads on it."""
     store = FakeSchedulerStore()
     kept = CheckpointedCore(store)
     await kept.become_leader()

@@ -88,7 +88,6 @@ def resubmitted_inference(request_id: str, application_id: str) -> InferenceSubm
 
 
 async def pull_until_granted(service: SchedulerService, epoch: int) -> list[Grant]:
-    """Let a replica pull until it is granted work, and return the grants."""
     number = 0
 
     async def pull_grants() -> list[Grant]:

@@ -25,7 +25,6 @@ def question_of(**rules: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def waiting_core() -> SchedulerCore:
-    """Scheduler core with one waiting application and no replica."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open()
     driver.submit("x")

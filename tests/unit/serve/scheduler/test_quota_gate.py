@@ -91,7 +91,6 @@ async def services() -> AsyncIterator[Services]:
 async def _leader_with_quota(
     services: Services, accounts: Accounts, unit: str, limit: float, **more: Any
 ) -> SchedulerService:
-    """Return a leading scheduler with one quota for each tenant."""
     timeout_s = more.pop("timeout_s", 10.0)
     service = services.new_service(quota_timeout_s=timeout_s)
     service.term.gate.exchange._connect = lambda: accounts

@@ -46,7 +46,6 @@ async def _nothing() -> None:
 
 @pytest.fixture
 async def handle() -> AsyncIterator[ReplaceableScheduler]:
-    """Handle of the leading scheduler."""
     handle = ReplaceableScheduler()
     await handle.start_with_limits()
     yield handle
@@ -73,8 +72,6 @@ def inference_of(client: QueueClient, request_id: str, application_id: str) -> I
 
 
 async def wait_until_waiting(handle: ReplaceableScheduler, count: int) -> None:
-    """Wait until `count` inferences wait at the scheduler."""
-
     async def are_waiting() -> bool:
         return handle.leader is not None and handle.leader.inspector.status().waiting == count
 

@@ -97,7 +97,6 @@ def listener_of(served: Served, *keys: Key, **options: Any) -> Listener:
 async def listening(
     served: Served, *keys: Key, ports: Iterable[int] = (0,), **options: Any
 ) -> AsyncIterator[Listener]:
-    """Listen on a free local port."""
     listener = listener_of(served, *keys, **options)
     await listener.start(HOST, ports)
     try:

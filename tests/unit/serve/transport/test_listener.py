@@ -63,7 +63,6 @@ async def is_accepted(port: Listener, *keys: Key) -> bool:
 
 
 def logged_refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Return the logged refusals of connections."""
     lines = [record.getMessage() for record in caplog.records]
     return [
         json.loads(line.partition(" ")[2]) for line in lines if line.startswith("connection.ref")

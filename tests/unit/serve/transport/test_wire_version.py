@@ -69,7 +69,6 @@ _ARGUMENTS_OF_VERSION_4 = {
 
 
 def _types_within(kind: Any) -> Iterator[type]:
-    """Yield the message types contained in a type."""
     if get_origin(kind) is not None or get_args(kind):
         for one in get_args(kind):
             yield from _types_within(one)
