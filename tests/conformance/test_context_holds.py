@@ -224,7 +224,7 @@ async def test_expired_hold_is_evicted_like_any_context(engine: VllmEngine) -> N
     assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_hold_of_the_next_turn_replaces_that_of_the_last(engine: VllmEngine) -> None:
+async def test_next_turn_of_an_agent_replaces_the_hold_of_its_context(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     for turn in range(5):
         found = await complete_prompt(engine, agent, Hold("agent", _FOREVER))
@@ -252,7 +252,7 @@ async def text_of(engine: VllmEngine, prompt: list[int], hold: Hold | None = Non
     return str(answered["choices"][0]["text"])
 
 
-async def test_outputs_on_held_contexts_equal_those_on_computed_ones(engine: VllmEngine) -> None:
+async def test_outputs_are_equal_with_and_without_held_contexts(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     computed = await text_of(engine, agent, Hold("agent", _FOREVER))
     await fill_cache(engine)

@@ -289,7 +289,7 @@ def make_vllm(model_path: str) -> Callable[[EngineSetup], Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 4 * _SEEDS_OF_A_TEST, _SEEDS_OF_A_TEST))
-def test_plans_and_cache_of_the_model_equal_vllms(
+def test_engine_model_schedules_and_caches_as_vllm_does(
     first: int, make_vllm: Callable[[EngineSetup], Any]
 ) -> None:
     """Results of the fake engine and of the simulator are only valid if the model equals vLLM."""
@@ -361,7 +361,7 @@ class CachesForLogprobs(StepScheduler[EngineSequence]):
         ("StepScheduler", CachesForLogprobs),
     ],
 )
-def test_each_broken_rule_is_found(
+def test_each_mutant_of_the_engine_model_is_found(
     part: str,
     broken: type,
     make_vllm: Callable[[EngineSetup], Any],

@@ -180,7 +180,7 @@ async def test_progress_increases_during_a_unary_call(engine: Engine) -> None:
     ],
     ids=["one", "prompts", "n", "prompts-n", "chat-n", "one-token"],
 )
-async def test_final_progress_equals_usage(
+async def test_charged_tokens_equal_the_usage_in_the_answer(
     engine: Engine, path: str, body: dict[str, Any], choices: int, stream: bool
 ) -> None:
     """The tokens that are charged must equal the usage that the caller reads.

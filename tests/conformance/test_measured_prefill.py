@@ -34,7 +34,7 @@ def _new_core(prefix: str) -> SchedulerCore:
     return SchedulerCore(timeouts=PATIENT, lease_prefix=prefix, measures_prefill=True)
 
 
-async def test_first_measured_cost_of_an_engine_stays_for_its_release(
+async def test_first_measured_prefill_cost_stays_in_force(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
     """Later replicas and restarts must not change the cost by which tenants are charged."""

@@ -140,7 +140,7 @@ def test_inferences_of_an_application_are_served_in_order(policy: str, options: 
     assert expected == granted(driver.pull())
 
 
-def test_order_keys_are_unique(policy: str, options: Options) -> None:
+def test_sort_keys_of_applications_are_unique(policy: str, options: Options) -> None:
     """Every sort key ends in a sequence number, so that two ids are never compared."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     for name in "abcdef":

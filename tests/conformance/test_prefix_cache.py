@@ -64,7 +64,7 @@ async def test_cached_prompt_is_found_by_its_own_tenant_only(strict: Engine, kin
     assert 64 <= await _cached_tokens(strict, "a/x", kind)
 
 
-async def test_prompts_that_begin_alike_are_not_read_side_by_side(strict: Engine) -> None:
+async def test_common_prefix_of_concurrent_prompts_is_computed_once(strict: Engine) -> None:
     """VLLM would compute a common prefix twice for concurrent prompts, but charge it once."""
     assert isinstance(strict, VllmEngine)
     scheduler = strict._llm.vllm_config.scheduler_config

@@ -78,7 +78,7 @@ def _taken_piece(event: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 @pytest.mark.parametrize("path", _BODIES)
-async def test_final_progress_equals_usage_on_every_endpoint(
+async def test_charged_tokens_equal_the_usage_in_the_answer_on_every_endpoint(
     engine: Engine, path: str, stream: bool
 ) -> None:
     """The tokens that are charged must equal the usage that the caller reads."""

@@ -48,7 +48,7 @@ async def test_stream_has_the_unary_answer_and_its_usage(
     await service.until_idle()
 
 
-async def test_vllm_gets_the_rank_of_the_tag_instead_of_the_callers_priority(
+async def test_vllm_gets_the_schedulers_priority_instead_of_the_callers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """VLLM's order of execution must equal the scheduler's order."""

@@ -117,7 +117,7 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
     ],
     ids=["path", "fake", METRICS, "access", "quotas", "tracing"],
 )
-async def test_every_arm_answers_every_kind_of_call(
+async def test_every_benchmark_variant_answers_every_kind_of_call(
     running: RunningArms,
     capsys: pytest.CaptureFixture[str],
     setting: str,

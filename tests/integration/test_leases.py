@@ -61,7 +61,7 @@ async def test_replica_unreachable_for_one_ingress_still_gets_leases(
     assert first.replica_id != again.replica_id
 
 
-async def test_payload_without_a_lease_is_refused_after_its_grace(raw: RawIngress) -> None:
+async def test_inference_without_a_lease_is_refused_after_a_grace_time(raw: RawIngress) -> None:
     """The inference of an expired lease runs elsewhere; running its payload would repeat it."""
     link = await raw.link_to_replica(await raw.submit())
     with pytest.raises(UnknownLease):

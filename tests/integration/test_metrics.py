@@ -26,7 +26,7 @@ from justitia_ray.observability.metrics import TABLE, Metric
 from justitia_ray.serve.transport.handshake import Offer
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
-from tests.harness.chaos.stranger import OpenPort, Stranger, keep_connecting
+from tests.harness.chaos.stranger import Attacker, OpenPort, keep_connecting
 from tests.harness.exporter import scrape_samples
 from tests.harness.open_calls import OpenStream, cancel_calls
 from tests.harness.service import Service, Serving
@@ -209,7 +209,7 @@ async def _wait_until_risen(service: Service, wanted: set[Metric]) -> list[Sampl
     return last
 
 
-async def test_every_metric_is_exported_and_moves(
+async def test_every_metric_is_exported_and_rises(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The exported metrics are those of the documented table, and each rises."""
@@ -288,7 +288,7 @@ async def test_peers_without_the_secret_are_refused_and_counted(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Processes without the secret key must not disturb other connections."""
-    stranger = Stranger()
+    stranger = Attacker()
     offer: Offer = await service.scheduler().link.remote()
     await wait_for_open_pull(service)
     async with raw_ingress(service) as raw:

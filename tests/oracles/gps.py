@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 
-class FluidServer:
+class GpsServer:
     """Exact GPS server: it serves all sessions with work left, in proportion to their weights."""
 
     def __init__(self) -> None:
         self.virtual_time = Fraction(0)
-        self.poured = Fraction(0)
+        self.given = Fraction(0)
         """Total service that all sessions have used."""
         self.owed: dict[str, Fraction] = {}
         self.weight: dict[str, Fraction] = {}
@@ -25,7 +25,7 @@ class FluidServer:
         """Return the sessions that have work left."""
         return {name for name, work in self.owed.items() if work > 0}
 
-    def ask(self, name: str, work: Fraction) -> None:
+    def add_work(self, name: str, work: Fraction) -> None:
         """Increase a session's work."""
         self.owed[name] += work
 
@@ -36,7 +36,7 @@ class FluidServer:
             self._dry_since[name] = self.virtual_time
         self.weight[name] = weight
 
-    def pour(self, work: Fraction) -> None:
+    def give_service(self, work: Fraction) -> None:
         """Distribute service over the busy sessions until it, or all work, is used up."""
         while work > 0 and (busy := self.busy()):
             total = sum((self.weight[name] for name in busy), Fraction(0))
@@ -46,14 +46,14 @@ class FluidServer:
             for name in busy:
                 self._take(name, step * self.weight[name])
             work -= step * total
-            self.poured += step * total
+            self.given += step * total
 
-    def take_back(self, name: str, work: Fraction) -> None:
+    def remove_work(self, name: str, work: Fraction) -> None:
         """Reduce a session's work; service that it did not need goes to the other sessions."""
         still_owed = min(work, self.owed[name])
         if still_owed > 0:
             self._take(name, still_owed)
-        self.pour(work - still_owed)
+        self.give_service(work - still_owed)
 
     def tag(self, name: str) -> Fraction:
         """Return the virtual time at which a session's work is, or was, done."""
@@ -76,15 +76,15 @@ class Ledger:
     away: bool = False
 
 
-class ServedRules:
+class ExactFairShare:
     """Reference implementation, on exact GPS, of the seven rules in `core.fair_share`.
 
-    Subclasses redefine charge, refund, service and weight in `_ask`, `_take_back`, `_pour` and
-    `_join`.
+    Subclasses redefine charge, refund, service and weight in `_add_work`, `_remove_work`,
+    `_give_service` and `_join`.
     """
 
     def __init__(self) -> None:
-        self.gps = FluidServer()
+        self.gps = GpsServer()
         self.ledgers: dict[str, Ledger] = {}
 
     def arrive(self, name: str, predicted: Fraction, weight: Fraction) -> None:
@@ -92,7 +92,7 @@ class ServedRules:
         charge = max(Fraction(2), predicted)
         self.ledgers[name] = Ledger(charge)
         self._join(name, weight)
-        self._ask(name, charge)
+        self._add_work(name, charge)
 
     def key(self, name: str) -> Fraction:
         """Return the virtual time at which GPS has served an application."""
@@ -106,23 +106,23 @@ class ServedRules:
             ledger = self.ledgers[name]
             ledger.attained += amount
             while ledger.attained > ledger.charged:
-                self._ask(name, ledger.charged)
+                self._add_work(name, ledger.charged)
                 ledger.charged += ledger.charged
-        self._pour(total)
+        self._give_service(total)
 
     def leave(self, name: str) -> None:
         """Refund an idle application the part of its charge that it has not used (rule 4)."""
         ledger = self.ledgers[name]
         if not ledger.away:
             ledger.away = True
-            self._take_back(name, ledger.charged - ledger.attained)
+            self._remove_work(name, ledger.charged - ledger.attained)
 
     def come_back(self, name: str) -> None:
         """Charge an application that returns after a pause (rule 5)."""
         ledger = self.ledgers[name]
         if ledger.away:
             ledger.away = False
-            self._ask(name, ledger.charged - ledger.attained)
+            self._add_work(name, ledger.charged - ledger.attained)
 
     def expect(self, name: str, remaining: Fraction) -> None:
         """Raise an application's charge to its expected cost (rule 7)."""
@@ -131,7 +131,7 @@ class ServedRules:
         if more > 0:
             ledger.charged += more
             if not ledger.away:
-                self._ask(name, more)
+                self._add_work(name, more)
 
     def end(self, name: str) -> None:
         """Refund an ended application the unused part of its charge (rule 3)."""
@@ -142,19 +142,19 @@ class ServedRules:
         """Refund an application at its old weight, and charge it at the new one."""
         ledger = self.ledgers[name]
         if not ledger.away:
-            self._take_back(name, ledger.charged - ledger.attained)
+            self._remove_work(name, ledger.charged - ledger.attained)
         self._join(name, weight)
         if not ledger.away:
-            self._ask(name, ledger.charged - ledger.attained)
+            self._add_work(name, ledger.charged - ledger.attained)
 
     def _join(self, name: str, weight: Fraction) -> None:
         self.gps.join(name, weight)
 
-    def _ask(self, name: str, work: Fraction) -> None:
-        self.gps.ask(name, work)
+    def _add_work(self, name: str, work: Fraction) -> None:
+        self.gps.add_work(name, work)
 
-    def _take_back(self, name: str, work: Fraction) -> None:
-        self.gps.take_back(name, work)
+    def _remove_work(self, name: str, work: Fraction) -> None:
+        self.gps.remove_work(name, work)
 
-    def _pour(self, work: Fraction) -> None:
-        self.gps.pour(work)
+    def _give_service(self, work: Fraction) -> None:
+        self.gps.give_service(work)

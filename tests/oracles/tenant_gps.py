@@ -7,14 +7,14 @@ and its applications at once, and keys are sums over the preceding work.
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tests.oracles.gps import FluidServer, ServedRules
+from tests.oracles.gps import ExactFairShare, GpsServer
 
 
 @dataclass
 class TenantWork:
     """Tenant with GPS among its applications, and the remaining work of the tenant's share."""
 
-    gps: FluidServer = field(default_factory=FluidServer)
+    gps: GpsServer = field(default_factory=GpsServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
     """Virtual time of the root when the tenant's last work was done."""
@@ -35,7 +35,7 @@ class TenantWork:
         return sum((w for n, w in self.left.items() if w and self.place(n) <= place), Fraction(0))
 
 
-class TenantRules(ServedRules):
+class ExactTenantShare(ExactFairShare):
     """Exact fair sharing between tenants, and between the applications of each tenant."""
 
     def __init__(self) -> None:
@@ -70,22 +70,22 @@ class TenantRules(ServedRules):
         tenant.left.setdefault(name, Fraction(0))
         tenant.order.setdefault(name, len(self.tenant_of))
 
-    def _ask(self, name: str, work: Fraction) -> None:
+    def _add_work(self, name: str, work: Fraction) -> None:
         tenant = self._tenant(name)
-        self.gps.ask(self.tenant_of[name], work)
+        self.gps.add_work(self.tenant_of[name], work)
         # Without work it joins again, at the larger of finish tag and virtual time.
         if tenant.gps.owed[name] == 0:
             del tenant.gps.owed[name]
             tenant.gps.join(name, tenant.gps.weight[name])
-        tenant.gps.ask(name, work)
+        tenant.gps.add_work(name, work)
         tenant.left[name] += work
         if tenant.left[name] == 0:
             phi = self.gps.weight[self.tenant_of[name]]
             tenant.finished[name] = self.gps.virtual_time + tenant.before(name) / phi
 
-    def _take_back(self, name: str, work: Fraction) -> None:
+    def _remove_work(self, name: str, work: Fraction) -> None:
         tenant = self._tenant(name)
-        tenant.gps.take_back(name, work)
+        tenant.gps.remove_work(name, work)
         taken = min(work, tenant.left[name])
         if taken > 0:
             tenant.left[name] -= taken
@@ -93,16 +93,16 @@ class TenantRules(ServedRules):
                 tenant.finished[name] = self.gps.virtual_time
         self._spend(tenant, work - taken, pace=Fraction(0))
         owed = self.gps.owed[self.tenant_of[name]]
-        self.gps.take_back(self.tenant_of[name], min(work, owed))
-        self._pour(max(Fraction(0), work - owed))
+        self.gps.remove_work(self.tenant_of[name], min(work, owed))
+        self._give_service(max(Fraction(0), work - owed))
 
-    def _pour(self, work: Fraction) -> None:
+    def _give_service(self, work: Fraction) -> None:
         """Serve tenants at the root, and pass each tenant's service to its applications."""
         start, owed = self.gps.virtual_time, dict(self.gps.owed)
-        self.gps.pour(work)
+        self.gps.give_service(work)
         for name, tenant in self.tenants.items():
             given = owed[name] - self.gps.owed[name]
-            tenant.gps.pour(given)
+            tenant.gps.give_service(given)
             self._spend(tenant, given, pace=1 / self.gps.weight[name], start=start)
 
     def _spend(

@@ -9,7 +9,7 @@ import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tests.oracles.gps import FluidServer, ServedRules
+from tests.oracles.gps import ExactFairShare, GpsServer
 
 ROOT = ""
 
@@ -18,7 +18,7 @@ ROOT = ""
 class Leaf:
     """Leaf of the tenant tree, with GPS among its applications, and their remaining work."""
 
-    gps: FluidServer = field(default_factory=FluidServer)
+    gps: GpsServer = field(default_factory=GpsServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
     """Virtual time of the root when the leaf's last work was done."""
@@ -32,7 +32,7 @@ class Leaf:
         return min(waiting, key=lambda n: (self.gps.tag(n), self.order[n]), default=None)
 
 
-class TreeRules(ServedRules):
+class ExactTreeShare(ExactFairShare):
     """Exact fair sharing over a tree of tenants; `gps` is the root's server.
 
     Names of nodes are their paths; the leaf of a node's own applications is `path/.`.
@@ -46,7 +46,7 @@ class TreeRules(ServedRules):
         """
         super().__init__()
         self.weights = weights or {}
-        self.nodes: dict[str, FluidServer] = {ROOT: self.gps}
+        self.nodes: dict[str, GpsServer] = {ROOT: self.gps}
         self.leaves: dict[str, Leaf] = {}
         self.leaf_of: dict[str, str] = {}
 
@@ -77,7 +77,7 @@ class TreeRules(ServedRules):
     def _branch(self, path: str) -> None:
         if path in self.nodes:
             return
-        self.nodes[path] = node = FluidServer()
+        self.nodes[path] = node = GpsServer()
         above = self.nodes[_parent(path)]
         above.join(path, Fraction(1))
         if (leaf := self.leaves.pop(path, None)) is not None:
@@ -97,19 +97,19 @@ class TreeRules(ServedRules):
         leaf.order.setdefault(name, len(self.leaf_of))
         self.nodes[_parent(path)].join(path, self.weights.get(path, weight))
 
-    def _ask(self, name: str, work: Fraction) -> None:
+    def _add_work(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
         # Without work it joins again, at the larger of finish tag and virtual time.
         if leaf.gps.owed[name] == 0:
             del leaf.gps.owed[name]
             leaf.gps.join(name, leaf.gps.weight[name])
-        leaf.gps.ask(name, work)
+        leaf.gps.add_work(name, work)
         leaf.left[name] += work
         if leaf.left[name] > 0:
             leaf.finished.pop(name, None)
         while path != ROOT:
-            self.nodes[_parent(path)].ask(path, work)
+            self.nodes[_parent(path)].add_work(path, work)
             path = _parent(path)
         if leaf.left[name] == 0:
             leaf.finished[name] = self._done_up_to(name)
@@ -123,10 +123,10 @@ class TreeRules(ServedRules):
         later._serve(ROOT, sum(self.gps.owed.values(), Fraction(0)))
         return max([leaf.finished[n] for n in before], default=self.gps.virtual_time)
 
-    def _take_back(self, name: str, work: Fraction) -> None:
+    def _remove_work(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
-        leaf.gps.take_back(name, work)
+        leaf.gps.remove_work(name, work)
         taken = min(work, leaf.left[name])
         if taken > 0:
             self._serve_application(leaf, name, taken)
@@ -134,11 +134,11 @@ class TreeRules(ServedRules):
         while path != ROOT:
             above = self.nodes[_parent(path)]
             owed = min(work, above.owed[path])
-            above.take_back(path, owed)
+            above.remove_work(path, owed)
             path, excess = _parent(path), work - owed
             self._serve(path, excess)
 
-    def _pour(self, work: Fraction) -> None:
+    def _give_service(self, work: Fraction) -> None:
         self._serve(ROOT, work)
 
     def _serve(self, path: str, work: Fraction) -> None:
@@ -146,12 +146,12 @@ class TreeRules(ServedRules):
         while work > 0 and self.nodes[path].busy():
             rates = self._rates(path)
             step = min(work, *(self._until_event(name, rate) for name, rate in rates.items()))
-            self.nodes[path].pour(step)
+            self.nodes[path].give_service(step)
             for name, rate in rates.items():
                 if name in self.nodes:
-                    self.nodes[name].pour(step * rate)
+                    self.nodes[name].give_service(step * rate)
                 else:
-                    self.leaves[name].gps.pour(step * rate)
+                    self.leaves[name].gps.give_service(step * rate)
                     self._serve_leaf(self.leaves[name], step * rate)
             work -= step
 

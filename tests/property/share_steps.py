@@ -9,7 +9,7 @@ from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.units import ApplicationId, KvTokenTime
 from tests.exact import exact
-from tests.oracles.gps import ServedRules
+from tests.oracles.gps import ExactFairShare
 
 VERBS = (
     *("arrive", "arrive", "deliver", "deliver"),
@@ -73,7 +73,7 @@ class Pair:
         """Start the accounts at virtual time `origin`, and the reference at 0."""
         self.origin = origin
         self.share: ServedShare = ServedShare(VirtualClock(exact(origin)))
-        self.oracle = ServedRules()
+        self.oracle = ExactFairShare()
         self.arrivals = 0
 
     def apply(self, step: Step) -> None:

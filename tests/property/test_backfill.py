@@ -108,7 +108,7 @@ _LONG_AND_SHORT = [Call(20, 20), Call(60, 20), Call(10, 40)]
 """Three calls: the second waits for the first, and the third would delay the second."""
 
 
-def test_check_of_the_first_start_finds_backfill_that_delays(
+def test_backfill_that_delays_the_first_in_line_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strict, _, blocked = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")

@@ -101,7 +101,7 @@ def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> 
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_work_beyond_quotas_changes_no_key_of_work_within(
+def test_work_beyond_quotas_changes_no_sort_key_of_work_within(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
     """Virtual time and sort keys are as if the work beyond quotas did not exist."""
@@ -157,7 +157,7 @@ def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
 
 @examples(80)
 @given(_MOVING)
-def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
+def test_work_left_in_each_tenant_tree_is_that_charged_to_it(steps: list[Step]) -> None:
     """After any number of moves between the two trees, no work counts twice."""
     share = _Share()
     for step in steps:
@@ -180,7 +180,7 @@ def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
             assert owed == branch.clock.backlog()
 
 
-def test_reused_id_takes_over_no_debt_of_the_other_tree() -> None:
+def test_reused_application_id_inherits_no_charge() -> None:
     """An application is beyond its quota and ends; a new one of its id is within quota.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
@@ -233,7 +233,7 @@ _FLOATS = st.lists(
 
 @examples(80)
 @given(_FLOATS, st.randoms(use_true_random=False))
-def test_restored_accounts_have_the_same_keys_in_both_trees(
+def test_restored_accounts_have_equal_sort_keys_in_both_tenant_trees(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
     """Sort keys are equal to the last bit, in whatever order a store returns the records."""

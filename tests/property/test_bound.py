@@ -224,7 +224,7 @@ def test_lag_is_measured_with_true_costs_under_any_accounts(
     }
 
 
-def test_bound_is_nearly_reached() -> None:
+def test_bound_on_the_lag_is_nearly_reached() -> None:
     """A small application arrives just after a very large inference has started.
 
     The giant costs 931. After an iteration S = V = 40, and the mouse's tag is 42: V reaches it in
@@ -245,7 +245,7 @@ def elephant_and_mice() -> list[Arrival]:
     return [elephant, *(one_stage(iteration, ((4, 4),) * 10) for iteration in range(0, 600, 20))]
 
 
-def test_elephant_among_endless_mice_is_within_the_bound() -> None:
+def test_large_application_among_endless_small_ones_is_within_the_bound() -> None:
     """The large application ends once its share is served, whatever arrives later."""
     outcomes = Engine([Server(16, 2)]).run(elephant_and_mice())
 

@@ -26,7 +26,7 @@ def _end_of(outcomes: Outcomes, name: str) -> EndApplication:
     return ended
 
 
-def test_srjf_starves_an_elephant_while_mice_arrive() -> None:
+def test_srjf_starves_a_large_application_while_small_ones_arrive() -> None:
     """Under shortest-first, a large application waits for all small ones."""
     outcomes = Engine([Server(16, 2)], "srjf").run(elephant_and_mice())
 
@@ -139,7 +139,7 @@ def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
     assert_bounds_of_the_core(outcomes)
 
 
-def test_work_beyond_charges_adds_up_over_applications() -> None:
+def test_work_beyond_the_predictions_adds_up_over_applications() -> None:
     """Twenty small applications with tiny predictions run before five large ones.
 
     A mouse is charged only when it has run, and GPS gives the elephants their share meanwhile: the

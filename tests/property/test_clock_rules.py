@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
-from tests.oracles.gps import FluidServer
+from tests.oracles.gps import GpsServer
 from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
 _NAMES = st.sampled_from("abcde")
@@ -19,7 +19,7 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 
 @given(_STEPS)
-def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
+def test_virtual_time_and_finish_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
     """Virtual time and finish tags are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:
@@ -41,7 +41,7 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 
 @given(_STEPS)
-def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]) -> None:
+def test_work_left_in_gps_equals_charged_service_not_yet_received(steps: list[Step]) -> None:
     """No service is lost between GPS and the charges of applications."""
     pair = Pair()
     for step in steps:
@@ -54,7 +54,7 @@ def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]
 
 
 @given(_STEPS)
-def test_raised_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
+def test_raised_estimate_never_lowers_a_finish_tag(steps: list[Step]) -> None:
     """No other tag moves; the return value says whether the tag moved."""
     pair = Pair()
     for step in steps:
@@ -82,7 +82,9 @@ def test_clocks_without_settling_raise_no_charge(share: NominalShare | Unsettled
 
 
 @given(_STEPS, WORK)
-def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
+def test_finish_tags_shift_with_the_origin_of_virtual_time(
+    steps: list[Step], origin: Fraction
+) -> None:
     """The order does not depend on the value of the virtual time, so a restart changes nothing."""
     pair, shifted = Pair(), Pair(origin)
     for step in steps:
@@ -94,7 +96,9 @@ def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) ->
 
 
 @given(_STEPS, st.sampled_from([2, 3, 10]))
-def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: int) -> None:
+def test_order_of_finish_tags_does_not_depend_on_the_scale_of_weights(
+    steps: list[Step], scale: int
+) -> None:
     """With all weights multiplied by k, the order stays equal and tags are divided by k."""
     pair, scaled = Pair(), Pair()
     for step in steps:
@@ -110,7 +114,7 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
     """Ended applications stay in GPS until it has served them."""
     iteration_s = Fraction(1, 4)
     share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))
-    gps = FluidServer()
+    gps = GpsServer()
     now, kv_tokens = Fraction(0), 8
     share.set_rate(kv_tokens, exact(now))
     for sequence, step in enumerate(steps):
@@ -118,11 +122,11 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
         if step.verb == "arrive" and not live:
             share.arrive(step.name, exact(step.work), exact(step.weight), sequence)
             gps.join(step.name, step.weight)
-            gps.ask(step.name, max(Fraction(2), step.work))
+            gps.add_work(step.name, max(Fraction(2), step.work))
         elif step.verb == "time":
             now += step.work / 10
             share.advance(exact(now))
-            gps.pour(step.work / 10 * kv_tokens / iteration_s)
+            gps.give_service(step.work / 10 * kv_tokens / iteration_s)
         elif step.verb == "rate":
             kv_tokens = int(step.work)
             share.set_rate(kv_tokens, exact(now))

@@ -220,7 +220,7 @@ _THREE = [
         (_forgiven_does_not_move_v, {"fairness": "tenant"}, "GPS owes"),
     ],
 )
-def test_broken_rule_of_forgiven_prefill_is_found(
+def test_each_mutant_of_uncharged_prefill_is_found(
     broken: Callable[[], AbstractContextManager[None]], options: dict[str, object], message: str
 ) -> None:
     world = _World(_THREE, [Server(60, seats=1)], ["kept"], options=options)

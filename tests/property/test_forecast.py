@@ -78,7 +78,7 @@ def _fits_literally(
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
-def test_cached_fit_decisions_agree_with_the_literal_rule(
+def test_cached_admission_decisions_equal_computed_ones(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
     """Cached sums decide most cases, and a scan of all leases decides the others."""

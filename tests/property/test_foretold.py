@@ -225,7 +225,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=4, max_size=30))
-def test_deadlines_and_urgency_equal_those_of_the_literal_shadow(
+def test_deadlines_and_urgency_equal_those_of_the_oracle(
     run: list[tuple[Any, ...]],
 ) -> None:
     """Heaps with stale keys may make an answer quicker, but must not change it."""
@@ -237,7 +237,7 @@ def test_deadlines_and_urgency_equal_those_of_the_literal_shadow(
 
 
 @given(st.lists(steps, min_size=4, max_size=20), st.integers(2, 5))
-def test_state_of_the_shadow_does_not_depend_on_the_number_of_reports(
+def test_simulated_vtc_does_not_depend_on_the_number_of_reports(
     run: list[tuple[Any, ...]], reports: int
 ) -> None:
     """With an even flow of service, several reports have the effect of one."""

@@ -113,7 +113,7 @@ def _without_rule(rule: str) -> Iterator[None]:
         ),
     ],
 )
-def test_without_either_limit_of_the_waits_a_bound_is_broken(
+def test_without_its_limits_waiting_for_a_context_breaks_a_bound(
     rule: str, applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
     """A late application waits, or others take the memory with which it could start."""

@@ -210,7 +210,7 @@ _STEPS = st.one_of(
 
 @examples(600)
 @given(st.lists(_STEPS, min_size=10, max_size=60))
-def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) -> None:
+def test_no_quota_window_exceeds_its_limit(steps: list[tuple[object, ...]]) -> None:
     """Use in any window, plus the open reservations, is within each limit.
 
     Schedulers die with claims and unreported use, exchanges are repeated, and the accounts are

@@ -161,7 +161,7 @@ def _remove_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_remove_budget, False)])
-def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
+def test_urgent_large_applications_delay_a_small_one_of_their_tenant_by_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """Without a budget, the small application would wait for all large ones."""

@@ -83,7 +83,7 @@ class TreeEngine(_TenantEngine):
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(15)
 @given(data=st.data())
-def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
+def test_lag_inside_a_tenant_is_bounded_at_any_depth_of_the_tree(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
     """The overtaking budget applies in total, not once for each level of the tree."""
@@ -145,7 +145,9 @@ def _arrival_of(tenant: str, iteration: int, size: tuple[int, int], inferences: 
 
 
 @pytest.mark.parametrize(("below", "holds"), [("/", True), ("-", False)])
-def test_others_wait_for_a_split_tenant_only_without_a_tree(below: str, holds: bool) -> None:
+def test_splitting_a_tenant_delays_others_only_without_a_tenant_tree(
+    below: str, holds: bool
+) -> None:
     """A tenant runs 40 inferences as one tenant or as eight sub-tenants, beside five others.
 
     As eight top-level tenants (`T-0`, …) it has eight times the share, and the others wait for it.
@@ -162,7 +164,7 @@ def test_others_wait_for_a_split_tenant_only_without_a_tree(below: str, holds: b
     assert (later <= 8) == holds  # Two iterations of four tokens occupy the seats.
 
 
-def test_a_nodes_own_applications_take_turns_with_its_children() -> None:
+def test_own_applications_of_a_tenant_share_with_its_children() -> None:
     """Tenant T shares equally among T/a, T/b and its own applications; U has half the machine."""
     size = (4, 4)
     tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}

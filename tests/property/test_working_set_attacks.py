@@ -72,7 +72,7 @@ def _stream_of_pretenders() -> list[Agent]:
     ]
 
 
-def test_stream_of_pretenders_delays_by_their_service_and_their_break_even_gaps() -> None:
+def test_applications_that_never_return_delay_others_for_a_limited_time() -> None:
     """Attackers that arrive later start after their victim, and delay it no further."""
     result = AgentWorld().run(_stream_of_pretenders())
     at = started_s(result, "victim")
@@ -101,7 +101,7 @@ def _tiny_caller(calls: int) -> Agent:
     return Agent("warm", 1.0, turns, predicted=60_055)
 
 
-def test_tiny_calls_keep_a_place_only_for_four_times_the_charge() -> None:
+def test_tiny_calls_keep_a_context_only_for_four_times_the_charge() -> None:
     """A charge of 60,055 pays for the first turn and for 30 tiny calls of 6,011 each."""
     result = AgentWorld().run([RUNS, _tiny_caller(60), victim(2.0)])
     calls = 4 * 60_055 / 6_011 - 10

@@ -184,9 +184,7 @@ def test_invalid_setting_is_named_with_key_value_and_allowed_values(
         ),
     ],
 )
-def test_process_that_waits_must_not_count_as_silent(
-    sections: dict[str, Any], message: str
-) -> None:
+def test_timeouts_must_exceed_reporting_intervals(sections: dict[str, Any], message: str) -> None:
     """A waiting call's inference would be ended, or an idle replica would get no leases."""
     with pytest.raises(ConfigError, match=message):
         AppArgs.parse(sections)
@@ -513,7 +511,7 @@ def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
     assert unset.fair_between_tenants().policy_options == {"fairness": "tenant"}
 
 
-def test_shares_by_tenant_are_the_default_only_for_an_order_by_tags() -> None:
+def test_shares_by_tenant_are_the_default_only_for_policies_with_finish_tags() -> None:
     for settings in (
         {"policy": "fcfs"},
         {"policy_options": {"clock": "nominal"}},

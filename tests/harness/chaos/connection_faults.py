@@ -30,7 +30,7 @@ from tests.harness.chaos.plan import (
     FaultRound,
 )
 from tests.harness.chaos.records import InjectedFault, read_journal
-from tests.harness.chaos.stranger import OpenPort, Stranger, keep_connecting
+from tests.harness.chaos.stranger import Attacker, OpenPort, keep_connecting
 from tests.harness.chaos.target import ChaosTarget, ServeProcess
 
 _CHOOSE_AGAIN_S: Seconds = 0.2
@@ -202,7 +202,7 @@ class ConnectionFaults:
         return fault
 
     async def _connect_as_stranger(self, fault_round: FaultRound) -> InjectedFault:
-        injected_at, stranger = time.monotonic(), Stranger()
+        injected_at, stranger = time.monotonic(), Attacker()
         knocking = asyncio.create_task(keep_connecting(stranger, await self._listening_ports()))
         done, _ = await asyncio.wait([knocking], timeout=self._away_s)
         knocking.cancel()

@@ -25,7 +25,7 @@ class OpenPort:
     """Id of the current key."""
 
 
-class Stranger:
+class Attacker:
     """Attacker without the secret key, who tries to connect in every way."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stranger:
         self.refused += 1
 
 
-async def keep_connecting(stranger: Stranger, doors: Sequence[OpenPort]) -> None:
+async def keep_connecting(stranger: Attacker, doors: Sequence[OpenPort]) -> None:
     """Try all ports at once, repeatedly, until cancelled."""
     while True:
         await asyncio.gather(*(stranger.try_to_connect(door) for door in doors))

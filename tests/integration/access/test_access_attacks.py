@@ -181,7 +181,7 @@ async def test_equal_idempotency_keys_of_two_tenants_are_two_calls(
     assert 1 == (await rivals.report())["ended"]
 
 
-async def test_equal_sessions_and_words_of_two_tenants_are_two_applications(
+async def test_equal_conversations_of_two_tenants_are_two_applications(
     rivals: AttackerAndVictim,
 ) -> None:
     said = chat("secret words of acme")

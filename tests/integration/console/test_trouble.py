@@ -56,7 +56,7 @@ async def test_page_names_the_scope_that_the_key_lacks(viewers: Viewers, stand_i
         (502, "", "The service answered 502."),
     ],
 )
-async def test_refused_viewer_tries_again(
+async def test_refused_console_viewer_tries_again(
     viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
     stand_in.refused = (status, message)

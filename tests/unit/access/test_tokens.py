@@ -982,7 +982,7 @@ def valid_token() -> str:
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
-def test_any_text_is_refused_as_a_token(identify_or_refuse: Any, text: str) -> None:
+def test_text_that_is_no_token_is_refused(identify_or_refuse: Any, text: str) -> None:
     assert isinstance(identify_or_refuse(text), Unauthenticated)
 
 

@@ -88,7 +88,7 @@ def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
             assert before.answered_at < after.asked_at
 
 
-def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) -> None:
+def test_forked_conversation_begins_with_the_messages_of_the_original(branches: _Branches) -> None:
     """Both branches continue the conversation that was forked."""
     for (client, run, branch), calls in branches.items():
         if branch == 1:
@@ -98,14 +98,14 @@ def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) 
             assert forked not in sent
 
 
-def test_recorded_runs_are_interleaved(traces: list[Exchange]) -> None:
+def test_recorded_conversations_are_interleaved(traces: list[Exchange]) -> None:
     """Between two calls of one conversation there are calls of others."""
     changes = sum(before.run != after.run for before, after in pairwise(traces))
     assert changes > len(traces) / 2
     assert [exchange.asked_at for exchange in traces] == sorted(e.asked_at for e in traces)
 
 
-def test_headers_and_path_are_those_of_the_client(traces: list[Exchange]) -> None:
+def test_headers_and_path_do_not_identify_the_conversation(traces: list[Exchange]) -> None:
     """No client sends a session id, and headers and path must not contain the conversation."""
     assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
     for exchange in traces:
@@ -114,7 +114,7 @@ def test_headers_and_path_are_those_of_the_client(traces: list[Exchange]) -> Non
         assert not any("session" in name or "conversation" in name for name in names)
 
 
-async def test_equal_runs_differ_only_in_ids(traces_module: ModuleType) -> None:
+async def test_equal_conversations_differ_only_in_ids(traces_module: ModuleType) -> None:
     """Conversations with equal messages can be told apart by ids, or not at all."""
     found = await traces_module.record_traces(3, 2, clients=["openai_chat"], alike=True)
     first, second = (

@@ -59,7 +59,7 @@ def test_failed_call_is_an_error_unless_its_ingress_died(
 
 
 @pytest.mark.asyncio
-async def test_calls_of_a_crowd_have_unique_names() -> None:
+async def test_calls_of_the_quota_tenant_have_unique_names() -> None:
     """Two calls with equal names would count as one inference that ran twice."""
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http_transport())

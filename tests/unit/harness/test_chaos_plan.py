@@ -29,7 +29,7 @@ def test_each_kind_of_fault_is_injected_alone_as_often_as_requested(times: int) 
     assert 5 == sum(len(fault_round.kinds) == 2 for fault_round in plan)
 
 
-def test_pairs_of_faults_differ_and_can_happen_at_once() -> None:
+def test_paired_faults_can_happen_together() -> None:
     """For example, Redis cannot be suspended while it is dead."""
     pairs = [set(fault_round.kinds) for fault_round in draw_plan(3, tuple(FaultKind), 0, 40)]
 

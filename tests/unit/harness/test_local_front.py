@@ -16,7 +16,7 @@ def serve_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
 
 
-def test_two_fronts_share_no_path_and_no_port() -> None:
+def test_two_test_runs_share_no_socket_path_and_no_port() -> None:
     """If two test runs shared a path, the HAProxy of the second would not start."""
     before = serve_environment()
     with local_front():

@@ -37,7 +37,7 @@ def parse_fields(path: str, **fields: Any) -> InferenceBody:
         ([_MESSAGES, _MESSAGES], [Conversation((_MESSAGES[0],))] * 2),
     ],
 )
-def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
+def test_each_input_of_an_embedding_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
     """The cost covers all inputs, in every format that vLLM accepts."""
     assert prompts == parse_fields(path, input=given).prompts
 

@@ -75,7 +75,7 @@ def policy(told: PlannedAnswers) -> DrainTimePolicy:
     return DrainTimePolicy(**ARGUMENTS, stale_s=STALE_S, answers=told)
 
 
-def test_question_has_the_rules_and_the_loading_replicas() -> None:
+def test_request_to_the_scheduler_has_the_rules_and_the_loading_replicas() -> None:
     """The scheduler computes the size from the rules and the loading replicas."""
     told = PlannedAnswers(3)
     wanted, state = policy(told)(context_of(2, 5))
@@ -93,12 +93,12 @@ def test_question_has_the_rules_and_the_loading_replicas() -> None:
 @pytest.mark.parametrize(
     "told", [PlannedAnswers(None), PlannedAnswers(1, age_s=STALE_S + 1)], ids=["none", "old"]
 )
-def test_size_stays_without_an_answer_of_the_scheduler(told: PlannedAnswers) -> None:
+def test_number_of_replicas_stays_without_an_answer_of_the_scheduler(told: PlannedAnswers) -> None:
     """Replicas hold leases of the restarting scheduler and must not end."""
     assert 4 == policy(told)(context_of(4, 4))[0]
 
 
-def test_serves_own_count_adds_replicas_without_an_answer() -> None:
+def test_requests_counted_by_serve_add_replicas_without_the_scheduler() -> None:
     """Seven requests at two per replica need four replicas, and three exist."""
     assert 4 == policy(PlannedAnswers(None))(context_of(3, 3, requests=7))[0]
     assert 3 == policy(PlannedAnswers(None))(context_of(3, 3, requests=1))[0]

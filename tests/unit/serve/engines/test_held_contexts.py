@@ -304,7 +304,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_held_blocks_are_never_nearer_to_eviction_than_was_counted(
+def test_held_blocks_are_moved_before_they_could_be_evicted(
     steps: list[tuple[str, int, float, int, float]],
 ) -> None:
     """If held blocks were nearer, they would be evicted before they are moved."""

@@ -60,7 +60,7 @@ def test_priority_scheduling_is_always_enabled() -> None:
     assert checked_vllm_args({"disable_log_stats": False}) == checked_vllm_args({})
 
 
-def test_prompts_that_begin_alike_are_not_read_side_by_side() -> None:
+def test_common_prefix_of_concurrent_prompts_is_computed_once() -> None:
     """VLLM would compute a shared prefix twice for concurrent prompts, but charge it once."""
     assert 0 == checked_vllm_args({})["long_prefill_token_threshold"]
     assert checked_vllm_args({"long-prefill-token-threshold": 0}) == checked_vllm_args({})

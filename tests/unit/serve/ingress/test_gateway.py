@@ -534,7 +534,9 @@ async def test_path_that_the_model_does_not_serve_is_refused_before_the_queue(
     assert 1 == gateway_rig.replicas.asked_paths
 
 
-async def test_no_path_is_refused_before_the_first_replica(gateway_rig: GatewayRig) -> None:
+async def test_no_endpoint_is_refused_before_the_first_replica_starts(
+    gateway_rig: GatewayRig,
+) -> None:
     """Calls wait while the first replica is still starting."""
     gateway_rig.replicas.served, later = None, gateway_rig.replicas.served
     await gateway_rig.gateway.check_served(EMBEDDINGS)

@@ -181,7 +181,9 @@ async def test_items_beyond_the_bound_are_refused(rig: Rig) -> None:
     assert _MOST == len(rig.pending.inferences)
 
 
-async def test_opening_is_repeated_until_the_scheduler_is_reachable(rig: Rig) -> None:
+async def test_opening_of_an_application_is_repeated_until_the_scheduler_is_reachable(
+    rig: Rig,
+) -> None:
     """The caller that opens the application waits for the restart of the scheduler."""
     rig.scheduler.fail_next("open_application", ConnectionLost("cut"), ConnectionLost("cut"))
 

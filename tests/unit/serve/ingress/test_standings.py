@@ -63,7 +63,7 @@ def test_number_of_stored_tenants_is_bounded() -> None:
         (MESSAGES, "anthropic-ratelimit-requests-remaining"),
     ],
 )
-async def test_unary_streamed_and_refused_answers_carry_limit_headers(
+async def test_unary_streamed_and_refused_answers_have_limit_headers(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str, header: str, stream: bool
 ) -> None:
     """The headers have the path's format; a refusal reports the exceeded limit first."""

@@ -97,7 +97,7 @@ async def test_message_to_hold_a_context_aborts_no_lease(table: LeaseTable) -> N
     assert not table.held_leases["1-1"].aborted
 
 
-async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
+async def test_granted_lease_runs_its_inference_and_the_end_is_reported(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The scheduler would wait forever for an end that is not reported."""
@@ -110,7 +110,7 @@ async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
 
 
 @patient
-async def test_payload_that_precedes_its_lease_waits_for_it(table: LeaseTable) -> None:
+async def test_inference_that_arrives_before_its_lease_waits(table: LeaseTable) -> None:
     """The ingress may receive a grant before the replica's pull is answered."""
     running = asyncio.create_task(run_payload(table))
     await asyncio.sleep(0)  # The payload waits for its lease.
@@ -120,7 +120,7 @@ async def test_payload_that_precedes_its_lease_waits_for_it(table: LeaseTable) -
     assert ((), (end_of(),)) == (table.report_progress(), table.report_ends())
 
 
-async def test_payload_whose_lease_does_not_arrive_is_refused(table: LeaseTable) -> None:
+async def test_inference_whose_lease_does_not_arrive_is_refused(table: LeaseTable) -> None:
     """A lease that is late has expired, so the inference may already run elsewhere."""
     with pytest.raises(UnknownLease, match="replica r does not hold lease 1-1"):
         await run_payload(table)
@@ -128,7 +128,7 @@ async def test_payload_whose_lease_does_not_arrive_is_refused(table: LeaseTable)
     assert ((), ()) == (table.report_progress(), table.report_ends())
 
 
-async def test_second_payload_of_a_running_lease_is_refused(table: LeaseTable) -> None:
+async def test_second_inference_under_a_running_lease_is_refused(table: LeaseTable) -> None:
     """An ingress that repeats a call must not run the inference twice."""
     table.read_messages([grant_of()])
     running = await started_payload(table)
@@ -158,7 +158,7 @@ async def test_progress_report_lists_running_leases(table: LeaseTable) -> None:
     await cancel_and_wait(running)
 
 
-async def test_lease_aborted_before_its_payload_arrives_is_reported_unused(
+async def test_lease_aborted_before_its_inference_arrives_is_reported_unused(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The payload may still arrive and must not run."""
@@ -230,7 +230,7 @@ async def test_new_scheduler_receives_recently_ended_leases(table: LeaseTable) -
 
 
 @patient
-async def test_cancelled_payload_without_a_lease_leaves_no_entry(table: LeaseTable) -> None:
+async def test_cancelled_inference_without_a_lease_leaves_no_entry(table: LeaseTable) -> None:
     """The caller disconnected before the lease arrived."""
     parked = start_payload(table)
     await asyncio.sleep(0)

@@ -81,7 +81,7 @@ async def test_readers_share_a_frame_until_the_next_is_due(
     assert (later.number, later.is_whole) == (first[1] + 1, False)
 
 
-async def test_reader_of_another_epoch_gets_all_bars(
+async def test_console_viewer_of_another_epoch_gets_all_bars(
     services: Services, service: SchedulerService
 ) -> None:
     first = await service.console_frame(None, None, None)
@@ -173,7 +173,7 @@ def test_status_strip_says_the_state_and_its_reason(
     assert why in (strip.why or "")
 
 
-def test_frame_has_all_nodes_with_quotas() -> None:
+def test_console_shows_all_tenants_with_quotas() -> None:
     """A tenant without a live application may have used up its quota."""
     quota = {"unit": "tokens", "per": "hour", "limit": 10.0, "used": 8.0, "claimed": 1.0}
     quota |= {"remaining": 1.0, "reset_s": 60.0, "on_exhausted": "reject", "exceeded": 0}

@@ -67,9 +67,7 @@ async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_core_handles_nothing_more_after_the_end_of_its_term(
-    services: Services, is_lost: bool
-) -> None:
+async def test_replaced_scheduler_handles_no_more_events(services: Services, is_lost: bool) -> None:
     """A replaced scheduler would expire replicas and log ends of applications that are not true."""
     service = await services.start_with_replica()
     await service.open_application(arrival_of())

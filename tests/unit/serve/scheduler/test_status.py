@@ -205,7 +205,7 @@ def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> N
     } == view.replicas
 
 
-def test_lease_without_its_payload_is_not_shown_as_running() -> None:
+def test_lease_without_its_inference_is_not_shown_as_running() -> None:
     """A replica with leases but no running ones waits for an ingress."""
     driver = CoreDriver()
     driver.open()
@@ -300,7 +300,7 @@ def test_status_shows_the_working_set() -> None:
     )
 
 
-def test_status_of_the_head_walks_over_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_status_does_not_iterate_over_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = full_of_contexts()
     gate = driver.core.ledger.gate
     assert gate is not None
