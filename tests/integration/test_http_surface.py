@@ -25,7 +25,7 @@ async def test_model_is_listed(http: httpx.AsyncClient) -> None:
     assert [MODEL] == [model["id"] for model in answer.json()["data"]]
 
 
-async def test_health_checks_the_ingress_and_readiness_the_whole_path(
+async def test_health_probe_checks_the_ingress_and_readiness_probe_all_parts(
     http: httpx.AsyncClient,
 ) -> None:
     """A liveness probe must not depend on replicas; a readiness probe must."""

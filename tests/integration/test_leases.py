@@ -68,7 +68,7 @@ async def test_inference_without_a_lease_is_refused_after_a_grace_time(raw: RawI
         await link.call("unary", "1-0", COMPLETIONS, {}, encoded_json(completion()))
 
 
-async def test_connection_to_the_wrong_process_is_refused(raw: RawIngress) -> None:
+async def test_connection_to_another_process_on_a_replicas_port_is_refused(raw: RawIngress) -> None:
     """Another process may now listen on the port of a replica that has gone."""
     grant = await raw.submit()
     with pytest.raises(ConnectionLost, match=f"wants 'gone': this is {grant.replica_id}"):
@@ -96,7 +96,7 @@ def check_answer_is_complete(batches: list[list[ResponseHead | Part]], body: Jso
     assert [] == joined.flaws
 
 
-async def test_slow_reader_delays_only_its_own_stream(limited: Service) -> None:
+async def test_caller_that_reads_slowly_delays_only_its_own_stream(limited: Service) -> None:
     """Streams share a connection, so a stream that is not read must not block it."""
     slow_body, fast_body = (
         completion(f"of {n}", n, stream=True, stream_options={"include_usage": True})

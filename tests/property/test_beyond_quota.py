@@ -199,7 +199,7 @@ def test_reused_application_id_inherits_no_charge() -> None:
 
 @examples(60)
 @given(_MOVING, _NAMES)
-def test_move_to_the_other_tree_is_like_an_end_for_the_applications_left(
+def test_application_that_exceeds_its_quota_leaves_others_as_if_it_had_ended(
     steps: list[Step], name: str
 ) -> None:
     """Service that an application received before its move stays received."""

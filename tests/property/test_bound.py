@@ -73,7 +73,7 @@ _PRICES = [PrefillCost(1), PrefillCost(40), PrefillCost(3, 2)]
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
 @examples(20)
 @given(arrivals(weighted=True), servers(2, lagging=True), st.sampled_from(_PRICES))
-def test_prefill_in_flight_is_a_part_of_the_bound(
+def test_uncounted_prefill_is_part_of_the_bound(
     options: dict[str, object],
     applications: list[Arrival],
     replicas: list[Server],

@@ -93,7 +93,7 @@ def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None
     assert_bounds_of_the_core(outcomes)
 
 
-def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
+def test_work_in_flight_before_an_arrival_is_part_of_its_bound() -> None:
     """Work that was in flight before an application's arrival may delay it, too.
 
     The two arrive just after a giant has started, and GPS has finished them when the mouse arrives.
@@ -123,7 +123,7 @@ def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
         pytest.param(Arrival(0, ((_WHOLE,),), predicted=Fraction(26)), id="it was predicted large"),
     ],
 )
-def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
+def test_refund_lets_other_applications_start_earlier_than_the_bound_allows(one: Arrival) -> None:
     """With stages or too high predictions, the lag can exceed the work in flight.
 
     GPS has served a second application half of its tag while the first was really served. When its

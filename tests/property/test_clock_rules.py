@@ -73,7 +73,7 @@ def test_raised_estimate_never_lowers_a_finish_tag(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
-def test_clocks_without_settling_raise_no_charge(share: NominalShare | UnsettledShare) -> None:
+def test_clocks_that_never_correct_charges_raise_none(share: NominalShare | UnsettledShare) -> None:
     """The paper sets a finish tag once; this variant shows the effect of raising tags."""
     share.arrive("a", 10, 1, 1)
 

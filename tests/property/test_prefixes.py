@@ -105,7 +105,7 @@ def test_prefix_ledger_equals_the_union_of_the_blocks(steps: list) -> None:  # t
 
 
 @given(_STEPS)
-def test_unnamed_prefix_counts_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
+def test_prefix_without_a_name_counts_once_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
     """The ledger is never below the union of the blocks, so no engine gets more than fits."""
     world = _World(names_all=False)
     for step in steps:

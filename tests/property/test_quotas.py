@@ -240,7 +240,7 @@ def test_no_quota_window_exceeds_its_limit(steps: list[tuple[object, ...]]) -> N
         world.check()
 
 
-def test_check_finds_use_that_is_dated_too_early() -> None:
+def test_quota_use_with_a_too_early_time_is_found() -> None:
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

@@ -128,7 +128,9 @@ def test_grants_equal_those_of_simulated_round_robin(
     st.sampled_from([7, 30]),
     _operations(["submit", "submit", "pull", "pull", "restart"], ["run", "run", "finish"]),
 )
-def test_restart_changes_no_grant(quantum: int, operations: list[_Operation]) -> None:
+def test_restart_of_round_robin_changes_no_grant(
+    quantum: int, operations: list[_Operation]
+) -> None:
     """The stored state has each client's position and balance, so no prompt is charged again."""
     both = _Both(quantum, "application")
     for operation in operations:

@@ -217,7 +217,7 @@ def _on_off_then_overload() -> list[Call]:
     return calls
 
 
-def test_client_that_was_away_has_no_credit_under_vtc() -> None:
+def test_client_that_pauses_gains_no_credit_under_vtc() -> None:
     """VTC paper, Fig. 10: in the overload both clients get equal service."""
     calls = _on_off_then_overload()
     run = OneServer(128, 8).run(calls, iterations=400)
@@ -227,7 +227,7 @@ def test_client_that_was_away_has_no_credit_under_vtc() -> None:
     assert _largest_difference(run, "1", "2") <= 2 * bound
 
 
-def test_lcf_and_fcfs_exceed_the_bounds_of_vtc() -> None:
+def test_least_counter_first_and_fcfs_exceed_the_bounds_of_vtc() -> None:
     """Without VTC's lift of counters, LCF repays a client for its pause.
 
     FCFS serves by the number of calls sent; its service also differs by more than 2·U.
@@ -246,7 +246,9 @@ def test_lcf_and_fcfs_exceed_the_bounds_of_vtc() -> None:
     ("policy", "least", "most"),
     [("vtc", 400, 800), ("vtc-noisy", 150, 250), ("vtc-predict", 0, 128), ("vtc-oracle", 0, 128)],
 )
-def test_prediction_keeps_overloaded_clients_closer(policy: str, least: int, most: int) -> None:
+def test_length_predictions_make_service_of_clients_more_equal(
+    policy: str, least: int, most: int
+) -> None:
     """VTC paper, Table 6: eight clients with calls of equal lengths, under three predictions.
 
     All is scaled by 1/8: 32 + 32 tokens, M = 1,250. 96 is the price of one call.

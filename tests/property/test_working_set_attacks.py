@@ -209,7 +209,7 @@ def test_tiny_calls_gain_little_and_cost_others_little() -> None:
 
 
 @pytest.mark.slow
-def test_too_low_prediction_gains_little(
+def test_predicting_too_low_a_cost_gains_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A context is kept for at most four times the predicted cost.
@@ -257,7 +257,7 @@ def _gain_by_splitting(**options: object) -> float:
 
 
 @pytest.mark.slow
-def test_working_set_adds_no_gain_by_splitting() -> None:
+def test_holding_contexts_adds_no_gain_from_splitting_applications() -> None:
     """Parts precede the whole in the order; only fairness by tenant limits that gain."""
     without = _gain_by_splitting(fairness="tenant", working_set=False)
 

@@ -59,7 +59,7 @@ async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
     assert "acme/search" == await served_tenant(service, token)
 
 
-async def test_application_of_a_narrowed_tenant_is_seen_by_the_tenant_above(
+async def test_application_of_a_subtenant_is_visible_to_its_parent(
     guarded: GuardedService,
 ) -> None:
     """Keys of the parent tenant may see the application; keys of its other children may not."""
@@ -200,7 +200,9 @@ async def test_python_client_of_this_project_sends_a_key(guarded: GuardedService
     assert ("acme/team", 1) == (state["tenant"], state["ended"])
 
 
-async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: GuardedService) -> None:
+async def test_call_over_a_serve_handle_needs_no_key_but_names_its_tenant(
+    guarded: GuardedService,
+) -> None:
     """Handle calls come from inside the cluster, so they need no key, but must name a tenant."""
     transport = HandleTransport(guarded.service.handle())
     async with (

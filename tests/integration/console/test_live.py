@@ -13,7 +13,7 @@ from tests.integration.console.viewer import Viewers
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_running_application_is_seen_opened_and_cancelled(
+async def test_running_application_is_shown_opened_and_cancelled_on_the_console_page(
     viewers: Viewers, service: Service, http: httpx.AsyncClient
 ) -> None:
     named = {"x-justitia-application": "seen", "x-justitia-tenant": "watched/team"}

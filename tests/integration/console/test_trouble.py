@@ -38,7 +38,9 @@ async def test_wrong_key_is_refused_in_words_and_another_key_accepted(
     assert stand_in.authorizations == [None, "Bearer wrong-key", "Bearer operator-key"]
 
 
-async def test_page_names_the_scope_that_the_key_lacks(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_console_page_names_the_scope_that_the_key_lacks(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
     stand_in.refused = (403, "this credential lacks the scope 'own'")
 
     page = (await viewers.open(stand_in.url)).page
@@ -195,7 +197,7 @@ async def test_unknown_application_is_reported(viewers: Viewers, stand_in: Stand
     await expect(page.get_by_role("status")).to_contain_text("No such application is open")
 
 
-async def test_ended_application_keeps_its_last_figures(
+async def test_console_keeps_the_last_figures_of_an_ended_application(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     viewer = await viewers.open(stand_in.url, "?application=initech%7Crun-4")
@@ -236,7 +238,7 @@ async def test_refused_estimate_is_reported(
     await expect(page.get_by_role("button", name="Estimate")).to_be_enabled()
 
 
-async def test_tenant_is_told_that_a_view_is_for_operators(
+async def test_tenant_sees_that_a_console_view_is_for_operators(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=what-if", key="acme-key")).page

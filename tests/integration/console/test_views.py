@@ -16,7 +16,7 @@ def strip_tile(of: Locator, name: str) -> Locator:
     return of.locator(".tile").filter(has=of.page.locator("dt", has_text=name))
 
 
-async def test_strip_has_state_waits_replicas_memory_store_and_policy(
+async def test_console_header_shows_state_waits_replicas_memory_store_and_policy(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -53,7 +53,7 @@ async def test_queue_shows_the_reason_and_the_expected_start_of_each_waiting_app
     await expect(page.get_by_label("Live applications by reason")).to_contain_text("30 running")
 
 
-async def test_new_frame_replaces_the_figures_of_the_last(
+async def test_new_console_data_replaces_the_old_figures(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -252,7 +252,7 @@ async def test_unknown_parts_of_an_address_fall_back_to_defaults(
     await expect(page.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
-async def test_typed_id_opens_an_application_that_is_in_no_row(
+async def test_application_outside_the_table_is_opened_by_typing_its_id(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page

@@ -31,7 +31,7 @@ async def observation_ids(store: PredictionStore) -> list[str]:
     return [name for name, _ in await store.read_observed("0-0", 1_000)]
 
 
-async def test_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
+async def test_prediction_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
     assert StoredPredictions(0, "0-0", {}, {}, {}, []) == await store.load()
     assert ([], 0) == await store.load_samples("EV")
 
@@ -115,7 +115,9 @@ async def test_model_is_stored_with_its_index_and_old_models_are_removed(
     assert await store.load_model("EV", 2) is None
 
 
-async def test_index_changed_by_another_writer_is_not_overwritten(store: PredictionStore) -> None:
+async def test_model_index_changed_by_another_writer_is_not_overwritten(
+    store: PredictionStore,
+) -> None:
     """A rollback must not be lost to a training that ends at the same time."""
     first = VersionIndex().published(b"1", {})
     await store.save_index("EV", VersionIndex(), first, b"1")

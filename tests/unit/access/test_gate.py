@@ -112,7 +112,7 @@ async def test_wrong_credential_is_refused_without_being_shown(headers: Headers,
         assert len(secret) < 12 or secret not in str(refused.value)
 
 
-async def test_key_is_looked_up_in_every_source() -> None:
+async def test_api_key_is_looked_up_in_every_source_of_keys() -> None:
     """A key that expired in one source of keys may be valid in the next.
 
     Unreadable sources are reported.
@@ -163,7 +163,7 @@ async def test_number_of_delayed_failures_is_limited() -> None:
     assert {Unauthenticated, TooManyFailures} == {type(outcome) for outcome in outcomes}
 
 
-async def test_valid_token_without_a_tenant_is_no_authentication_failure() -> None:
+async def test_valid_token_without_a_tenant_is_not_delayed_as_a_failed_login() -> None:
     slept = RecordingSleep()
     gate = create_gate(sleep=slept)
     for _ in range(20):

@@ -110,7 +110,9 @@ def test_missing_key_file_keeps_the_last_keys_and_is_logged_each_time(key_path: 
     assert [f"{key_path}: cannot be read: No such file or directory"] * 2 == told
 
 
-def test_error_of_a_key_file_is_remembered_while_the_file_is_missing(key_path: Path) -> None:
+def test_logged_error_of_a_key_file_is_not_repeated_while_the_file_is_missing(
+    key_path: Path,
+) -> None:
     told: list[str] = []
     file = KeyFile(key_path, told.append)
     key_path.write_text("keys: {}")

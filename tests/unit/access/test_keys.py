@@ -75,7 +75,7 @@ def test_new_key_has_256_random_bits_and_is_stored_as_a_digest() -> None:
     ) == (new.record)
 
 
-def test_two_new_keys_differ() -> None:
+def test_two_new_api_keys_differ() -> None:
     first, second = (create_key(tenant="acme", now=NOW) for _ in range(2))
 
     assert first.secret != second.secret

@@ -637,7 +637,7 @@ async def test_first_call_after_hours_waits_for_new_keys(issuer_world: IssuerWor
         await issuer_world.identify_caller()
 
 
-async def test_keys_of_an_unreachable_issuer_stay_valid_for_a_day(
+async def test_known_keys_of_an_unreachable_token_issuer_stay_valid_for_a_day(
     issuer_world: IssuerWorld,
 ) -> None:
     """Each failed fetch is logged and delays no call."""

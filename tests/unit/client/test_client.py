@@ -225,7 +225,9 @@ async def test_opened_application_without_an_expected_field_is_an_error(
             pass
 
 
-async def test_application_must_be_entered(client: JustitiaClient) -> None:
+async def test_application_of_the_client_must_be_entered_as_a_context(
+    client: JustitiaClient,
+) -> None:
     """An agent that forgets `async with` gets an explanatory error."""
     app = client.application("SC", input="q")
 
@@ -247,7 +249,7 @@ def test_name_that_does_not_fit_a_header_is_refused(
         client.application(input="q", **names)
 
 
-async def test_status_is_returned_as_the_service_sends_it(
+async def test_client_returns_the_status_as_the_service_sends_it(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """The application id may contain a slash, so it is quoted in the path."""

@@ -46,7 +46,7 @@ def test_progress_is_reported_at_every_start_and_end() -> None:
     ] == progress
 
 
-def test_late_application_starts_at_once() -> None:
+def test_application_whose_start_time_has_passed_starts_at_once() -> None:
     async def wait_too_late() -> float:
         clock = LoadClock()
         await asyncio.sleep(3.0)

@@ -171,7 +171,7 @@ async def play_application(
     return records
 
 
-async def test_answered_call_is_recorded_with_its_answer() -> None:
+async def test_chaos_caller_records_the_answer_to_its_call() -> None:
     """The scheduler's counts of the application are recorded when it closes."""
     service = FakeService(ANSWER)
     records = await play_application(service, planned_application("a"))
@@ -196,7 +196,7 @@ async def test_answered_call_is_recorded_with_its_answer() -> None:
     ],
     ids=["broken", "refused", "endless"],
 )
-async def test_broken_call_is_repeated_under_the_next_number(
+async def test_failed_call_is_repeated_as_the_next_attempt(
     script: tuple[Any, ...], endings: list[Ending], detail: str
 ) -> None:
     service = FakeService(*script)
@@ -222,7 +222,7 @@ async def test_started_stream_counts_as_cut_and_others_as_broken() -> None:
     assert () == records.calls[-1].flaws
 
 
-async def test_caller_that_left_makes_another_call() -> None:
+async def test_caller_that_disconnected_calls_again() -> None:
     """A caller that disconnected received no answer, but its call did not break."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)

@@ -222,7 +222,7 @@ def test_kept_and_shuffled_order_of_grants_are_distinguished() -> None:
     assert inversions == len(measured_order(tags).unexplained)
 
 
-def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
+def test_grants_out_of_order_are_reported_unless_a_fault_explains_them() -> None:
     """A grant out of order is correct if the inference's first grant was lost with its replica."""
     early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
 
@@ -244,7 +244,7 @@ def test_call_that_arrives_later_is_not_overtaken_by_running_calls() -> None:
     assert 1 == measure_order(runs, calls, (), settle_s=0.1).inverted
 
 
-def test_application_is_not_compared_with_itself() -> None:
+def test_inferences_of_one_application_are_not_compared_in_order() -> None:
     """The virtual finish time of an application may rise between two of its inferences."""
     calls = [answered_call("first.0", 5.0), answered_call("a.0"), answered_call("a.1")]
     runs = [
@@ -273,7 +273,7 @@ def test_order_is_not_checked_while_submissions_are_delayed() -> None:
     assert 0 == found.pairs
 
 
-def test_tag_changed_by_a_restart_is_found() -> None:
+def test_finish_tag_changed_by_a_restart_is_found() -> None:
     """The order of waiting applications must survive the scheduler."""
     found = measure_order(
         [], [], (), [TagAcrossRestart("a", 5.0, 5.0), TagAcrossRestart("b", 5.0, 6.5)]

@@ -71,7 +71,7 @@ async def test_calls_of_the_quota_tenant_have_unique_names() -> None:
     assert [f"{CROWD}.{number}#1" for number in range(4)] == sorted(names)
 
 
-def test_unanswered_call_may_be_counted() -> None:
+def test_quota_may_count_a_call_without_an_answer() -> None:
     """If the ingress died or the answer was lost, it is unknown whether the call ran."""
     record = CrowdRecord(_AT[:3], unreached=1)
 

@@ -255,7 +255,7 @@ def test_each_error_of_autoscaling_is_found(
     assert flaws == measure_fleet(LIMITS, records, runs, []).flaws
 
 
-def test_started_and_stopped_replicas_are_counted() -> None:
+def test_chaos_run_counts_started_and_stopped_replicas() -> None:
     records = RunRecords(
         fleet=[
             fleet_sample(1.0, 1),
@@ -278,7 +278,7 @@ def test_started_and_stopped_replicas_are_counted() -> None:
     )
 
 
-def test_replica_without_an_observed_drain_counts_as_removed() -> None:
+def test_replica_that_vanishes_between_two_samples_counts_as_removed() -> None:
     records = RunRecords(
         fleet=[
             fleet_sample(1.0, 3, a="RUNNING", b="RUNNING", c="RUNNING", d="RUNNING"),

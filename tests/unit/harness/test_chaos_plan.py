@@ -54,7 +54,7 @@ def test_each_kind_of_fault_belongs_to_fixed_or_autoscaled_replicas() -> None:
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
 
 
-def test_each_phase_ends_with_an_application_of_long_streams() -> None:
+def test_each_phase_of_a_chaos_load_ends_with_long_streams() -> None:
     """Replicas must be removed while they still serve such a stream."""
     tails = draw_long_streams(1, 4, 3, (250, 600))
     streams = [inference for planned in tails for inference in planned.inferences]

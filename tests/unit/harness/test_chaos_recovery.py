@@ -193,7 +193,7 @@ def test_recovery_of_a_replicas_work_ends_when_its_last_run_restarts(
     )
 
 
-def test_unchecked_window_ends_with_the_recovery_or_its_longest_time() -> None:
+def test_order_is_checked_again_after_the_recovery_or_a_longest_time() -> None:
     """Shortly after some faults, the order of grants is not checked."""
     over, not_over = (
         injected_fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),

@@ -89,12 +89,12 @@ def _with_deaths(plan: Plan) -> Plan:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
-def test_seeds_that_failed_before_keep_every_rule(seed: int) -> None:
+def test_simulations_that_once_failed_break_no_rule(seed: int) -> None:
     """Causes of past failures: late settings, a repeated batch, a plan that changed quotas."""
     assert () == run_plan(draw_plan(seed)).failures
 
 
-def test_simulation_of_a_seed_is_deterministic() -> None:
+def test_simulation_with_a_fixed_seed_is_deterministic() -> None:
     """A seed that fails in a search of hours must fail again in a single run."""
     first, second = (run_plan(draw_plan(7), traced=True) for _ in range(2))
 
@@ -104,7 +104,7 @@ def test_simulation_of_a_seed_is_deterministic() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", BROKEN)
-def test_deliberately_broken_part_is_found(mistake: str) -> None:
+def test_each_mutant_of_the_service_is_found(mistake: str) -> None:
     """If no mutant broke a rule, the rule would show nothing."""
     simulated = BROKEN[mistake].find()
 

@@ -49,7 +49,7 @@ def test_acknowledged_message_cannot_be_withdrawn() -> None:
     assert [] == mailbox.unread_after(2)
 
 
-def test_message_sent_twice_is_read_once() -> None:
+def test_mailbox_message_sent_twice_is_read_once() -> None:
     cursor = Cursor()
 
     assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
@@ -61,7 +61,7 @@ def test_message_sent_twice_is_read_once() -> None:
     assert 3 == cursor.ack
 
 
-def test_reset_cursor_reads_a_new_writer_from_the_start() -> None:
+def test_mail_of_a_new_scheduler_is_read_from_its_start() -> None:
     cursor = Cursor()
     cursor.fresh([(5, "old")])
     cursor.reset()

@@ -86,7 +86,7 @@ def test_reduced_body_keeps_needed_names_and_cuts_long_texts() -> None:
     )
 
 
-def test_deep_and_long_values_are_not_small() -> None:
+def test_deep_or_long_values_are_not_taken_for_small() -> None:
     assert ReducedBody([[5]], {}).is_small(2, 5)
     assert not ReducedBody([[5]], {}).is_small(1, 5)
     assert not ReducedBody([[5]], {}).is_small(2, 4)

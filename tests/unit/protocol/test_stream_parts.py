@@ -90,7 +90,7 @@ async def test_generated_text_that_looks_like_an_event_is_unchanged() -> None:
     assert Part(completion_event(told), 1, ()) == part
 
 
-async def test_stream_that_begins_differently_is_not_continued() -> None:
+async def test_stream_whose_repetition_begins_differently_is_not_continued() -> None:
     """Replicas of two vLLM versions may split a text into different chunks."""
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x") + completion_event("y"), 2, ()))
@@ -129,7 +129,7 @@ async def test_continued_response_keeps_the_ids_sent_to_the_caller() -> None:
     assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
 
 
-async def test_item_that_begins_after_the_cut_keeps_its_id() -> None:
+async def test_response_item_that_begins_after_the_cut_keeps_its_id() -> None:
     delivered = Delivered(names=True)
     delivered.add_part(Part(response_chunks("resp_a", "msg_a", 17, "x")[0], 1, ()))
 

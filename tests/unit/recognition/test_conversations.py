@@ -149,7 +149,7 @@ def test_lookup_of_a_long_conversation_sends_its_longest_beginnings() -> None:
     assert call.beginnings[0] == chat_of(*messages[:-1]).name_after(chat_turn(content="yes"))
 
 
-def test_prefilled_answer_and_its_continuation_are_one_turn() -> None:
+def test_answer_begun_by_the_caller_and_its_continuation_are_one_turn() -> None:
     """A caller may send the beginning of the model's turn."""
     begun = chat_of(_QUESTION, {"role": "assistant", "content": "The answer is"})
     name = begun.name_after(chat_turn(content=" 42."))

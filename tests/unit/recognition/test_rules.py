@@ -66,7 +66,7 @@ def test_harness_and_session_are_recognised_by_headers_and_fields(
     assert application_id is None or application_id == found.application_id
 
 
-def test_first_matching_rule_decides() -> None:
+def test_first_matching_recogn() -> None:
     headers = {"x-justitia-application": "a", "x-run": "7", "session-id": "s"}
     fields = {"metadata": {"session_id": "m"}, "user": "u"}
     orders = [("header", "user"), ("user", "header"), ("harness", "metadata"), ("headers",)]
