@@ -104,7 +104,7 @@ async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     assert 2 < len({run.pid for run in runs})  # Replicas that replaced dead ones also ran calls.
 
 
-async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
+async def test_quota_and_usage_are_kept_while_quota_service_and_scheduler_die(
     service: Service, keys: KeyRing
 ) -> None:
     """Quotas must not be exceeded, and no tenant may be billed for usage it did not have."""

@@ -21,7 +21,7 @@ def _agents_started_soon(result: Result) -> int:
 
 
 @pytest.mark.slow
-def test_after_a_restart_as_many_agents_start_as_contexts_fit() -> None:
+def test_after_a_restart_no_more_agents_start_than_contexts_fit() -> None:
     """All contexts are lost, and every agent submits its call again at the same time."""
     assert _agents_started_soon(_run_agents(working_set=True)) <= FIT
     assert _agents_started_soon(_run_agents(working_set=False)) > 1.5 * FIT

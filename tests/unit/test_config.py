@@ -396,7 +396,7 @@ def test_each_of_several_models_has_a_separate_queue_and_deployments() -> None:
     assert first.config.data_dir != second.config.data_dir
 
 
-def test_list_of_one_model_uses_the_names_of_several() -> None:
+def test_list_of_one_model_is_named_like_a_list_of_several() -> None:
     """Adding a second model must not restart the engines of the first."""
     (alone,) = parse_models(model_entry("m")).each_model()
     beside, _ = parse_models(model_entry("m"), model_entry("n")).each_model()
@@ -429,7 +429,7 @@ def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
     ]
 
 
-def test_arguments_reach_the_ingress_unchanged() -> None:
+def test_configured_arguments_reach_the_ingress_unchanged() -> None:
     """The arguments travel as a dictionary and must arrive as they were checked."""
     args = parse_models(
         model_entry("m", adapters={"m-sql": "/sql"}), model_entry("n", engine=_FAKE), name="a"

@@ -36,7 +36,7 @@ def test_cost_is_exact_for_integers() -> None:
     assert 10**9 * 10**9 + 10**9 * (10**9 + 1) // 2 == kv_token_time(10**9, 10**9)
 
 
-def test_choices_share_prompt_and_output_evenly() -> None:
+def test_cost_of_several_choices_divides_the_tokens_evenly() -> None:
     """Three sequences of 20 prompt tokens with 3, 2 and 2 tokens."""
     expected = kv_token_time(20, 3) + 2 * kv_token_time(20, 2)
 

@@ -79,7 +79,7 @@ def test_table_of_stages_has_every_cost_of_the_scheduler() -> None:
     assert {f"scheduler.cost: {cost}" for cost in costs} <= listed
 
 
-def test_table_of_stages_and_settings_agree_on_what_is_experimental() -> None:
+def test_documentation_and_settings_agree_on_experimental_options() -> None:
     """A setting is experimental as a whole, or with one of its values."""
     rows = re.findall(r"^\| `([\w.]+)` \| [^|]* \| (.*) \|$", SETTINGS, re.MULTILINE)
     whole = {key for key, text in rows if text.startswith("Experimental")}

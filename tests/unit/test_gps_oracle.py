@@ -26,7 +26,7 @@ def test_equal_weights_share_equally_until_the_smaller_session_departs() -> None
     assert (F(5), F(1)) == (server.virtual_time, server.owed["b"])
 
 
-def test_weights_share_in_proportion() -> None:
+def test_gps_shares_service_in_proportion_to_weights() -> None:
     """A session of weight 3 gets three quarters of the service beside one of weight 1."""
     server = _server_with_sessions(a=(2, 1), b=(6, 3))
 
@@ -37,7 +37,7 @@ def test_weights_share_in_proportion() -> None:
     assert (F(1), F(1), F(3)) == (server.virtual_time, server.owed["a"], server.owed["b"])
 
 
-def test_one_report_of_service_covers_several_departures() -> None:
+def test_gps_serves_several_sessions_to_their_ends_in_one_report() -> None:
     """A report may contain more service than the first session still needs."""
     server = _server_with_sessions(a=(1, 1), b=(2, 1), c=(10, 1))
     server.give_service(F(8))
@@ -55,7 +55,7 @@ def test_virtual_time_stops_without_backlog() -> None:
     assert (F(3), F(3), F(7)) == (server.virtual_time, server.given, server.tag("a"))
 
 
-def test_refunded_service_goes_to_the_other_sessions() -> None:
+def test_service_refunded_to_gps_goes_to_the_other_sessions() -> None:
     """A refund first removes remaining work; service already given goes to the others."""
     server = _server_with_sessions(a=(6, 1), b=(9, 1))
     server.give_service(F(8))  # V = 4: a owed 2, b owed 5

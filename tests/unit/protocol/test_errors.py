@@ -97,7 +97,7 @@ def test_overload_error_carries_a_retry_time(wait_s: float, whole: str, exact: s
     } == said
 
 
-def test_errors_of_the_client_are_not_retryable() -> None:
+def test_errors_caused_by_the_caller_are_not_retryable() -> None:
     assert {} == error_headers(RequestError("x"), _half_jitter)
 
 

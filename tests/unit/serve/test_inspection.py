@@ -159,7 +159,7 @@ async def test_replica_with_room_for_the_first_application_is_flagged(
     assert (await inspected.next_report()).replicas["r"].free_for_first
 
 
-async def test_tag_is_reported_with_the_virtual_time_of_its_clock(
+async def test_finish_tag_is_reported_with_the_virtual_time_of_its_clock(
     inspected: InspectedService,
 ) -> None:
     """With `fairness: tenant`, each tenant has a virtual clock of its own."""
@@ -203,7 +203,7 @@ async def test_long_tables_are_marked_as_truncated(
     assert "5 inferences; they are looked at up to 2" == seen.unchecked_rules
 
 
-async def test_corrupt_state_is_still_inspected(inspected: InspectedService) -> None:
+async def test_corrupt_scheduler_state_can_still_be_inspected(inspected: InspectedService) -> None:
     """An application without an account fails the account checks; the other checks still run."""
     await inspected.submit_items(arrival_of(), inference("q1"))
     await inspected.pull_next()

@@ -133,7 +133,7 @@ def test_counting_takes_at_most_a_hundredth_of_the_time(engine: ReportingEngine)
     assert engine.step()
 
 
-def test_count_moves_no_block(engine: ReportingEngine) -> None:
+def test_counting_held_blocks_moves_none(engine: ReportingEngine) -> None:
     engine.run_call("x", "y", application="a", for_s=100.0)
     before = list(engine.pool.queue)
 

@@ -124,7 +124,7 @@ def test_template_that_reads_parts_receives_parts(tokenizer_folder: Path) -> Non
     )
 
 
-def test_failing_template_refuses_no_request(tokenizer_folder: Path) -> None:
+def test_request_is_accepted_although_its_chat_template_fails(tokenizer_folder: Path) -> None:
     """The engine's own renderer may succeed where the ingress's template fails."""
     failing = "{{ messages[7].content | items }}"
 

@@ -92,7 +92,7 @@ def test_exit_code_tells_whether_the_engine_died_by_itself(
 
 
 @pytest.mark.asyncio
-async def test_batch_size_is_that_of_vllms_own_server(
+async def test_vllm_batch_size_equals_that_of_its_own_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """VLLM derives the batch size from the usage context.

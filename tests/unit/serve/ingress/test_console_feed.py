@@ -68,7 +68,7 @@ async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
                 return told
 
 
-async def test_first_frame_is_whole_and_the_next_has_the_changes(
+async def test_first_console_message_is_complete_and_the_next_has_the_changes(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -157,7 +157,7 @@ async def test_slow_viewer_misses_frames_and_then_gets_a_whole_one(
     assert not viewer.behind
 
 
-async def test_only_operators_see_the_predictor(hub: ConsoleHub) -> None:
+async def test_only_operators_see_the_predictor_on_the_console(hub: ConsoleHub) -> None:
     operator, tenant = hub.join(None, ["m"]), hub.join("acme", ["m"])
     assert (await line(operator, "predictor"))["overview"] == {"learns": True}
 
@@ -167,7 +167,7 @@ async def test_only_operators_see_the_predictor(hub: ConsoleHub) -> None:
     assert all(b'"predictor"' not in told for told in tenant._lines)
 
 
-async def test_failing_predictor_is_shown(
+async def test_failing_predictor_is_shown_on_the_console(
     hub: ConsoleHub, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> dict[str, Any]:

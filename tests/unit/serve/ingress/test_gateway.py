@@ -485,7 +485,7 @@ async def test_estimate_of_an_implicitly_opened_application_is_counted_at_its_le
     assert ({}, {"prior": 1}) == (before, gateway_rig.opened_by_source())
 
 
-def test_position_in_the_order_is_dropped_with_its_application() -> None:
+def test_queue_position_is_forgotten_with_its_application() -> None:
     """Positions take memory only while their application is open."""
     pending = PendingInferences()
     arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")

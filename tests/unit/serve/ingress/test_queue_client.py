@@ -204,7 +204,7 @@ async def test_grant_reaches_its_inference_exactly_once(rig: Rig) -> None:
     assert not ticket.answers
 
 
-async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
+async def test_error_of_the_queue_clients_callback_is_logged(rig: Rig) -> None:
     """The error ends the task that reads the scheduler's messages."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
@@ -225,7 +225,7 @@ async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
     await eventually(is_logged, "the error is reported")
 
 
-async def test_running_attempt_is_notified_of_a_newer_lease(rig: Rig) -> None:
+async def test_running_call_is_notified_of_a_newer_lease(rig: Rig) -> None:
     """The scheduler revoked the first lease, because its replica was silent."""
     ticket, first = await rig.submit_and_grant()
     told: list[str] = []
@@ -384,7 +384,7 @@ async def test_inference_of_a_cancelled_application_is_not_submitted_again(rig: 
 
 
 @pytest.mark.parametrize(("epoch", "ingress_id"), [(0, "i"), (1, "earlier")])
-async def test_application_opened_under_an_earlier_epoch_or_name_is_sent_again(
+async def test_application_opened_at_an_earlier_scheduler_is_opened_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
     """The opening's answer arrived after the other open applications had been repeated."""
@@ -426,7 +426,7 @@ async def test_application_that_is_opened_again_stays_as_it_was_opened(rig: Rig)
 @pytest.mark.parametrize(
     ("message", "told_ends"), [(end_of(), [end_of()]), (ForgetApplication("a", "i"), [])]
 )
-async def test_end_of_an_application_is_reported_where_it_was_last_opened(
+async def test_end_of_an_application_is_reported_by_the_ingress_that_last_opened_it(
     rig: Rig,
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],
@@ -580,7 +580,7 @@ async def test_reopened_application_is_not_closed_at_a_new_scheduler(
     assert [*expected, ApplicationClosed("b")] == await rig.accepted_items(3)
 
 
-async def test_messages_of_a_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
+async def test_all_messages_of_a_new_scheduler_are_read(rig: Rig) -> None:
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
     rig.scheduler.post_messages(grant_of(), grant_of(lease_id="1-2"))
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id

@@ -95,7 +95,7 @@ async def test_recorded_session_is_one_application_of_its_harness(
 
 
 @pytest.mark.parametrize("session", ["qwen-code", "pi", "pi-messages"])
-async def test_equal_conversation_with_another_key_is_separate(session: str) -> None:
+async def test_equal_conversation_with_another_api_key_is_separate(session: str) -> None:
     """Keys of one tenant do not share conversations."""
     calls, ingresses = recorded_calls(session), Ingresses()
     one = await ingresses.applications_of(calls)
@@ -105,7 +105,7 @@ async def test_equal_conversation_with_another_key_is_separate(session: str) -> 
     assert one[0] != other[0]
 
 
-async def test_two_runs_with_equal_prompts_are_two_applications() -> None:
+async def test_two_agent_runs_with_equal_prompts_are_two_applications() -> None:
     """Two runs of an agent in one directory differ only in the ids of their tool calls."""
     calls, ingresses = recorded_calls("pi"), Ingresses()
     again = json.loads(json.dumps(calls).replace("call_", "call_again_"))

@@ -130,7 +130,7 @@ async def _body_of(items: AsyncGenerator[StreamItem]) -> bytes:
     return b"".join([item for item in [one async for one in items] if isinstance(item, bytes)])
 
 
-async def test_unary_attempt_ends_when_a_newer_lease_arrives() -> None:
+async def test_unary_call_moves_to_the_newer_lease() -> None:
     rig = Rig()
     rig.leases.add_grant(1)
     answer = asyncio.create_task(rig.answer_unary())

@@ -91,7 +91,7 @@ async def test_cancelled_caller_does_not_end_the_shared_dial() -> None:
 
 
 @in_virtual_time
-async def test_replica_without_a_known_address_is_refused() -> None:
+async def test_grant_without_the_replicas_address_is_refused() -> None:
     """A grant of an older scheduler may lack the replica's address."""
     with pytest.raises(ConnectionLost, match="no address of replica r2 is known"):
         await Rig().links.link_to("r2")

@@ -30,7 +30,7 @@ def serve_deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]
     } | fields
 
 
-def test_stuck_update_shows_how_long_nothing_has_changed() -> None:
+def test_stuck_deployment_shows_how_long_nothing_has_changed() -> None:
     """An old replica runs, a new one has been starting for minutes, a third one stops."""
     details = serve_deployment(
         serve_replica("RUNNING", 9_000.0),

@@ -357,7 +357,9 @@ async def test_application_without_calls_can_be_closed(two_models: TwoModels) ->
     assert 404 == (await two_models.http.get("/v1/applications/a")).status_code
 
 
-async def test_close_with_a_model_affects_only_its_queue(two_models: TwoModels) -> None:
+async def test_closing_an_application_for_one_model_affects_only_its_queue(
+    two_models: TwoModels,
+) -> None:
     """An agent that is done with one model may continue with another."""
     await open_in_both(two_models)
     answer = await two_models.http.post("/v1/applications/a/close", params={"model": EMBED})
@@ -398,7 +400,7 @@ async def test_models_are_listed_with_their_adapters(two_models: TwoModels) -> N
     ("asked", "served"),
     [("gpt-4o", CHAT), ("claude-haiku-4-5", CHAT), ("claude-embed-1", EMBED)],
 )
-async def test_alias_reaches_its_model_and_is_listed(
+async def test_model_alias_reaches_its_model_and_is_listed(
     two_models: TwoModels, asked: str, served: str
 ) -> None:
     """Agent programs request the model names of the service that they were made for."""
@@ -408,7 +410,7 @@ async def test_alias_reaches_its_model_and_is_listed(
     assert served == (await two_models.http.get(f"/v1/models/{asked}")).json()["parent"]
 
 
-async def test_unknown_alias_is_not_served(two_models: TwoModels) -> None:
+async def test_unknown_model_alias_is_not_served(two_models: TwoModels) -> None:
     answer = await send_inference(two_models, "gpt-4o-mini")
 
     assert 404 == answer.status_code
@@ -428,7 +430,9 @@ async def test_model_list_has_the_fields_of_openai_and_anthropic(two_models: Two
 
 
 @pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
-async def test_entry_of_one_model_equals_that_of_the_list(two_models: TwoModels, name: str) -> None:
+async def test_description_of_one_model_equals_its_entry_in_the_list(
+    two_models: TwoModels, name: str
+) -> None:
     """Clients use this path to check that a model exists; names may contain slashes."""
     cards = {card["id"]: card for card in (await two_models.http.get("/v1/models")).json()["data"]}
     answer = await two_models.http.get(f"/v1/models/{name}")
@@ -436,7 +440,7 @@ async def test_entry_of_one_model_equals_that_of_the_list(two_models: TwoModels,
     assert cards[name.replace("%2F", "/")] == answer.json()
 
 
-async def test_entry_of_an_unserved_model_is_not_found(two_models: TwoModels) -> None:
+async def test_description_of_an_unserved_model_is_not_found(two_models: TwoModels) -> None:
     answer = await two_models.http.get("/v1/models/other")
 
     assert 404 == answer.status_code
@@ -469,7 +473,7 @@ async def test_unreachable_scheduler_does_not_hide_the_other_models_status(
     assert answer["models"][CHAT] == one
 
 
-async def test_predictor_and_inspection_are_those_of_the_named_model(two_models: TwoModels) -> None:
+async def test_predictor_and_doctor_requests_reach_the_named_model(two_models: TwoModels) -> None:
     overview = (await two_models.http.get("/v1/predictor")).json()["models"]
     examined = (await two_models.http.get("/v1/examination")).json()["models"]
     one = (await two_models.http.get("/v1/examination", params={"model": EMBED})).json()

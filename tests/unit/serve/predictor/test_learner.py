@@ -133,7 +133,7 @@ async def test_observations_are_learned_and_stored() -> None:
     assert (5, []) == (len(store.samples("EV")), store.observed())
 
 
-async def test_one_replica_learns_and_all_agree() -> None:
+async def test_one_predictor_replica_trains_and_all_give_equal_estimates() -> None:
     """An observation counts once, whichever replica received it."""
     store = FakePredictionStore()
     first = learner_of(store, StandInTrainer(power_model_bytes()))
@@ -366,7 +366,7 @@ async def test_class_mean_serves_without_a_good_model() -> None:
     assert (0, "class") == (other.predictor.serving("EV"), estimate_and_source(other)[1])
 
 
-async def test_rollback_reaches_every_replica_and_persists() -> None:
+async def test_rollback_of_a_model_reaches_every_predictor_replica_and_persists() -> None:
     """Any replica accepts the command, and no later training undoes it."""
     store, learner = await store_with_two_versions()
     other = learner_of(store)
@@ -424,7 +424,7 @@ async def test_rollback_to_a_damaged_version_is_refused() -> None:
     assert 2 == store.index("EV").active
 
 
-async def test_change_of_a_class_withdraws_its_model_from_every_replica() -> None:
+async def test_changed_costs_of_a_class_withdraw_its_model_from_every_replica() -> None:
     store = FakePredictionStore()
     learner = await trained_learner(store)
     await learner.observe_many(observations(40))
@@ -450,7 +450,9 @@ async def test_texts_are_stored_only_if_configured() -> None:
         assert expected == ("a secret" in waiting + str(store.samples("EV")))
 
 
-async def test_imported_history_is_accepted_or_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_imported_history_is_refused_while_many_observations_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(learner_module, "MOST_WAITING", 100)
     store = FakePredictionStore()
     learner = learner_of(store)

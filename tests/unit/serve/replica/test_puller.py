@@ -286,7 +286,7 @@ def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) ->
     _run_scenario(fail_engine)
 
 
-async def test_holds_are_passed_on_apart_from_the_leases() -> None:
+async def test_hold_messages_and_lease_messages_are_passed_on_separately() -> None:
     replica, holds = _Replica(), CallHolds()
     puller = Puller(
         "r",

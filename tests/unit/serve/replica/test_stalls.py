@@ -100,7 +100,7 @@ def test_steps_without_tokens_are_no_stall() -> None:
         assert not engine.is_stalled()
 
 
-def test_allowance_grows_with_the_length_of_the_steps() -> None:
+def test_stall_limit_grows_with_the_length_of_the_steps() -> None:
     """After a step of 8 s for a large prompt, the next one may take several times as long."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=8.0)
@@ -112,7 +112,7 @@ def test_allowance_grows_with_the_length_of_the_steps() -> None:
     assert engine.is_stalled()
 
 
-def test_first_steps_do_not_raise_the_limit() -> None:
+def test_first_engine_steps_do_not_raise_the_stall_limit() -> None:
     engine = _Engine()
     engine.make_step(lasts_s=55.0)
     assert not engine.is_stalled()
@@ -123,7 +123,7 @@ def test_first_steps_do_not_raise_the_limit() -> None:
     assert engine.is_stalled()
 
 
-def test_long_step_once_reported_as_a_stall_raises_the_limit() -> None:
+def test_long_engine_step_taken_for_a_stall_raises_the_limit() -> None:
     """Otherwise a call with long steps would be revoked each time and never end."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=40.0)

@@ -42,7 +42,9 @@ def frame_of(told: tuple[int, int, bytes] | None) -> Frame:
     return frame
 
 
-async def test_console_records_nothing_before_the_first_request(service: SchedulerService) -> None:
+async def test_scheduler_records_no_console_data_before_the_first_request(
+    service: SchedulerService,
+) -> None:
     driver = service.term.driver
     assert driver.observer is None
 
@@ -67,7 +69,7 @@ async def test_console_recording_ends_some_time_after_the_last_request(
     assert service.term.driver.observer is None
 
 
-async def test_readers_share_a_frame_until_the_next_is_due(
+async def test_console_readers_share_data_until_the_next_is_due(
     services: Services, service: SchedulerService
 ) -> None:
     first = await service.console_frame(None, None, None)
@@ -91,7 +93,7 @@ async def test_console_viewer_of_another_epoch_gets_all_bars(
     assert frame_of(await service.console_frame(None, first[0] + 1, first[1])).is_whole
 
 
-async def test_slow_frame_postpones_the_next_one(
+async def test_console_data_that_is_slow_to_compute_postpones_the_next(
     services: Services, service: SchedulerService
 ) -> None:
     """Console data that takes 0.1 s to compute may be computed every two seconds."""
@@ -108,7 +110,7 @@ async def test_slow_frame_postpones_the_next_one(
     assert console.frame(None, *first[:2]) is not None
 
 
-async def test_number_of_bars_in_a_frame_is_bounded(
+async def test_number_of_timeline_bars_in_a_console_message_is_bounded(
     service: SchedulerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_console, "MOST_FRAMES", 2)

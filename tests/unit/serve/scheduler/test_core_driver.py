@@ -19,7 +19,7 @@ from justitia_ray.store.scheduler_store import StoredState
 from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 
-async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_the_metrics_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
     """An error of the metrics is logged once.
 
     An undelivered grant would hold its memory until its lease lapses.

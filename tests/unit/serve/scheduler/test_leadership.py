@@ -121,7 +121,7 @@ async def test_scheduler_that_lost_the_lead_never_writes_again(services: Service
     assert (0, 0) == (services.store.epoch, services.store.saves)
 
 
-async def test_process_that_ray_has_replaced_exits_at_once(services: Services) -> None:
+async def test_scheduler_process_that_ray_has_replaced_exits_at_once(services: Services) -> None:
     """Callers already reach the actor's new process."""
     service = await services.start_leader()
     successor = services.store._leader = replace(WINNER, actor="the same")
@@ -229,7 +229,7 @@ async def test_higher_epoch_in_the_store_supersedes_the_scheduler(services: Serv
     assert [] == services.outranked
 
 
-async def test_lower_epoch_is_ignored(services: Services) -> None:
+async def test_lower_scheduler_epoch_is_ignored(services: Services) -> None:
     service = await services.start_leader()
     await service.pull(pull_of(1, epoch=0))
 

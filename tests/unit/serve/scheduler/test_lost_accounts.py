@@ -50,7 +50,7 @@ async def _restart_accounts(accounts: Accounts) -> None:
     await accounts.restart()
 
 
-async def test_applications_that_end_during_a_store_outage_reach_the_next_accounts(
+async def test_applications_that_end_during_a_store_outage_reach_the_next_quota_process(
     services: Services, accounts: Accounts
 ) -> None:
     """The quota service restarts after an outage of its store, while the scheduler continues."""
@@ -63,7 +63,7 @@ async def test_applications_that_end_during_a_store_outage_reach_the_next_accoun
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ended_applications_lost_by_the_store_reach_the_next_accounts(
+async def test_ended_applications_lost_by_the_store_reach_the_next_quota_process(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -78,7 +78,7 @@ async def test_ended_applications_lost_by_the_store_reach_the_next_accounts(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ended_applications_stored_by_the_next_accounts_are_not_counted_twice(
+async def test_ended_applications_stored_by_the_next_quota_process_are_not_counted_twice(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -91,7 +91,7 @@ async def test_ended_applications_stored_by_the_next_accounts_are_not_counted_tw
     assert ["c", "d"] == claims
 
 
-async def test_message_interrupted_by_the_accounts_death_counts_once(
+async def test_message_interrupted_by_the_death_of_the_quota_process_counts_once(
     services: Services, accounts: Accounts
 ) -> None:
     """No answer arrived, whether or not the quota service had stored the message."""
@@ -111,7 +111,7 @@ async def test_message_interrupted_by_the_accounts_death_counts_once(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_unstored_ended_applications_are_sent_again_after_the_accounts_die(
+async def test_unstored_ended_applications_are_sent_again_after_the_quota_process_dies(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)

@@ -133,7 +133,7 @@ async def test_reservation_ends_once_the_end_of_its_application_is_stored(
     assert (30, {"a#0"}) == (held, kept)
 
 
-async def test_application_opened_during_an_accounts_outage_is_counted(
+async def test_application_opened_during_an_outage_of_the_quota_service_is_counted(
     services: Services, accounts: Accounts
 ) -> None:
     """A quota that only lowers priority admits the application, but must still count it."""
@@ -161,7 +161,7 @@ async def test_application_opened_during_an_accounts_outage_is_counted(
     )
 
 
-async def test_ingress_whose_items_all_wait_for_the_accounts_is_registered(
+async def test_ingress_whose_items_all_wait_for_the_quota_service_is_registered(
     services: Services, accounts: Accounts
 ) -> None:
     """The ingress would otherwise be unknown at its first call and never receive a grant."""

@@ -21,7 +21,7 @@ __all__ = ["accounts", "services"]  # fixtures
 pytestmark = pytest.mark.asyncio
 
 
-async def test_messages_to_the_accounts_examine_only_changed_reservations(
+async def test_messages_to_the_quota_service_examine_only_changed_reservations(
     services: Services, accounts: Accounts
 ) -> None:
     """Every inference causes a message; running reservations are read once a second."""
@@ -128,7 +128,7 @@ async def test_inferences_that_end_just_before_a_settings_change_are_charged(
     await fleet.wait_for_remaining(accounts, 1_980)
 
 
-async def test_ended_inferences_without_reservations_are_forgotten_without_accounts(
+async def test_ended_inferences_without_reservations_are_forgotten_while_the_quota_service_is_down(
     services: Services, accounts: Accounts
 ) -> None:
     """Ended inferences with reservations are charged once the quota service is back."""

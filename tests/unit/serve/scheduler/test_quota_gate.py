@@ -115,7 +115,9 @@ def _open_names(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
-async def test_scheduler_without_quotas_sends_nothing_to_the_accounts(services: Services) -> None:
+async def test_scheduler_without_quotas_sends_nothing_to_the_quota_service(
+    services: Services,
+) -> None:
     accounts = Accounts()
     service = await services.start_leader()
     service.term.gate.exchange._connect = lambda: accounts
@@ -207,7 +209,7 @@ async def test_cancelled_application_that_is_reopened_counts_once_more(
     assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(arrival_of("b"))).refusal
 
 
-async def test_duplicate_call_cancelled_while_it_waits_leaves_no_entry(
+async def test_cancelled_duplicate_of_a_waiting_call_leaves_no_entry(
     services: Services, accounts: Accounts
 ) -> None:
     """A leftover entry would wait forever and block the resubmissions of ingresses."""
@@ -226,7 +228,7 @@ async def test_duplicate_call_cancelled_while_it_waits_leaves_no_entry(
     await eventually(lambda: accounts.remaining_of() == 5, "its claim comes back")
 
 
-async def test_reservations_survive_restarts_of_scheduler_and_accounts(
+async def test_reservations_survive_restarts_of_scheduler_and_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
     """Scheduler and quota service die in turn; each reservation is granted exactly once."""
@@ -266,7 +268,7 @@ async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
 
 
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
-async def test_quota_refuses_after_a_bounded_wait_for_unreachable_accounts(
+async def test_quota_refuses_after_a_limited_wait_for_an_unreachable_quota_service(
     services: Services, accounts: Accounts, how: str, refused: bool
 ) -> None:
     """A quota that only lowers priority admits the inference."""
@@ -320,7 +322,7 @@ async def test_resubmitted_inference_is_counted_once_by_its_id(
     assert 0 == accounts.remaining_of()
 
 
-async def test_limits_in_answers_are_those_of_the_accounts(
+async def test_limits_in_answers_are_those_of_the_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
     """The headers cover all models, and only the caller's tenant and its parents."""
@@ -337,7 +339,7 @@ async def test_limits_in_answers_are_those_of_the_accounts(
     ]
 
 
-async def test_application_that_waits_for_the_accounts_says_so(
+async def test_application_that_waits_for_the_quota_service_says_so(
     services: Services, accounts: Accounts
 ) -> None:
     """The owner must not be told that the application does not exist."""
@@ -412,7 +414,7 @@ async def test_quotas_changed_during_a_configure_call_are_sent_next(
     assert ["a"] == _open_names(service)
 
 
-async def test_messages_to_the_accounts_and_waiting_reservations_are_counted(
+async def test_messages_to_the_quota_service_and_waiting_reservations_are_counted(
     services: Services, accounts: Accounts
 ) -> None:
     """The metrics show an operator that all calls wait for the quota service."""

@@ -316,7 +316,7 @@ async def test_quota_that_deprioritises_does_not_make_calls_wait(
     assert [False, True] == told
 
 
-async def test_short_calls_between_two_messages_to_the_accounts_are_metered(
+async def test_short_calls_between_two_messages_to_the_quota_service_are_metered(
     services: Services, accounts: Accounts
 ) -> None:
     """The calls begin and end before any usage is reported to the quota service."""

@@ -85,7 +85,7 @@ async def test_grant_carries_the_limits_of_its_tenant(
     assert {"t": (left,)} == with_grant.standings
 
 
-async def test_answer_has_the_positions_of_new_inferences(service: SchedulerService) -> None:
+async def test_answer_to_a_submission_has_the_queue_positions(service: SchedulerService) -> None:
     """Repeated inferences got their queue positions from the previous scheduler."""
     items = (
         *(arrival_of("a"), inference("a1", "a"), arrival_of("b", 50.0), inference("b1", "b")),
@@ -286,7 +286,7 @@ async def test_messages_of_a_lost_ingress_are_dropped_and_its_poll_ends(services
     assert not service.term.driver.outboxes.ingresses
 
 
-async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
+async def test_ingress_taken_for_dead_learns_that_it_was_forgotten(
     services: Services,
 ) -> None:
     service = await services.start_leader(ingress_timeout_s=0.05)
@@ -325,7 +325,9 @@ async def test_ended_inference_is_confirmed_once_stored_and_forgotten_once_read(
     assert [True, False] == [kept, ends.is_counted("a", "q")]
 
 
-async def test_work_of_a_leaving_replica_is_leased_elsewhere(service: SchedulerService) -> None:
+async def test_inferences_of_a_stopping_replica_are_leased_elsewhere(
+    service: SchedulerService,
+) -> None:
     """A replica reports its shutdown, so its leases need not wait for a timeout."""
     await service.pull(pull_of(1))
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))

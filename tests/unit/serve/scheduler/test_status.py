@@ -262,7 +262,7 @@ async def test_status_does_not_iterate_over_unsaved_applications() -> None:
     assert 5 == store_view(_CONFIG, checkpointer, driver.core).unsaved_applications
 
 
-async def test_no_save_is_late_without_a_store() -> None:
+async def test_no_save_is_reported_as_late_without_a_store() -> None:
     """Saves without a store must not be reported as saves."""
     config = AppConfig.parse(
         {"model": {"name": "m", "path": "none"}, "store": {"durability": "none"}}

@@ -88,7 +88,7 @@ async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
     assert "new" in services.store.stored_applications()
 
 
-async def test_concurrent_openings_are_stored_together(services: Services) -> None:
+async def test_concurrently_opened_applications_are_stored_together(services: Services) -> None:
     """While one save runs, the next one collects all new openings."""
     service = await services.start_leader()
     saves = services.store.saves

@@ -330,7 +330,7 @@ async def test_invalid_frame_closes_the_connection_and_cancels_its_calls(
     assert fake.is_closed
 
 
-async def test_stop_closes_the_port_and_every_connection(served: Served) -> None:
+async def test_stopping_the_listener_closes_its_port_and_connections(served: Served) -> None:
     """Callers notice the shutdown at once and cannot reconnect."""
     async with listening(served) as port:
         link = await dialer_with(KEY).dial(port.address, NAME)
@@ -396,7 +396,7 @@ async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
     await port.stop()
 
 
-async def test_process_counts_as_connected_while_any_of_its_connections_lasts(
+async def test_process_counts_as_connected_while_it_has_any_connection(
     port: Listener, served: Served
 ) -> None:
     """The process reconnects before the kernel has closed the previous connection."""

@@ -89,7 +89,7 @@ def as_received(packed: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 
-def test_every_method_has_an_entry_in_types() -> None:
+def test_every_transport_method_has_a_tested_type() -> None:
     """Only methods with an entry are tested."""
     assert METHODS.keys() == TYPES.keys()
 
