@@ -75,7 +75,7 @@ async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client with unlimited connections; its calls end with it."""
+    """HTTP client whose number of connections is not limited."""
     limits, headers = httpx.Limits(max_connections=None), {"authorization": f"Bearer {key[1]}"}
     async with httpx.AsyncClient(
         base_url=cluster.url, timeout=120.0, limits=limits, headers=headers

@@ -22,11 +22,9 @@ class GpsServer:
         self._dry_since: dict[str, Fraction] = {}
 
     def busy(self) -> set[str]:
-        """Return the sessions that have work left."""
         return {name for name, work in self.owed.items() if work > 0}
 
     def add_work(self, name: str, work: Fraction) -> None:
-        """Increase a session's work."""
         self.owed[name] += work
 
     def join(self, name: str, weight: Fraction) -> None:
@@ -56,7 +54,7 @@ class GpsServer:
         self.give_service(work - still_owed)
 
     def tag(self, name: str) -> Fraction:
-        """Return the virtual time at which a session's work is, or was, done."""
+        """Return the virtual finish time of a session: when its work is, or was, done."""
         if self.owed[name] > 0:
             return self.virtual_time + self.owed[name] / self.weight[name]
         return self._dry_since[name]
@@ -95,7 +93,7 @@ class ExactFairShare:
         self._add_work(name, charge)
 
     def key(self, name: str) -> Fraction:
-        """Return the virtual time at which GPS has served an application."""
+        """Return the virtual time at which GPS has finished an application's work."""
         return self.gps.tag(name)
 
     def report(self, deliveries: Iterable[tuple[str, Fraction]]) -> None:
@@ -125,7 +123,7 @@ class ExactFairShare:
             self._add_work(name, ledger.charged - ledger.attained)
 
     def expect(self, name: str, remaining: Fraction) -> None:
-        """Raise an application's charge to its expected cost (rule 7)."""
+        """Raise an application's charge to its newly expected cost (rule 7)."""
         ledger = self.ledgers[name]
         more = ledger.attained + remaining - ledger.charged
         if more > 0:

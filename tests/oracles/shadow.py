@@ -19,11 +19,11 @@ class Member:
     sequence: int
     stages: list[ExpectedStage]
     came: Any = Fraction(0)
-    """Level (virtual time) of the simulated schedule at the application's arrival."""
+    """Virtual time of the simulated VTC schedule at the application's arrival."""
     at: int = 0
     entered: Any = Fraction(0)
     took: Any = Fraction(0)
-    """Service of the stage's first inference."""
+    """Service in KV token-time of the stage's first inference."""
     first_since: Any = None
     first_iteration_s: Any = None
     first_until: Any = None
@@ -31,7 +31,7 @@ class Member:
     started_at: Any = None
     ready_at: Any = None
     next_level: Any = None
-    """Level at which the application's next event happens; None if it waits for no level."""
+    """Virtual time of the application's next event; None if it waits for no virtual time."""
     next_time: Any = None
     """Time in seconds at which the application's next event happens; None if it waits for no time.
     """
@@ -51,16 +51,16 @@ class Member:
         return self.took / (self.first_until - self.first_since)
 
     def levels(self, number: int) -> Any:
-        """Return by how much the level rises during a stage."""
+        """Return by how much virtual time rises during a stage."""
         return Fraction(self.stages[number].compute_tokens) / self.weight
 
     def levels_of_starts(self, number: int) -> Any:
-        """Return by how much the level rises until the last inference of the stage starts."""
+        """Return by how much virtual time rises until the stage's last inference starts."""
         inferences = max(1, self.stages[number].inferences)
         return self.levels(number) * (inferences - 1) / inferences
 
     def ratio(self) -> Any:
-        """Return KV token-time per unit of level in the current stage: ω·k/w with the weight ω."""
+        """Return a stage's KV token-time per unit of virtual time: ω·k/w with the weight ω."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return Fraction(0)
@@ -102,7 +102,7 @@ class LiteralShadow:
         self.cohorts: list[Cohort] = []
 
     def density(self) -> Any:
-        """Return the sum of the ratios of all applications that wait for a level."""
+        """Return the KV token-time per unit of virtual time, over all applications that wait."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
@@ -116,7 +116,7 @@ class LiteralShadow:
         return self.rest() + free * length
 
     def mean_length(self) -> Any:
-        """Return the mean iterations of the inferences that start next; None if none waits."""
+        """Return the mean length in iterations of the inferences that start next, or None."""
         asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
         starting = [m for m in asking if self._starts(m)] or asking
         if not starting:
@@ -136,7 +136,7 @@ class LiteralShadow:
         return first_ones + sum(cohort.rate for cohort in self.cohorts if cohort.flies)
 
     def overdue(self) -> Any:
-        """Return by how much the service due exceeds that of running inferences."""
+        """Return by how much service is behind what the running inferences will deliver."""
         in_flight = self.in_flight()
         return Fraction(0) if in_flight is None else max(Fraction(0), self.owed - in_flight)
 
@@ -169,7 +169,7 @@ class LiteralShadow:
             self._continue_member(member)
 
     def advance(self, amount: Any, now: Any) -> None:
-        """Let `amount` of service be given evenly from the last call until `now`."""
+        """Spread `amount` of service evenly over the time since the last call."""
         if self.now is None:
             self.now = now
         while True:
@@ -218,18 +218,18 @@ class LiteralShadow:
                 self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
 
     def _paying(self) -> Any:
-        """Return the service that starts per unit of level."""
+        """Return the KV token-time of inferences that start per unit of virtual time."""
         return sum(m.ratio() for m in self.members.values() if self._starts(m))
 
     def _owed_for(self, level: Any) -> Any:
-        """Return the service needed to reach a level; 0 if no application waits."""
+        """Return the service needed to reach a virtual time; 0 if no application waits."""
         in_flight = self.in_flight()
         if in_flight is None:
             return Fraction(0)
         return self.owed + (level - self.level) * self._paying() - in_flight
 
     def _raise_level(self) -> None:
-        """Start work that fits in memory, up to the next level; unusable service is lost."""
+        """Start inferences that fit in memory, up to the next event; unusable service is lost."""
         if not (paying := self._paying()):
             self.owed = max(self.rest(), self.owed)
             return
@@ -242,7 +242,7 @@ class LiteralShadow:
             self.level += levels
 
     def _start(self, service: Any) -> None:
-        """Start service in the stages that start inferences while the level rises."""
+        """Start inferences of the stages that start them evenly over virtual time."""
         self.owed += service
         if not service or not (length := self.mean_length()):
             return
@@ -261,7 +261,7 @@ class LiteralShadow:
         self._continue_member(first)
 
     def deadline(self, name: str, now: Any, kv_per_s: Any) -> Any:
-        """Return the time at which an application's last inference has started and run."""
+        """Return the time at which an application's last inference would end under VTC."""
         member = self.members[name]
         tail = member.stages[-1].output_tokens * self.iteration_s
         if member.is_through:
@@ -319,7 +319,7 @@ class LiteralShadow:
         member.ready_at = at + self._path_s(member.stages[member.at])
 
     def _continue_member(self, member: Member) -> None:
-        """Move an application to its next level, its next time or its next stage."""
+        """Move an application to its next event or its next stage."""
         member.next_level = member.next_time = None
         last_starts = member.entered + member.levels_of_starts(member.at)
         if last_starts > self.level:

@@ -48,7 +48,6 @@ class _Replica:
         return sum(running.context for running in self.running)
 
     def needed(self, block_size: int) -> int:
-        """Return the KV tokens that the next iteration needs."""
         return sum(running.blocks(block_size, 1) for running in self.running)
 
 

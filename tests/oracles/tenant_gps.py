@@ -25,12 +25,12 @@ class TenantWork:
         return self.gps.tag(name), self.order[name]
 
     def first(self) -> str | None:
-        """Return the application that the tenant's share serves, or None."""
+        """Return the application that GPS serves when the tenant gets service, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=self.place, default=None)
 
     def before(self, name: str) -> Fraction:
-        """Return the remaining work of all applications up to and including the given one."""
+        """Return the remaining work of a tenant's applications up to the given one."""
         place = self.place(name)
         return sum((w for n, w in self.left.items() if w and self.place(n) <= place), Fraction(0))
 

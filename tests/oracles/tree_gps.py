@@ -27,7 +27,7 @@ class Leaf:
     """Weight of the application that arrived last."""
 
     def first(self) -> str | None:
-        """Return the application that the leaf's share serves, or None."""
+        """Return the application that GPS serves when the leaf gets service, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=lambda n: (self.gps.tag(n), self.order[n]), default=None)
 
@@ -39,11 +39,6 @@ class ExactTreeShare(ExactFairShare):
     """
 
     def __init__(self, weights: dict[str, Fraction] | None = None) -> None:
-        """Create an empty tenant tree.
-
-        Args:
-            weights: Weights of nodes; any other leaf has the weight of its applications.
-        """
         super().__init__()
         self.weights = weights or {}
         self.nodes: dict[str, GpsServer] = {ROOT: self.gps}
@@ -115,7 +110,7 @@ class ExactTreeShare(ExactFairShare):
             leaf.finished[name] = self._done_up_to(name)
 
     def _done_up_to(self, name: str) -> Fraction:
-        """Return the root's virtual time when an application and all before it are done."""
+        """Return when an application and all before it are done, in the root's virtual time."""
         later = copy.deepcopy(self)
         leaf = later.leaves[self.leaf_of[name]]
         place = (leaf.gps.tag(name), leaf.order[name])

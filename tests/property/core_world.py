@@ -37,7 +37,7 @@ class Call:
     seen: Tokens = 0
     """Largest number of output tokens that a replica has reported or returned on abort."""
     read: Tokens = 0
-    """Prompt tokens that were prefilled before the inference was aborted."""
+    """Prompt tokens that were computed before the inference was aborted."""
 
 
 class CoreWorld:
@@ -164,7 +164,7 @@ class CoreWorld:
         first, claim_first = core.ledger.queue.first, core.ledger.queue.claim_first
 
         def checked_choice(chosen: Application | None) -> Application | None:
-            """Return the policy's choice of application after checking it against the order."""
+            """Choose an application by the policy, and check the choice against the order."""
             policy = core.ledger.policy
             if not isinstance(policy, GuardedPolicy) or not policy.lets_pass:
                 expected = expected_first(core)

@@ -79,7 +79,7 @@ class Server:
     report_every: int = 1
     """Number of iterations between two reports."""
     progress_every: int = 1
-    """Number of reports from one with progress to the next; the others contain only ends."""
+    """Every how many reports one contains progress; the others contain only ended inferences."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class _Running:
     output: int
     found: int = 0
     prefill: int = 0
-    """Cost of the prompt tokens that are computed; it counts from the first output token on."""
+    """Cost of the computed prompt tokens; it is charged at the first output token."""
     made: int = 0
     reported: int = 0
 
@@ -209,7 +209,7 @@ class Engine:
                 self.outcomes.jct[name] = self._now - self._arrivals[name].iteration
 
     def note_handled(self) -> None:
-        """Record the state of the core after an event, before the core's actions are executed."""
+        """Record the core's state after an event and before its actions."""
 
     def found_tokens(self, grant: Grant, prompt: int) -> int:
         """Return the tokens of a started prompt that its replica finds in the prefix cache."""

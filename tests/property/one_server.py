@@ -48,11 +48,11 @@ class Run:
 
     moments: list[Moment] = field(default_factory=list)
     gap: float = 0
-    """Largest difference between the counters of clients that wait at the same time."""
+    """Largest difference between the VTC counters of clients that wait at the same time."""
     ahead: dict[str, int] = field(default_factory=dict)
-    """Largest uncharged service (D) of each client after one of its admissions."""
+    """Largest uncharged service (D in the VTC paper's proof) of each client."""
     in_flight: int = 0
-    """Largest uncharged service (I) of all clients after an admission."""
+    """Largest uncharged service (I) of all clients together."""
     overtaken: int = 0
     """Largest service of other clients between the arrival of an idle client's call and its start.
     """

@@ -67,7 +67,7 @@ _NOTHING = Fraction(0)
 
 
 class Pair:
-    """Fair-share accounts and an exact reference that run equal steps."""
+    """Fair-share accounts and an exact reference that run the same steps, to be compared."""
 
     def __init__(self, origin: Fraction = _NOTHING) -> None:
         """Start the accounts at virtual time `origin`, and the reference at 0."""

@@ -82,7 +82,7 @@ class _LowWeightShare(_Share):
 
 
 def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> _Share:
-    """Return accounts after all steps, and after the steps of work within quota only."""
+    """Return accounts with all steps, and accounts without the steps beyond quotas."""
     without = _Share()
     for step in steps:
         share.apply(step)
@@ -181,7 +181,7 @@ def test_work_left_in_each_tenant_tree_is_that_charged_to_it(steps: list[Step]) 
 
 
 def test_reused_application_id_inherits_no_charge() -> None:
-    """An application is beyond its quota and ends; a new one of its id is within quota.
+    """An application beyond its quota ends; a new one with its id is within the quota.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
     quota, is charged only its own 10.
@@ -202,7 +202,6 @@ def test_reused_application_id_inherits_no_charge() -> None:
 def test_application_that_exceeds_its_quota_leaves_others_as_if_it_had_ended(
     steps: list[Step], name: str
 ) -> None:
-    """Service that an application received before its move stays received."""
     share, ended = _Share(), _Share()
     for step in steps:
         share.apply(step)

@@ -28,7 +28,7 @@ from tests.property.workloads import arrivals, servers
 
 
 def assert_bounds_of_the_core(outcomes: Outcomes) -> None:
-    """Fail if an application started later than its own bound allows."""
+    """Fail if an application started later than the core's bound on its lag allows."""
     for name, ended in outcomes.ended.items():
         lag = ended.lag
         assert lag is not None
@@ -39,7 +39,7 @@ def assert_bounds_of_the_core(outcomes: Outcomes) -> None:
 
 
 def _assert_lags_of_the_engine(outcomes: Outcomes) -> None:
-    """Check the core's measured lag against that of the simulated engine."""
+    """Check the lag that the core measures against that of the simulated engine."""
     for name, ended in outcomes.ended.items():
         assert ended.lag is not None
         seen = outcomes.lag[name]
@@ -103,7 +103,7 @@ def test_wrong_prompt_costs_stay_within_the_bound_of_the_core(
 
 
 def test_bound_without_the_prefill_in_flight_would_be_exceeded() -> None:
-    """A short prompt arrives just after a long one has started."""
+    """The example: a short prompt arrives just after a long one has started."""
     first = one_stage(0, ((30, 1),))
     engine = Engine([Server(40, 1, report_every=5)], prefill_cost=PrefillCost(40))
     outcomes = engine.run([first, one_stage(1, ((1, 1),)), one_stage(1, ((1, 1),))])
@@ -211,10 +211,6 @@ _ORDERS: list[dict[str, object]] = [
 def test_lag_is_measured_with_true_costs_under_any_accounts(
     accounts: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """Lag is measured by true costs and applications, under every policy.
-
-    The order is run twice, with true predictions and with wrong predictions or other accounts.
-    """
     right = [replace(application, predicted=Fraction(1)) for application in applications]
     expected = Engine(replicas, "fcfs").run(right).ended
     told = Engine(replicas, "fcfs", accounts, tell_truth=True).run(applications).ended
@@ -225,7 +221,7 @@ def test_lag_is_measured_with_true_costs_under_any_accounts(
 
 
 def test_bound_on_the_lag_is_nearly_reached() -> None:
-    """A small application arrives just after a very large inference has started.
+    """The example: a small application arrives just after a very large inference has started.
 
     The giant costs 931. After an iteration S = V = 40, and the mouse's tag is 42: V reaches it in
     the next report. It starts at S = 931.

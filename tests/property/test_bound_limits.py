@@ -79,7 +79,7 @@ def test_unlimited_backfill_exceeds_the_bound_if_predictions_are_too_short() -> 
 
 
 def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None:
-    """Each of 60 inferences that leave 40 % of the machine free is overtaken once.
+    """Each of 60 inferences is overtaken once, because it leaves 40 % of the memory free.
 
     The bound is therefore not n·c_max in all. The inferences that pass have nearly no weight, so
     that GPS serves them after the others.
@@ -193,7 +193,7 @@ def test_theorem_1_fails_for_an_application_that_waits_for_tools() -> None:
 
 
 def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
-    """Eq. 8 fails: the machine idles in [b_m, a_j], while GPS serves future work there.
+    """The paper's Eq. 8 fails: while the machine idles, GPS already serves future work.
 
     Twenty applications call a tool for 200 iterations after a first small inference; the nominal
     GPS has finished them when they return. They return together, just before the last application

@@ -55,7 +55,7 @@ def test_work_left_in_gps_equals_charged_service_not_yet_received(steps: list[St
 
 @given(_STEPS)
 def test_raised_estimate_never_lowers_a_finish_tag(steps: list[Step]) -> None:
-    """No other tag moves; the return value says whether the tag moved."""
+    """The finish tags of other applications stay."""
     pair = Pair()
     for step in steps:
         before = {name: pair.share.tag(name) for name in pair.share.accounts}
@@ -85,7 +85,7 @@ def test_clocks_that_never_correct_charges_raise_none(share: NominalShare | Unse
 def test_finish_tags_shift_with_the_origin_of_virtual_time(
     steps: list[Step], origin: Fraction
 ) -> None:
-    """The order does not depend on the value of the virtual time, so a restart changes nothing."""
+    """A restarted scheduler may begin at any virtual time without a change of the order."""
     pair, shifted = Pair(), Pair(origin)
     for step in steps:
         pair.apply(step)
@@ -111,7 +111,7 @@ def test_order_of_finish_tags_does_not_depend_on_the_scale_of_weights(
 
 @given(step_lists(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
 def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
-    """Ended applications stay in GPS until it has served them."""
+    """GPS serves ended applications until their charged work is done."""
     iteration_s = Fraction(1, 4)
     share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))
     gps = GpsServer()

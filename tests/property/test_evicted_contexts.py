@@ -43,12 +43,12 @@ _PRICE = PrefillCost(3)
 
 @dataclass(frozen=True)
 class _World:
-    """Sessions, replicas, and the fates of cached contexts."""
+    """Sessions of a property test, replicas, and what happens to cached contexts."""
 
     sessions: Sequence[Arrival]
     replicas: Sequence[Server]
     fates: Sequence[str]
-    """Fate of the cached context of each started inference, repeated as needed."""
+    """What happened to the cached context of each started inference; repeated as needed."""
     price: PrefillCost = _PRICE
     options: Mapping[str, object] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class _EvictingEngine(Engine):
         self.core.handle(ev.TenantsChanged(TenantTree(tree), TIERS), 0.0)
 
     def found_tokens(self, grant: Grant, prompt: int) -> int:
-        """Return the tokens of the prompt that are still cached, by the drawn fate."""
+        """Return the tokens of the prompt that are still cached."""
         fates, state = self._world.fates, self.core.state
         believed = prompt - state.leases[grant.lease_id].uncomputed_tokens
         fate = fates[len(self.started) % len(fates)]
@@ -102,7 +102,7 @@ class _EvictingEngine(Engine):
 
 
 def _run(world: _World) -> tuple[_EvictingEngine, Outcomes]:
-    """Run a world; fail if the accounts are wrong, or a start exceeds its bound.
+    """Run a drawn load; fail if the accounts are wrong or a start exceeds its bound.
 
     The lags are measured by the service that tags pay.
     """

@@ -121,7 +121,7 @@ def test_forecast_counts_all_leases_in_any_order_of_their_starts(
 def test_peak_of_lease_ends_is_the_peak_of_all_moments(
     leases: list[Footprint], wanted: Footprint, block: int
 ) -> None:
-    """Only the ends of leases are examined, so the peak must be at one of them."""
+    """Memory use rises until a lease ends, so only the ends of leases need to be examined."""
     replica = _replica_with(leases, 1, block, 1)
     forecast = replica.leases.forecast(block)
 

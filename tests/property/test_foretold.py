@@ -19,7 +19,7 @@ from tests.oracles.shadow import LiteralShadow
 
 
 class GivenPace(Pace):
-    """Iteration time of an engine, set by the test."""
+    """Fixed iteration time of an engine, set by the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class GivenPace(Pace):
 
 
 class World:
-    """Simulated VTC schedule under test, and its oracle, with equal events."""
+    """Simulated VTC schedule under test, and its oracle, which get the same events."""
 
     def __init__(self, reports: int = 1) -> None:
         self.reports = reports
@@ -102,7 +102,7 @@ class World:
         del self.applications[name]
 
     def pass_time(self, amount: int, seconds: int) -> None:
-        """Advance the time in several reports that share the service."""
+        """Advance the time in several reports, and divide the service among them."""
         for _ in range(self.reports):
             self.now += Fraction(seconds, 3 * self.reports)
             part = exact(amount, self.reports)
@@ -153,7 +153,7 @@ class World:
         return max(left, default=0) + later, gaps
 
     def _missing(self, name: str, number: int) -> int:
-        """Return the number of calls of the current stage that are not submitted yet."""
+        """Return the number of calls of a stage that are not submitted yet."""
         rows, expected = self.calls[name], self.expected[name]
         if number != len(rows) - 1 or not 0 <= number < len(expected):
             return 0

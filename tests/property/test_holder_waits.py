@@ -36,7 +36,7 @@ class _WaitingEngine(Engine):
     def choose(
         self, application: Application, inference: Inference, alternative: KnownReplica
     ) -> Choice | None:
-        """Return any other replica, and a wait of up to twelve iterations or none."""
+        """Return a random other replica, and a random wait of up to twelve iterations or none."""
         iterations = self._draws[inference.sequence % len(self._draws)]
         others = [one for one in self.core.state.replicas.values() if one is not alternative]
         if not others or not iterations:
@@ -116,7 +116,7 @@ def _without_rule(rule: str) -> Iterator[None]:
 def test_without_its_limits_waiting_for_a_context_breaks_a_bound(
     rule: str, applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
-    """A late application waits, or others take the memory with which it could start."""
+    """Without limits, late applications wait for contexts, or lose the memory to others."""
     assert _greatest_excess(applications, replicas, draws)[0] <= 0
     with _without_rule(rule):
         assert _greatest_excess(applications, replicas, draws)[0] > 0

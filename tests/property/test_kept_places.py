@@ -34,7 +34,7 @@ class _PlaceEngine(Engine):
         """Smallest bound that was read for each application and still holds."""
         self._tags: dict[str, tuple[float, bool]] = {}
         self._starts: list[tuple[Fraction, int, float]] = []
-        """Bound, service before it, and finish tag of each start with a bound."""
+        """(bound, service before the start, finish tag) of each start with a bound."""
 
     def greatest_excess(self, applications: Sequence[Arrival]) -> Fraction:
         """Return by how much a start exceeded its bound."""

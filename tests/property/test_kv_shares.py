@@ -17,7 +17,7 @@ _LENDS = st.sampled_from([0.0, 0.5, 1.0])
 
 @st.composite
 def _guaranteed_shares(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
-    """Return guaranteed memory shares of tiers and of two top-level tenants, at most 1 in sum."""
+    """Return the guaranteed memory shares of tiers and tenants, at most 1 in sum."""
     left, found = parts, {}
     for name in (*_TIERS, "a", "b"):
         part = draw(st.integers(0, left))
@@ -67,11 +67,11 @@ class _Memory:
         )
 
     def reserved_at_most(self, names: set[str]) -> float:
-        """Return the largest number of tokens that is reserved for these names."""
+        """Return the most tokens that are reserved for the given tiers and tenants."""
         return sum(self.of[n].guaranteed * (1 - self.of[n].lends) * _TOTAL for n in names)
 
     def reserved_for(self, names: set[str]) -> float:
-        """Return the tokens that are reserved for these names at present."""
+        """Return the tokens that are now reserved for the given tiers and tenants."""
         return sum(
             max(
                 0.0, self.of[name].guaranteed * (1 - self.of[name].lends) * _TOTAL - self.held(name)

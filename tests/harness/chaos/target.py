@@ -37,7 +37,7 @@ class ServeProcess:
     pid: int
     """Process id; 0 before the process exists."""
     state: str
-    """Serve's state of the process."""
+    """State of the process in Serve's words, such as RUNNING."""
 
     @property
     def running(self) -> bool:

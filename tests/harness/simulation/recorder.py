@@ -65,7 +65,7 @@ class FinishedLease:
 
     replica_id: ReplicaId
     first_pull: int
-    """Number of the replica's first pull that can report the end."""
+    """Number of the replica's pull that first reports the end of the lease."""
     at_s: Seconds
 
 

@@ -203,7 +203,7 @@ def test_failed_authentication_is_forgotten_after_a_minute() -> None:
     )
 )
 def test_any_headers_give_a_credential_or_a_refusal(headers: Headers) -> None:
-    """A request with two copies of a credential header is always refused."""
+    """Even two equal copies of a credential header are refused."""
     try:
         check_single(headers, [b"x-justitia-tenant"])
     except RequestError:

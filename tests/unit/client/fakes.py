@@ -33,7 +33,7 @@ class FakeService:
     deltas: tuple[str, ...] = ("Hel", "lo")
     models: tuple[str, ...] = ("tiny",)
     hold: str | None = None
-    """Path whose requests wait until they are cancelled."""
+    """Path of requests that get no answer until they are cancelled."""
     held: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     """Semaphore that is released once for each waiting request."""
     unfinished_streams: int = 0

@@ -72,7 +72,7 @@ def recognise_in_order(exchanges: Iterable[Exchange]) -> Recognized:
 
 
 def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
-    """Return the names under which an answer lets the next call be recognised."""
+    """Return the names by which the call after an answer is recognised as its continuation."""
     reader = AnswerReader(conversation.path, stream=exchange.streamed)
     size = _PIECE if exchange.streamed else len(exchange.response)
     for at in range(0, len(exchange.response), size):

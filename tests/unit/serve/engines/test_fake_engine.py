@@ -263,7 +263,7 @@ async def test_cached_prompt_skips_its_prefill() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [64, 65])
 async def test_engine_continues_after_preempting_its_only_running_request(kv_tokens: int) -> None:
-    """The engine then plans an empty iteration, as vLLM does."""
+    """After the preemption, the engine plans an empty iteration, as vLLM does."""
     engine = FakeEngine("fake", kv_tokens=kv_tokens, iteration_s=0)
     await engine.start()
     last = asyncio.create_task(

@@ -239,7 +239,7 @@ async def test_event_loop_keeps_running_while_a_large_body_is_decoded(coding: st
 @pytest.mark.parametrize("coding", _SIMPLE)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_decoded_body_is_complete_wherever_the_last_step_ends(coding: str, steps: int) -> None:
-    """A member slightly longer than whole steps may be read while output is still pending."""
+    """The decoder may have read all input while decoded output is still pending."""
     name, encode = _ENCODED[coding]
     lengths = range(steps * 2**18 - 8, steps * 2**18 + 300, 8)
     bodies = [b" " * length for length in lengths]

@@ -303,7 +303,7 @@ async def test_application_of_two_queues_shows_the_first_reported_rule(
 
 
 async def test_application_without_calls_shows_no_recognition_rule(two_models: TwoModels) -> None:
-    """No scheduler knows the application, but its view has the same fields."""
+    """No scheduler knows an application without calls, but its description has all fields."""
     await open_application(two_models)
 
     assert "" == (await two_models.http.get("/v1/applications/a")).json()["recognized_by"]

@@ -68,7 +68,7 @@ async def test_new_scheduler_receives_unstored_ended_inferences(rig: Rig, outcom
 async def test_ended_application_is_opened_and_closed_for_its_unstored_inferences(
     rig: Rig, is_elsewhere: bool
 ) -> None:
-    """The last scheduler may not have stored the application's end."""
+    """The ended inferences can only be reported as part of an application."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -128,7 +128,6 @@ async def test_ended_inference_stored_before_its_repetition_is_not_repeated(rig:
 def test_remembered_inferences_expire_after_a_minute_and_are_bounded_in_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oldest inferences are dropped first."""
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
     ends = UnstoredEnds()
     for at, name in enumerate(("q0", "q1", "q2")):

@@ -62,7 +62,7 @@ def learner_of(
     store_inputs: bool = False,
     models_dir: Path | None = None,
 ) -> Learner:
-    """Return the learner of one predictor replica; the test runs its periodic steps."""
+    """Return the training part (learner) of one predictor replica."""
     return Learner(
         LearningSettings(history_per_class=100),
         store,
@@ -85,7 +85,7 @@ def observations(count: int, factor: float = 1.0) -> list[Observation]:
 
 
 async def tick(*learners: Learner) -> None:
-    """Run one periodic step of each learner, and wait for its training."""
+    """Run one training step of each learner, and wait until it has ended."""
     for learner in learners:
         await learner.tick()
         training = learner._training.running

@@ -19,7 +19,7 @@ _BODY = b'{"model": "m", "prompt": "a b", "max_tokens": 1000, "stream": true}'
 
 
 class _Watched:
-    """Fake engine with one running call, and the reports of its stall detection."""
+    """Fake engine with one running call, and the stalls that its watch reported."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine("m", 2_000, iteration_s=0.1)

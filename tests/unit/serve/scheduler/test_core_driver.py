@@ -20,10 +20,6 @@ from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 
 async def test_error_of_the_metrics_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
-    """An error of the metrics is logged once.
-
-    An undelivered grant would hold its memory until its lease lapses.
-    """
     metrics = cast(SchedulerMetrics, object())  # every metric update fails
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m", metrics)
     line = driver.outboxes.of_ingress("i")

@@ -262,7 +262,7 @@ async def test_closed_application_that_is_reopened_continues(service: SchedulerS
 async def test_ended_inference_of_an_application_that_another_ingress_ended_is_counted(
     services: Services,
 ) -> None:
-    """A refusal would make an ingress forget ended inferences that only it knows."""
+    """If the scheduler refused them, an ingress would forget inferences that only it knows."""
     service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
     ended = replace(

@@ -231,7 +231,7 @@ async def test_cancelled_duplicate_of_a_waiting_call_leaves_no_entry(
 async def test_reservations_survive_restarts_of_scheduler_and_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
-    """Scheduler and quota service die in turn; each reservation is granted exactly once."""
+    """Scheduler and quota service die in turn; no reservation is lost or granted twice."""
     service = await _leader_with_quota(services, accounts, "applications", 2)
     for name in ("a", "b", "c"):
         await service.open_application(arrival_of(name))

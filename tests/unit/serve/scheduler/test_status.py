@@ -172,7 +172,7 @@ def test_next_application_waits_for_a_replica_or_for_reports_after_a_restart() -
 
 
 def test_policy_that_delays_an_application_reports_the_delay() -> None:
-    """At 100 s, a client that used its one request of [60, 120) continues in 20 s."""
+    """The rate limit is one request a minute: at 100 s, the client must wait until 120 s."""
     driver = CoreDriver(SchedulerCore(policy_path("rpm"), {"requests_per_minute": 1}))
     driver.open()
     driver.submit("x")

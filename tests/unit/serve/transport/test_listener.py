@@ -283,8 +283,6 @@ def test_memory_of_streams_to_a_peer_that_does_not_read_is_bounded(
 
 
 def test_paused_stream_generates_no_items_until_resumed(served: Served) -> None:
-    """A pause for a finished or unknown stream has no effect."""
-
     async def pause_streams() -> None:
         fake = peer_with(
             PauseStream(7), Call(1, "count", raw_value(["s", -1])), PauseStream(1), ResumeStream(9)
