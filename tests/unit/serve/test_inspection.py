@@ -458,7 +458,7 @@ async def test_inspection_path_returns_the_doctors_input() -> None:
 def test_certificates_in_serves_http_options_are_reported(
     http_options: dict[str, Any] | None, tls: bool | None
 ) -> None:
-    """Older releases of Serve have no TLS options, which does not mean plaintext."""
+    """Options that cannot be read are reported as unknown, not as plaintext."""
     assert gathering._asks_for_tls(http_options) is tls
 
 

@@ -387,7 +387,7 @@ async def test_inference_of_a_cancelled_application_is_not_submitted_again(rig: 
 async def test_application_opened_at_an_earlier_scheduler_is_opened_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
-    """The new scheduler has not received the application with the other open ones."""
+    """The open applications were sent to the new scheduler before this one was confirmed."""
 
     async def answer_opening(arrival: ApplicationArrived) -> Opened:
         return Opened(epoch, 42.0)

@@ -68,7 +68,7 @@ async def test_new_scheduler_receives_unstored_ended_inferences(rig: Rig, outcom
 async def test_ended_application_is_opened_and_closed_for_its_unstored_inferences(
     rig: Rig, is_elsewhere: bool
 ) -> None:
-    """The ended inferences can only be reported as part of an application."""
+    """The last scheduler may not have stored the end of the application."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
