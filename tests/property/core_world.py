@@ -217,7 +217,7 @@ class CoreWorld:
     def _end(self, request_id: RequestId, event: ev.Event, actions: list[Action]) -> None:
         assert request_id not in self.ended, "ended twice"
         call = self.calls[request_id]
-        # The lease named by the resubmission has finished.
+        # The resubmitted inference had already finished under its lease.
         if isinstance(event, ev.InferenceSubmitted):
             last_words = self.finished & {event.lease_id or ""}
         elif isinstance(event, ev.ReplicaPulled):

@@ -128,7 +128,7 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
         pytest.param(arrivals(weighted=True), servers(3), {}, id="replicas"),
         # Unreported service is still in flight for the core, so nothing is added.
         pytest.param(arrivals(weighted=True), servers(3, lagging=True), {}, id="late reports"),
-        # Backfill is work out of order, counted as often as the first in line is overtaken.
+        # Backfilled inferences are work out of order, each counted as often as it may overtake.
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 1}, id="backfill"),
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 4}, id="backfill of 4"),
         pytest.param(arrivals(weighted=True), servers(3), _PASSING, id="shortest, replicas"),

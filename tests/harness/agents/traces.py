@@ -51,7 +51,8 @@ CLIENTS: Mapping[str, Callable[[ModelAddress], Conversation]] = {
     **{name: partial(talk, streamed=False) for name, talk in _BOTH_WAYS.items()},
     **{f"{name}_streamed": partial(talk, streamed=True) for name, talk in _BOTH_WAYS.items()},
 }
-"""Function that starts a conversation, by name of the client library; names in `_streamed` stream.
+"""Functions that start a conversation, by name of the client library; those named `_streamed`
+stream.
 """
 
 

@@ -30,7 +30,7 @@ def recovered_at(
 def recovery_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the seconds to recovery, from the fault or from its undoing."""
+    """Return the seconds from a fault, or from the end of a lasting fault, to the recovery."""
     at = recovered_at(fault, records, runs)
     return None if at is None else max(0.0, at - fault.back_at)
 

@@ -98,7 +98,7 @@ class MadeUp:
             at=BEGAN_AT + second,
             recorded_from=BEGAN_AT,
             is_whole=is_whole,
-            strip=self._strip(second, tenant),
+            strip=self._status_strip(second, tenant),
             replicas=tuple(self._replica_lane(index, tenant) for index in range(self.replicas)),
             bars=tuple(sorted(now.values())),
             planned=tuple(planned),
@@ -350,7 +350,7 @@ class MadeUp:
             silent_s=0.05,
         )
 
-    def _strip(self, second: int, tenant: ClientId | None) -> Strip:
+    def _status_strip(self, second: int, tenant: ClientId | None) -> Strip:
         strip = Strip(state="ready", policy="justitia-guarded")
         if tenant is not None:
             return strip

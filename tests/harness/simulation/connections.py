@@ -52,7 +52,7 @@ class SimulatedSocket:
     async def send_bytes(self, data: bytes) -> None:
         if self.is_over:
             raise ClientConnectionResetError("the connection is closed")
-        self._connections.carry(self, data)
+        self._connections.send_frame(self, data)
 
     async def receive(self) -> WSMessage:
         """Return the next frame, or a frame of type CLOSED at the end."""
@@ -160,7 +160,7 @@ class Connections:
 
     # --- frames
 
-    def carry(self, end: SimulatedSocket, data: bytes) -> None:
+    def send_frame(self, end: SimulatedSocket, data: bytes) -> None:
         """Deliver a frame to the other end, or break the connection."""
         if not end.process.alive:
             return

@@ -124,7 +124,7 @@ def test_first_engine_steps_do_not_raise_the_stall_limit() -> None:
 
 
 def test_long_engine_step_taken_for_a_stall_raises_the_limit() -> None:
-    """Otherwise a call with long steps would be revoked each time and never end."""
+    """With a fixed limit, a call with long steps would be revoked each time and never end."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=40.0)
     assert not engine.is_stalled()

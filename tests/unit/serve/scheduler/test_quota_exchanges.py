@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 async def test_messages_to_the_quota_service_examine_only_changed_reservations(
     services: Services, accounts: Accounts
 ) -> None:
-    """Every inference causes a message; running reservations are read once a second."""
+    """Thousands of reservations are open, and every inference causes a message."""
     fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
     with mock.patch.object(claim_exchange, "_REPORT_INTERVAL_S", 1_000.0):
         await fleet.submit_items(
