@@ -158,7 +158,7 @@ def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
 @examples(80)
 @given(_MOVING)
 def test_work_left_in_each_tenant_tree_is_that_charged_to_it(steps: list[Step]) -> None:
-    """After any number of moves between the two trees, no work counts twice."""
+    """Applications beyond their quota have a tenant tree of their own; no work counts in both."""
     share = _Share()
     for step in steps:
         share.apply(step)

@@ -476,7 +476,6 @@ def test_ambiguous_model_names_are_refused(values: dict[str, Any], message: str)
 
 
 def test_model_overrides_only_the_settings_that_it_names() -> None:
-    """Shared settings are changed in one place."""
     values = {
         "policy_options": {"backfill": 2},
         "tenant_weights": {"t": 2},

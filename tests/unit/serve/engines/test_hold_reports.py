@@ -91,7 +91,7 @@ def test_change_is_reported_at_once_before_an_idle_time(engine: ReportingEngine)
 def test_memory_that_other_calls_took_is_not_reported_as_held_by_an_idle_engine(
     engine: ReportingEngine,
 ) -> None:
-    """The engine makes no iteration in which the next report would be due."""
+    """An idle engine makes no iteration in which it could send the next report."""
     engine.run_call("x", "y", application="a", for_s=100.0)
     engine.step()
     engine.run_call(*"abcdefghijklmnopqrst")  # the whole pool

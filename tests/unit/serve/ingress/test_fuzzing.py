@@ -315,7 +315,7 @@ def test_two_copies_of_an_identifying_header_are_refused(
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/", "/healthz", "/made-up"])
 def test_query_with_invalid_text_is_refused(event_loop: asyncio.Runner, path: str) -> None:
-    """The server passes raw bytes on, and the web framework would fail on them."""
+    """The HTTP server passes raw bytes on, at which the web framework would fail."""
     scope: Message = {"type": "http", "method": "PUT", "path": path, "query_string": b"a=\xb1"}
     scope.update({"headers": [_GOOD], "scheme": "http", "server": ("service", 80)})
 

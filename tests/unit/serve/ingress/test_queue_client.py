@@ -263,7 +263,7 @@ async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig)
 
 
 async def test_answered_inference_with_one_lease_is_not_cancelled(rig: Rig) -> None:
-    """A new leader grants the lease that it adopts once more."""
+    """A new scheduler grants a running inference's lease again, which is no second lease."""
     ticket, _ = await rig.submit_and_grant()
     rig.scheduler.post_messages(grant_of())
     await eventually(lambda: ticket.answers, "the lease arrives again")

@@ -21,7 +21,6 @@ from tests.unit.serve.scheduler.services import (
 
 
 def test_clock_advances_with_the_process() -> None:
-    """Deadlines are due on time as long as the event loop runs."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()

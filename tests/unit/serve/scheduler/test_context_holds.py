@@ -157,7 +157,7 @@ async def test_holds_of_a_lost_replica_are_neither_shown_nor_released(services: 
 
 
 async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Services) -> None:
-    """The new scheduler shows the holds that the engine counts, and releases none of them."""
+    """A new scheduler knows earlier holds only from the engine's count and cannot release them."""
     first = await services.start_leader()
     replica = PullingOnCall(first, HOLDING)
     grant, _ = await lease_one(first, replica)

@@ -206,7 +206,7 @@ async def test_id_is_not_reopened_before_its_cancelled_inferences_have_ended(
 async def test_call_that_opens_a_cancelled_id_is_retried_until_its_inferences_have_ended(
     services: Services,
 ) -> None:
-    """The first call to another model opens the application there."""
+    """An agent may call a second model after its application was cancelled at the first."""
     service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
     cancelled = await service.submit_many("j", epoch, 0, _submission("q0", "j"))

@@ -58,7 +58,7 @@ def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
 
 
 def test_outlook_shows_no_name_of_another_application(driver: CoreDriver) -> None:
-    """The command `justitia why` shows it to the application's owner."""
+    """Owners of applications read the expected start by the command `justitia why`."""
     application = driver.application("one|waits")
     told = application_with_outlook(driver.core, application, driver.now)
 

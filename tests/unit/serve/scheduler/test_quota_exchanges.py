@@ -151,7 +151,7 @@ async def test_ended_inferences_without_reservations_are_forgotten_while_the_quo
 async def test_opening_of_an_application_that_is_cancelled_early_is_answered(
     services: Services, accounts: Accounts
 ) -> None:
-    """The resubmission of the ingress is complete without this application."""
+    """Otherwise the caller would wait forever for its application."""
     fleet = await _Fleet.start_serving(services, accounts)
     accounts.away = True
     opening = asyncio.create_task(fleet.service.open_application(arrival_of("a")))

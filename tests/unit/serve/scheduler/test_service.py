@@ -260,7 +260,7 @@ async def test_repeated_end_of_a_lease_is_no_late_report(service: SchedulerServi
 
 
 async def test_returning_replica_is_sent_its_leases(services: Services) -> None:
-    """The replica has not confirmed the messages of its new outbox."""
+    """The replica was taken for dead, so its old lease is aborted and a new one granted."""
     service = await services.start_leader(replica_timeout_s=0.05)
     await service.pull(pull_of(1))
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))

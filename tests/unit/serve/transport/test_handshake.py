@@ -81,7 +81,7 @@ async def test_previous_key_is_accepted_and_an_older_one_is_refused() -> None:
 
 
 def test_keyring_keeps_two_keys_and_ignores_repeated_offers() -> None:
-    """A scheduler's key offer is repeated after each lost connection."""
+    """After each lost connection, the scheduler offers its key again."""
     old, current = Key.new(), Key.new()
     ring = keyring_of(KEY, old, current, current)
 

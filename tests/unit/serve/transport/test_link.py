@@ -352,7 +352,7 @@ async def test_unknown_method_of_the_other_side_is_a_failure(
 
 
 async def test_answer_of_another_type_is_a_failure_and_the_connection_stays() -> None:
-    """The reader may be a loop that only the declared errors may end."""
+    """A reading loop may only be prepared for the declared errors."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     call = asyncio.create_task(link.call("work"))
