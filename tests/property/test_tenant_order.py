@@ -71,7 +71,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
 
 
 @pytest.mark.slow
-def test_splitting_pays_only_under_fairness_between_applications() -> None:
+def test_splitting_an_application_pays_only_under_fairness_between_applications() -> None:
     """A tenant runs 40 inferences as one application or as 40, beside five others of 20."""
     size = (4, 4)
     rest = {f"o{n}": _arrival_of(f"O{n}", 0, (size,) * 20) for n in range(5)}

@@ -83,7 +83,7 @@ def test_applications_that_never_return_delay_others_for_a_limited_time() -> Non
     assert at - 2.0 <= before * (turn_s + BREAK_EVEN_S) + LATENESS_S
 
 
-def test_contexts_of_later_applications_must_not_count(
+def test_contexts_of_later_applications_must_not_count_as_used_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WorkingSet, "_counts_for_place", lambda *_: True)

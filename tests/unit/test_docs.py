@@ -171,7 +171,7 @@ def test_documented_example_is_valid_python(example: str) -> None:
     assert ast.parse(example).body
 
 
-def test_table_of_paths_names_the_served_paths() -> None:
+def test_documented_table_of_paths_names_the_served_paths() -> None:
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
     # Paths follow from the model's configuration; its parts are only used by requests.
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))

@@ -169,7 +169,7 @@ def test_failing_group_fails_the_script_after_all_groups_have_run(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-async def test_interruption_ends_all_groups(
+async def test_interrupting_the_test_script_ends_all_groups(
     script: Script, groups: list[str], sent: signal.Signals
 ) -> None:
     """An interrupt lets pytest end its child processes, which a kill would prevent."""

@@ -117,7 +117,7 @@ async def prepare_view(page: Page, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", _VIEWS)
-async def test_axe_finds_nothing_in_light_and_dark_charts_and_tables(
+async def test_accessibility_check_finds_nothing_in_light_and_dark_charts_and_tables(
     viewers: Viewers, stand_in: StandIn, view: str
 ) -> None:
     page = (await viewers.open(stand_in.url, _VIEWS[view])).page
@@ -132,7 +132,7 @@ async def test_axe_finds_nothing_in_light_and_dark_charts_and_tables(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_in_dialogs_and_notices(
+async def test_accessibility_check_finds_nothing_in_dialogs_and_notices(
     viewers: Viewers, stand_in: StandIn, scheme: Literal["light", "dark"]
 ) -> None:
     viewer = await viewers.open(stand_in.url, key="wrong-key", scheme=scheme)

@@ -225,7 +225,7 @@ async def test_console_keeps_the_last_figures_of_an_ended_application(
         (504, "the limit is reached", "The estimate took too long: ask for fewer minutes."),
     ],
 )
-async def test_refused_estimate_is_reported(
+async def test_refused_what_if_estimate_is_reported(
     viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
     stand_in.what_if_error = (status, message)

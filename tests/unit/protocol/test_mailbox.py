@@ -14,7 +14,7 @@ def test_message_is_kept_until_its_reader_acknowledges_it() -> None:
     assert [] == mailbox.unread_after(2)
 
 
-def test_message_number_is_never_used_twice() -> None:
+def test_mailbox_message_number_is_never_used_twice() -> None:
     """A reader would take a second message of this number for a repetition."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")

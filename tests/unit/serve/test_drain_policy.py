@@ -182,7 +182,7 @@ def test_load_time_of_a_replacement_begins_when_the_dead_replica_is_missing() ->
     assert 20.0 == loads.usual_s
 
 
-def test_abandoned_start_does_not_count_as_a_load() -> None:
+def test_abandoned_start_of_a_replica_gives_no_loading_time() -> None:
     loads = LoadTimes()
     for now, running, target in ((0, 1, 1), (1, 1, 2), (5, 1, 3), (7, 1, 2), (30, 2, 2)):
         loads.observe(running, target, float(now))
@@ -190,7 +190,7 @@ def test_abandoned_start_does_not_count_as_a_load() -> None:
     assert 29.0 == loads.usual_s
 
 
-def test_policy_class_is_loaded_without_this_package() -> None:
+def test_autoscaling_policy_is_loaded_without_this_package() -> None:
     """Ray Serve's controller lacks the application's runtime environment."""
     made = AutoscalingPolicy(policy_function=DrainTimePolicy, policy_kwargs=ARGUMENTS)
     script = (

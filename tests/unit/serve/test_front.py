@@ -151,7 +151,7 @@ def test_wrapper_passes_its_arguments_to_haproxy(
     assert arguments == said.stdout.strip()
 
 
-def test_front_is_determined_by_the_environment_of_the_process() -> None:
+def test_http_proxy_is_determined_by_the_environment_of_the_process() -> None:
     serve = read_front(HAPROXY)
     default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
     given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)

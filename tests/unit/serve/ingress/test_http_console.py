@@ -175,7 +175,7 @@ async def test_stream_of_an_unserved_model_is_refused(scheduler: StandInConsole)
     assert (head[0], answer["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_viewer_beyond_the_bound_is_told_when_to_retry(
+async def test_console_viewer_beyond_the_limit_is_told_when_to_retry(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("justitia_ray.serve.ingress.console_feed.MOST_VIEWERS", 0)

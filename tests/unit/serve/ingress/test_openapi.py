@@ -219,7 +219,7 @@ def test_public_operations_require_no_credential(app: HttpApp) -> None:
     assert {"/healthz", "/readyz", "/openapi.json"} | files == public
 
 
-async def test_description_is_served(app: HttpApp) -> None:
+async def test_openapi_description_is_served(app: HttpApp) -> None:
     """Behind a proxy, the description's server URL has the proxy's prefix."""
     transport = httpx.ASGITransport(app, root_path="/llm")
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:

@@ -65,7 +65,7 @@ def test_working_engine_is_not_reported() -> None:
     _run_scenario(run_without_stall)
 
 
-def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_engine_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "ray.serve")
 
     async def stall_and_recover(watched: _Watched) -> None:
