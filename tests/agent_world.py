@@ -33,50 +33,51 @@ PROFILE = LongContextProfile(
     per_pair_s=0.0,
     host_token_s=0.0,
 )
-"""Engine with memory for 10,240 tokens, on which computing a context of 1,000 tokens takes 0.4 s,
-one of all the memory 4.1 s, and an output token 20 ms.
+"""Simulated engine with 10,240 KV tokens. Prefill takes 0.4 s for 1,000 tokens and 4.1 s for all
+10,240; each output token takes 20 ms.
 """
 _TICK_S: Seconds = 0.25
-"""Interval of the replicas' pulls, which find contexts that have ceased to count."""
+"""Seconds between two pulls of each replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Turn of an agent: its prompt repeats the agent's context and adds some tokens."""
+    """One LLM call of an agent; its prompt repeats the agent's context and adds some tokens."""
 
     prompt: Tokens
     output: Tokens
     gap_s: Seconds = 0.0
-    """Time from the previous turn's answer, or from the agent's arrival, to this turn's submission.
+    """Seconds from the previous turn's answer (at first, from the agent's arrival) to this turn's
+    call.
     """
     is_aside: bool = False
-    """Whether the agent continues without this turn's answer; the next gap begins at its
-    submission.
-    """
+    """Whether the agent goes on without waiting for this turn's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Agent whose turns form one application."""
+    """Simulated agent; all its turns form one application."""
 
     name: str
     arrives_at: Seconds
     turns: tuple[Turn, ...]
     predicted: KvTokenTime | None = None
-    """Predicted KV token-time; None stands for the true cost."""
+    """Predicted KV token-time of the application; None predicts the true cost."""
     kind: str = "agent"
     """Application class."""
     stays_s: Seconds | None = 0.0
-    """Time from the last answer to the close of the application; None if it is never closed."""
+    """Seconds from the last answer until the agent closes its application; None if it never does.
+    """
     tenant: str = "tenant"
     context: str = ""
-    """Name of the context, which other agents may share; empty for a context of the agent's own."""
+    """Name of a prompt prefix that several agents share; empty if the agent has a prefix of its
+    own.
+    """
     after: str = ""
-    """Name of an agent that must have ended; this agent arrives `arrives_at` later."""
+    """Name of another agent; this agent arrives `arrives_at` seconds after that one's end."""
 
     @property
     def cost(self) -> KvTokenTime:
-        """True KV token-time of all turns."""
         return sum(kv_token_time(turn.prompt, turn.output) for turn in self.turns)
 
 
@@ -91,7 +92,7 @@ def agent(
     gap_s: Seconds = 0.5,
     **more: object,
 ) -> Agent:
-    """Return an agent whose context grows, with gaps of 0.5 to 1.5 times `gap_s`."""
+    """Return an agent whose context grows from turn to turn, with random gaps around `gap_s`."""
     seed = sum(name.encode())
     own = tuple(
         Turn(begin + k * grows, output, gap_s * (0.5 + (37 * k + seed) % 11 / 10) if k else 0.0)
@@ -119,8 +120,6 @@ class _Call:
 
 @dataclass(slots=True)
 class Result:
-    """Times measured in a run."""
-
     ended_at: dict[str, Seconds] = field(default_factory=dict)
     """Time of each agent's last answer."""
     completion_s: dict[str, Seconds] = field(default_factory=dict)
@@ -128,16 +127,15 @@ class Result:
     prompt_tokens: Tokens = 0
     cached_tokens: Tokens = 0
     running: list[tuple[Seconds, frozenset[str]]] = field(default_factory=list)
-    """Agents with a running turn, at the start of each turn."""
+    """(time, agents with a running turn) at the start of each turn."""
 
     @property
     def cached_share(self) -> float:
-        """Share of all prompt tokens that were cached."""
         return self.cached_tokens / self.prompt_tokens
 
 
 class AgentWorld:
-    """Plays agents on a core.
+    """Simulates agents and replicas around a scheduler core.
 
     Args:
         replicas: Number of engines.
@@ -174,7 +172,6 @@ class AgentWorld:
             self._pull(name, 0.0)
 
     def run(self, agents: Sequence[Agent], until: Seconds = 1e5) -> Result:
-        """Play the agents to their ends."""
         for one in agents:
             if one.after:
                 self._followers.setdefault(one.after, []).append(one)
@@ -315,7 +312,7 @@ class AgentWorld:
         self._carry_out(self.core.handle(event, now), now)
 
     def _carry_out(self, actions: Sequence[Action], now: Seconds) -> None:
-        """Start the granted inferences; each replica pulls again as soon as it is answered."""
+        """Start every granted inference, and let each answered replica pull again."""
         grants = [action for action in actions if isinstance(action, Grant)]
         for grant in grants:
             self._start(grant, now)

@@ -11,19 +11,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 NOWHERE = "10.9.9.9"
-"""Address in certificates whose host name is not checked."""
+"""Host address written into certificates of tests that do not check the host name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Certificate authority that writes the certificates it signs into its folder."""
+    """Certificate authority of a test; it writes the certificates that it signs into its folder."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Authority":
-        """Return a new authority named after a new folder."""
         folder.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
         authority = cls(folder, key)
@@ -33,11 +32,10 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """Path of the authority's own certificate."""
         return self.folder / "authority.pem"
 
     def issue(self, name: str, address: str = NOWHERE) -> tuple[Path, Path]:
-        """Write a new certificate and its key; return (certificate path, key path)."""
+        """Write a new certificate and its key, and return the paths of both files."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = make_certificate(
             name, key, self.folder.name, self.key, is_authority=False, address=address

@@ -28,12 +28,11 @@ os.environ |= {
 for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
     os.environ.pop(_name, None)
 
-# Compiled files save each process of Serve and vLLM 2 to 7 s of CPU for its imports.
+# Cached bytecode saves each Serve and vLLM process 2 to 7 s of CPU time for its imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Hypothesis profiles `dev` and `ci` draw the same examples each run, `ci` three times as many;
-# `night` draws new examples each run, ten times as many as `ci`.
+# Hypothesis profiles `dev` and `ci` draw the same examples in each run; `ci` draws more.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60)
 settings.register_profile("dev", settings.get_profile("ci"), max_examples=20)
 settings.register_profile(
@@ -48,14 +47,14 @@ _STARTS_CLUSTERS = ("ray", "vllm")
 
 
 class UnmarkedClusterStart(BaseException):
-    """A test without the mark `ray` tries to start a Ray cluster.
+    """A test without the mark `ray` tried to start a Ray cluster.
 
     Not an Exception, so that product code cannot catch it.
     """
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore third-party warnings at Serve's import and after vLLM's engines.
+    """Ignore warnings of third-party code at Serve's import and after vLLM's engines end.
 
     Serve's own use of pydantic warns. A dying engine leaves its zmq contexts to the garbage
     collector, which finds them during another test.
@@ -71,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _no_cluster_unless_marked(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Make Ray refuse to start, also by itself at the first `.remote()`."""
+    """Make `ray.init` fail in unmarked tests, also when `.remote()` calls it implicitly."""
     if any(request.node.get_closest_marker(mark) for mark in _STARTS_CLUSTERS):
         return
     ray, serve = sys.modules.get("ray"), sys.modules.get("ray.serve")
@@ -86,12 +85,12 @@ def _no_cluster_unless_marked(
         monkeypatch.setattr(serve, "run", refuse_start)
 
 
-# Fixtures import Ray, so that tests without a cluster do not wait for the import.
+# Fixtures import Ray themselves, so that tests without a cluster start quickly.
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Ray cluster that declares more CPUs than the machine has, for reservations only.
+    """Running Ray cluster. It declares more CPUs than the machine has: Ray only reserves them.
 
     Its processes find this repository by their environment. Ray would otherwise put this process's
     directory before an application's own paths, such as the release under test.
@@ -123,7 +122,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 async def serving(
     cluster: None, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator["Serving"]:
-    """Ray Serve without applications; at the end the tests' applications must have ended."""
+    """Running Ray Serve; at its end no application of the tests may be deployed."""
     from ray import serve
 
     from tests.eventually import eventually

@@ -15,24 +15,24 @@ from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.units import KvTokenTime, LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9)
-"""Timeouts so long that silence never counts as absence; a new scheduler waits the default time."""
+"""Timeouts so long that no replica or ingress is taken for dead."""
 
 
 class CoreDriver:
-    """Core with a clock, whose methods each handle an event and return the actions."""
+    """Scheduler core with a clock; each method handles one event and returns the actions."""
 
     def __init__(self, core: SchedulerCore | None = None, now: Seconds = 100.0) -> None:
         self.core = core if core is not None else SchedulerCore()
         self.now = now
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Handle an event at the driver's current time."""
+        """Handle an event at the clock's current time."""
         actions = self.core.handle(event, self.now)
         check(self.core)
         return actions
 
     def wait(self, seconds: Seconds) -> list[Action]:
-        """Advance the clock without another event."""
+        """Advance the clock without an event."""
         self.now += seconds
         return self.handle(ev.DeadlinePassed())
 
@@ -112,7 +112,7 @@ class CoreDriver:
         caches: bool = False,
         host: Tokens = 0,
     ) -> list[Action]:
-        """Pull for a replica; mappings give output tokens so far, or in total for finished leases.
+        """Pull for a replica; `progress` and `finished` may map lease ids to output tokens.
 
         With `progress=None` only the ends are reported.
         """
@@ -137,7 +137,7 @@ class CoreDriver:
         )
 
     def end(self, request_id: RequestId, prompt: Tokens, output: Tokens = 10) -> list[Action]:
-        """Report that a lease's inference has finished, and pull the next inference."""
+        """Report that an inference has finished, and pull the next inference for its replica."""
         lease = self.core.state.leases[self.lease_of(request_id)]
         ended = ev.LeaseFinished(lease.lease_id, prompt, output, Outcome.FINISHED)
         return self.handle(ev.ReplicaReported(lease.replica_id, (), (ended,), asks=True))
@@ -145,12 +145,12 @@ class CoreDriver:
     def last_word(
         self, *lease_ids: LeaseId, output: Tokens = 0, prompt: Tokens = 0, replica_id: str = "r0"
     ) -> list[Action]:
-        """Report the tokens that a replica made under aborted leases."""
+        """Report the tokens that a replica made under leases before it aborted them."""
         ends = [ev.LeaseFinished(name, prompt, output, None) for name in lease_ids]
         return self.pull(replica_id, None, ends)
 
     def record(self) -> Record:
-        """Return the snapshot after a round trip through JSON."""
+        """Return the core's stored state after a round trip through JSON."""
         stored: Record = json.loads(json.dumps(snapshot(self.core)))
         return stored
 
@@ -160,7 +160,7 @@ class CoreDriver:
         replicas: Sequence[ReplicaId] = (),
         record: Record | None = None,
     ) -> SchedulerCore:
-        """Replace the core by one that restores the stored state; return the previous core.
+        """Replace the core by one that restores the stored state, and return the previous core.
 
         Args:
             core: A core that has handled nothing.
@@ -175,7 +175,7 @@ class CoreDriver:
         return old
 
     def resubmit(self, inference: Inference, lease_id: LeaseId | None) -> list[Action]:
-        """Resubmit an inference of an earlier scheduler, with its lease."""
+        """Resubmit an inference that a previous scheduler had granted, with its lease."""
         return self.submit(
             inference.request_id,
             inference.application_id,
@@ -207,7 +207,6 @@ class CoreDriver:
         return self.core.ledger.fair_share.accounts[application_id]
 
     def waiting(self, application_id: str = "a") -> list[RequestId]:
-        """Return an application's waiting inferences in order."""
         return [inference.request_id for inference in self.application(application_id).waiting]
 
 

@@ -14,21 +14,19 @@ CHOSEN = {
     "$application": ".*",
     "$model": ".*",
 }
-"""Initial values of Grafana's variables, with all options selected."""
+"""Values of Grafana's dashboard variables, with all options selected."""
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardQuery:
-    """Query of a panel, or of an annotation."""
-
     panel: str
     template: str
-    """Query text of the dashboard, with variables."""
+    """Query text in the dashboard, with Grafana variables."""
     legend: str | None
-    """Legend of the series; None for an annotation."""
+    """Legend of the query's time series; None for an annotation."""
 
     def expression(self, **chosen: str) -> str:
-        """Return the PromQL expression; `chosen` overrides values of variables by name."""
+        """Return the query with all variables replaced; `chosen` overrides their default values."""
         values = CHOSEN | {f"${name}": value for name, value in chosen.items()}
         expression = self.template
         for variable, value in values.items():
@@ -42,12 +40,12 @@ DASHBOARD: dict[str, Any] = json.loads(DASHBOARD_TEXT)
 
 
 def panels() -> list[dict[str, Any]]:
-    """Return the panels without the headings of rows."""
+    """Return a dashboard's panels without row headings."""
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[DashboardQuery]:
-    """Return every query; queries of annotations come last."""
+    """Return all queries of a dashboard: first those of panels, then those of annotations."""
     asked = [
         DashboardQuery(panel["title"], target["expr"], target["legendFormat"])
         for panel in panels()

@@ -7,7 +7,7 @@ import pytest
 
 
 def debian_program(name: str, package: str) -> str:
-    """Return a program's path; without it skip the calling test, or fail where `CI` is set.
+    """Return a program's path. If it is missing, skip the test, or fail where `CI` is set.
 
     Args:
         name: The program.

@@ -11,15 +11,15 @@ from justitia_ray.sim.suites.load_plan import CallMade, Lengths, PlannedApplicat
 from justitia_ray.units import Tokens
 
 _FILLER = "lorem ipsum dolor sit amet "
-"""Filler text in place of a random model's output, which later prompts quote."""
+"""Text that replaces a random model's output in later prompts."""
 _CHARS_PER_TOKEN = 3
-"""Approximate number of characters per token of the tiny model's output."""
+"""Average number of characters per output token of the tiny model."""
 
 
 async def dry_run(
     planned: PlannedApplication, count_tokens: Callable[[str], Tokens]
 ) -> tuple[CallMade, ...]:
-    """Return the inferences that an application makes when its plan is run.
+    """Run an application's plan with a fake client, and return the inferences that it makes.
 
     Args:
         planned: The application; steered.
@@ -32,7 +32,7 @@ async def dry_run(
 
 
 class _CountingClient:
-    """Client that answers every inference with as much filler as it may generate."""
+    """Fake client that answers every inference with the longest allowed answer."""
 
     def __init__(self, count_tokens: Callable[[str], Tokens]) -> None:
         self._count_tokens = count_tokens

@@ -20,17 +20,17 @@ Json = dict[str, Any]
 
 _NAME = "app/m"
 AWAY = "Redis at redis://memory:6379: FakeRedis is emulating a connection error."
-"""Error text of a store whose server cannot be reached."""
+"""Error text of a store whose Redis server cannot be reached."""
 
-# Redis's clock stands at zero, so that epochs count from 1.
+# Redis's clock stands at zero, so that scheduler epochs count from 1.
 patch.object(server_mixin, "time", SimpleNamespace(time=lambda: 0.0)).start()
 
 
 class _OverFakeRedis:
-    """Store of one model with an in-memory Redis, which all its users in a test share."""
+    """Store of one model over an in-memory Redis, which all stores of a test share."""
 
     _of = _NAME
-    """Name under which the store keeps its keys."""
+    """Name of the model, under which the store keeps its keys."""
 
     def __init__(self, **options: Any) -> None:
         self.server = FakeServer()
@@ -41,7 +41,7 @@ class _OverFakeRedis:
 
     @property
     def away(self) -> bool:
-        """Whether Redis cannot be reached, so that every call of a client fails."""
+        """Whether Redis is unreachable, so that every command fails."""
         return not self.server.connected
 
     @away.setter
@@ -50,7 +50,7 @@ class _OverFakeRedis:
 
     @contextmanager
     def back(self) -> Iterator[None]:
-        """Reconnect the server while a test inspects its data."""
+        """Make Redis reachable while a test inspects its data."""
         connected, self.server.connected = self.server.connected, True
         yield
         self.server.connected = connected
@@ -60,17 +60,16 @@ class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
     def __init__(self, leader: LeaderRecord | None = None) -> None:
         super().__init__(leader=leader)
         self.saves = 0
-        """Number of saves written."""
+        """Number of times that the scheduler has saved its state."""
 
     async def save(self, *arguments: Any) -> bool:
-        """Write the changes, and count the save."""
         kept = await super().save(*arguments)
         self.saves += kept
         return kept
 
     @property
     def epoch(self) -> int:
-        """Stored epoch, 0 for none; a test sets the epoch to act as another scheduler."""
+        """Stored epoch (number of the scheduler's term), 0 for none; a test may set it."""
         return int(self.raw.get(self._keys.epoch) or 0)
 
     @epoch.setter
@@ -78,19 +77,18 @@ class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
         self.raw.set(self._keys.epoch, epoch)
 
     def stored_applications(self) -> dict[str, Json]:
-        """Return the stored applications, even while the server is disconnected."""
+        """Return the stored applications, even while Redis is unreachable."""
         with self.back():
             stored: dict[str, str] = self.raw.hgetall(self._keys.applications)  # type: ignore[assignment]
         return {name: json.loads(record) for name, record in stored.items()}
 
     def stored_settings(self) -> Json | None:
-        """Return the stored settings, None for none, even while the server is disconnected."""
+        """Return the stored settings or None, even while Redis is unreachable."""
         with self.back():
             stored = self.raw.get(self._keys.settings)
         return None if stored is None else dict(json.loads(str(stored)))
 
     def put_leader(self, epoch: int, leader: LeaderRecord) -> None:
-        """Make another scheduler the leader at a later epoch."""
         self.epoch = epoch
         self.raw.set(self._keys.leader, json.dumps(leader.record(epoch)))
 
@@ -102,7 +100,7 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
 
     @property
     def holder(self) -> str | None:
-        """Replica that has the learner's lock, None for none; a test may set it."""
+        """Replica that holds the predictor's training lock, or None; a test may set it."""
         found = self.raw.get(self._keys.prediction_learner)
         return None if found is None else str(found)
 
@@ -114,14 +112,13 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
             self.raw.set(self._keys.prediction_learner, holder)
 
     def observed(self) -> list[str]:
-        """Return the observations that wait to be learned, as JSON."""
+        """Return the observations that the predictor has not yet learned from, as JSON."""
         applied: Any = self.raw.get(self._keys.prediction_applied) or "0-0"
         key = self._keys.prediction_observed
         entries: Any = self.raw.xrange(key, min=f"({applied}")
         return [fields["o"] for _, fields in entries]
 
     def put_observed(self, observations: list[str]) -> None:
-        """Add observations, valid or not."""
         pipeline = self.raw.pipeline()
         for observation in observations:
             pipeline.xadd(self._keys.prediction_observed, {"o": observation})
@@ -132,7 +129,7 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         return list(found)
 
     def put_damage(self, application_class: str) -> None:
-        """Damage the statistics, the progress and the second sample of a class."""
+        """Corrupt the stored statistics, progress and second sample of an application class."""
         raw, keys = self.raw, self._keys
         raw.hset(keys.prediction_classes, application_class, '{"samples": "x"}')
         raw.hset(keys.prediction_learning, application_class, "{}")
@@ -147,7 +144,6 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         return bytes(found)
 
     def put_model(self, application_class: str, version: int, data: bytes | None) -> None:
-        """Replace the bytes of a model, or remove the model."""
         key = self._keys.model(application_class, version)
         if data is None:
             self._bytes.delete(key)

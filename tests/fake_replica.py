@@ -9,7 +9,7 @@ from justitia_ray.units import LeaseId, ReplicaId, Tokens
 
 @dataclass
 class HeldLease:
-    """Lease that the replica holds."""
+    """Lease of a fake replica, with the tokens that it has produced so far."""
 
     prompt: Tokens
     output: Tokens
@@ -17,26 +17,26 @@ class HeldLease:
     running: bool = False
     made: Tokens = 0
     cached: Tokens | None = None
-    """Prompt tokens found in the cache, reported with the first token."""
+    """Prompt tokens found in the prefix cache, reported with the first token."""
     recomputed: Tokens = 0
-    """Tokens computed again after preemptions."""
+    """Tokens that were computed again after preemptions."""
 
     @property
     def read_tokens(self) -> Tokens:
-        """Prompt tokens read so far: half of the prompt until the first output token."""
+        """Prompt tokens prefilled so far: half of the prompt until the first output token."""
         if self.made:
             return self.prompt
         return self.prompt // 2 if self.running else 0
 
     @property
     def known_cached(self) -> Tokens | None:
-        """Cached tokens reported so far."""
+        """Cached tokens of the prompt that have been reported so far."""
         return self.cached if self.made else None
 
 
 @dataclass
 class FakeReplica:
-    """Replica that makes tokens when a test calls it."""
+    """Fake replica that produces tokens only when a test calls it."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
@@ -46,12 +46,12 @@ class FakeReplica:
     draining: bool = False
 
     def start_all(self) -> None:
-        """Start the payload of every lease."""
+        """Start the inference of every lease."""
         for held in self.held.values():
             held.running = True
 
     def make(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Make up to `tokens` tokens under a running lease, and end the lease if it is complete.
+        """Produce up to `tokens` output tokens under a lease; end the lease if it is complete.
 
         An even number of tokens after the first comes with a preemption.
         """
@@ -78,7 +78,7 @@ class FakeReplica:
         )
 
     def abort(self, lease_id: LeaseId) -> HeldLease | None:
-        """Stop a lease, if the replica holds it, and report its use in the next pull."""
+        """Abort a lease if the replica holds it, and report its tokens in the next pull."""
         held = self.held.pop(lease_id, None)
         if held is not None:
             end = ev.LeaseFinished(
@@ -93,7 +93,7 @@ class FakeReplica:
         return held
 
     def pull(self, *, whole: bool = True) -> ev.ReplicaPulled:
-        """Return a pull with all ended leases and, if `whole`, all held ones."""
+        """Return a pull with all ended leases and, if `whole`, all running ones."""
         used = sum(held.prompt + held.made for held in self.held.values() if held.running)
         ended, self.ended = self.ended, []
         return ev.ReplicaPulled(

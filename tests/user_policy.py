@@ -14,7 +14,7 @@ from justitia_ray.core.queue import Key
 
 
 def decode_seconds(prompt_tokens: int, output_tokens: int) -> float:
-    """Return the time of an inference alone on a machine: 0.1 ms a prompt token, 30 ms an output.
+    """Return the seconds of an inference alone: 0.1 ms per prompt token, 30 ms per output token.
 
     A cost function takes (prompt, output) tokens, must not decrease in either, and may have any
     unit.

@@ -15,10 +15,11 @@ from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from tests.conformance.corpus.words import CONTEXT
 
 MOST_SALTS = 3
-"""Number of prefix-cache salts that the callers of a tenant may use at a time on `strict`."""
+"""Number of prefix-cache salts that a tenant's callers may use at a time in the fixture `strict`.
+"""
 _MODEL = "tiny"
 _KV_TOKENS = 2048
-"""KV tokens of the engines: so few that one prompt can fill them."""
+"""KV tokens of the test engines: so few that one prompt can fill them."""
 _BLOCK_SIZE = 32
 _MAX_NUM_SEQS = 16
 _CPU_ENVIRONMENT = {
@@ -32,7 +33,7 @@ _CPU_ENVIRONMENT = {
 
 
 def make_fake_engine(model_path: str) -> Engine:
-    """Return the fake engine in the sizes of the vLLM one; it needs no model."""
+    """Return a fake engine with the same memory size as the vLLM engine."""
     return FakeEngine(
         _MODEL,
         kv_tokens=_KV_TOKENS,
@@ -44,7 +45,6 @@ def make_fake_engine(model_path: str) -> Engine:
 
 
 def make_vllm_engine(model_path: str) -> Engine:
-    """Return a vLLM engine with the tiny model on the CPU."""
     return VllmEngine(
         model_path,
         _MODEL,
@@ -68,7 +68,7 @@ VLLM_ONLY = [
         "vllm",
         marks=[
             pytest.mark.vllm,
-            # vLLM itself uses deprecated torch functions and additional chat fields
+            # vLLM itself uses deprecated torch functions and chat fields.
             pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning"),
             pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning:vllm"),
         ],
@@ -79,7 +79,7 @@ _PARAMS = [pytest.param("fake"), *VLLM_ONLY]
 
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Path of the tiny model, with environment variables to run vLLM on two cores."""
+    """Path of the tiny model; vLLM is limited to two cores by environment variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _CPU_ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -87,14 +87,14 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _new_engine(request: pytest.FixtureRequest) -> Engine:
-    # the fake engine needs no model, and building one takes ten seconds
+    # The fake engine needs no model; building one takes ten seconds.
     path = request.getfixturevalue("model_path") if request.param == "vllm" else ""
     return _ENGINES[request.param](path)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=_PARAMS)
 async def started(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Engine, EngineCapacity]]:
-    """Running engine that the tests share; each test leaves it idle."""
+    """Running engine that all tests share; each test must leave it idle."""
     engine = _new_engine(request)
     capacity = await engine.start()
     yield engine, capacity
@@ -108,13 +108,13 @@ def engine(started: tuple[Engine, EngineCapacity]) -> Engine:
 
 @pytest.fixture(scope="session")
 def capacity(started: tuple[Engine, EngineCapacity]) -> EngineCapacity:
-    """Capacity that the shared engine reported at its start."""
+    """Capacity that the shared engine reported when it started."""
     return started[1]
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=_PARAMS)
 async def own_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    """Engine that has not been started and that the test may break."""
+    """Engine that the test starts itself and may break."""
     engine = _new_engine(request)
     yield engine
     await engine.stop()
@@ -122,7 +122,7 @@ async def own_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
 
 @pytest.fixture(scope="package")
 def strict_config(model_path: str) -> AppConfig:
-    """Configuration of a model with a strict template, tools, a short context and few salts."""
+    """Model configuration with a strict chat template, tools, a short context and few salts."""
     options = {
         "dtype": "float32",
         "enforce_eager": True,
@@ -143,7 +143,7 @@ def strict_config(model_path: str) -> AppConfig:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def strict(strict_config: AppConfig) -> AsyncIterator[Engine]:
-    """Running vLLM engine of `strict_config`, built as a replica builds it."""
+    """Running vLLM engine with a strict chat template, built as a replica would build it."""
     engine = await build_engine(strict_config)
     await engine.start()
     yield engine

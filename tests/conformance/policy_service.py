@@ -14,13 +14,13 @@ from tests.core_driver import CoreDriver
 from tests.fake_replica import FakeReplica, HeldLease
 
 STEP_S = 0.5
-"""Step of the clock in seconds: a power of two, so that times are exact in floats."""
+"""Seconds per simulation step: a power of two, so that sums of times are exact in floats."""
 _TENANTS = {"t0": 1, "t1": 2}
-"""Tenants with the weight of their applications, which must agree."""
+"""Weight of each tenant's applications; all applications of a tenant must have the same weight."""
 
 
 class Service:
-    """Scheduler core with two replicas, an ingress and a seeded load."""
+    """Scheduler core with two fake replicas, an ingress and a random load."""
 
     def __init__(self, policy: str, options: Mapping[str, object], seed: int = 7) -> None:
         self.options = dict(options)
@@ -34,14 +34,14 @@ class Service:
         self.submitted: dict[RequestId, ev.InferenceSubmitted] = {}
         self.outputs: dict[RequestId, Tokens] = {}
         self.holds: dict[RequestId, LeaseId] = {}
-        """Lease of each inference that the ingress has been granted."""
+        """Lease that the ingress holds for each granted inference."""
         self.owners: dict[LeaseId, RequestId] = {}
         self._priorities: set[int] = set()
         self.random = random.Random(seed)
         self.log: list[Action] = []
 
     def load(self, waves: int = 3, first: int = 0) -> None:
-        """Open two applications of two to six inferences per wave, and close them."""
+        """Open two applications of two to six inferences in each wave, and close them."""
         for wave in range(first, first + waves):
             for name, tenant in ((f"a{wave}", "t0"), (f"b{wave}", "t1")):
                 self.open(name, tenant, self.random.randint(2, 6))
@@ -63,7 +63,7 @@ class Service:
     def submit(
         self, request_id: RequestId, name: ApplicationId, prompt: Tokens, output: Tokens
     ) -> None:
-        """Submit an inference with a wrong length prediction."""
+        """Submit an inference with a wrong prediction of its output length."""
         self.outputs[request_id] = output
         event = ev.InferenceSubmitted(
             request_id=request_id,
@@ -89,7 +89,7 @@ class Service:
         self.report()
 
     def make_tokens(self, tokens: Tokens) -> None:
-        """Produce tokens under each lease without reporting them."""
+        """Let a replica produce tokens under each lease without reporting them."""
         for fake in self.replicas.values():
             fake.start_all()
             for lease_id in list(fake.held):
@@ -101,7 +101,7 @@ class Service:
             self._check_that_the_first_does_not_fit()
 
     def run(self) -> None:
-        """Step until no application is left."""
+        """Advance the clock until all applications have ended."""
         for _ in range(1200):
             if not self.driver.core.state.applications:
                 return
@@ -109,7 +109,7 @@ class Service:
         raise AssertionError(f"stuck: {list(self.driver.core.state.inferences)}")
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Handle an event and execute its actions; vLLM's priorities must be integers."""
+        """Handle a scheduler event and execute its actions; check that priorities are integers."""
         actions = self.driver.handle(event)
         self.log += actions
         for action in actions:
@@ -135,24 +135,23 @@ class Service:
         self.handle(ev.ReplicaLost(replica_id))
 
     def break_engine(self, replica_id: ReplicaId) -> None:
-        """Let a replica's engine die; all its inferences wait again."""
+        """Let a replica's engine die; the inferences on it wait again."""
         fake = self.replicas[replica_id]
         for lease_id in list(fake.held):
             fake.end(lease_id, None)
         self.handle(fake.pull())
 
     def fail_one(self, replica_id: ReplicaId) -> None:
-        """End a replica's first lease, if any, with an error at the next pull."""
+        """Let a replica's first lease end with an error at the next pull."""
         fake = self.replicas[replica_id]
         for lease_id in list(fake.held)[:1]:
             fake.end(lease_id, Outcome.FAILED)
 
     def running_ids(self) -> set[RequestId]:
-        """Return the inferences that replicas hold."""
         return {self.owners[name] for fake in self.replicas.values() for name in fake.held}
 
     def restart(self) -> None:
-        """Replace the scheduler; the ingress resubmits first, then the replicas report."""
+        """Replace the scheduler; the ingress resubmits its inferences, then the replicas report."""
         old = self.driver
         self.driver = CoreDriver(old.core, old.now)
         core = SchedulerCore(old.core.ledger.policy_name, self.options, lease_prefix="2-")
@@ -168,7 +167,7 @@ class Service:
             )
 
     def executed_actions(self) -> list[object]:
-        """Return the executed actions, with names that do not depend on the scheduler.
+        """Return the executed actions without the lease ids, which depend on the scheduler.
 
         Leases are replaced by their inferences, and priorities by their ranks: some are sequence
         numbers, of which resubmitted inferences have used up some.
@@ -186,12 +185,12 @@ class Service:
             return (action.replica_id, self.owners[action.lease_id])
         if isinstance(action, EndApplication):
             told = {name: getattr(action, name) for name in action.__dataclass_fields__}
-            # lag and stages are measured anew by each leader
+            # Lag and stages are measured anew by each scheduler.
             return {name: value for name, value in told.items() if name not in ("lag", "stages")}
         return action
 
     def _check_that_the_first_does_not_fit(self) -> None:
-        """Check that the first waiting inference in order fits on no replica.
+        """Check that the first waiting inference fits on no replica.
 
         Clients that `rpm` delays have no place in the order until their next window.
         """

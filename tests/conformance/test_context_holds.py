@@ -35,13 +35,13 @@ _WORDS = itertools.count()
 
 
 def prompt_of(tokens: int) -> list[int]:
-    """Return a prompt that no other test sends."""
+    """Return a prompt that shares no prefix with the prompts of other tests."""
     return [100 + (next(_WORDS) * 7919) % 1900 for _ in range(tokens)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def holding_engine(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
-    """Running vLLM with 64 blocks that holds contexts."""
+    """Running vLLM engine with 64 KV blocks that keeps idle contexts in the prefix cache."""
     engine = VllmEngine(
         model_path,
         MODEL,
@@ -64,7 +64,7 @@ async def holding_engine(model_path: str) -> AsyncIterator[tuple[VllmEngine, Eng
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engine(holding_engine: tuple[VllmEngine, EngineCapacity]) -> VllmEngine:
-    """Engine with an empty prefix cache and no holds."""
+    """Engine with an empty prefix cache and no held contexts."""
     assert await holding_engine[0]._llm.reset_prefix_cache(), "blocks are still in use"
     return holding_engine[0]
 
@@ -88,7 +88,7 @@ async def complete_prompt(
 
 
 async def fill_cache(engine: VllmEngine, calls: int = 24) -> None:
-    """Complete single prompts of 4 blocks each; 24 take one and a half times the memory."""
+    """Complete enough unrelated prompts to fill one and a half times the KV memory."""
     for _ in range(calls):
         await complete_prompt(engine, prompt_of(4 * _BLOCK - 1))
 
@@ -101,7 +101,7 @@ async def test_engine_reports_that_it_can_hold_contexts(
 
 
 async def test_context_without_a_hold_is_evicted_by_later_single_calls(engine: VllmEngine) -> None:
-    """VLLM alone evicts such a context, which is why engines hold contexts."""
+    """Without holds, vLLM evicts the context of an agent while it runs a tool."""
     agent = prompt_of(_CONTEXT)
     await complete_prompt(engine, agent)
     await fill_cache(engine)
@@ -130,7 +130,7 @@ async def test_two_parallel_contexts_of_an_application_are_held(engine: VllmEngi
 async def test_every_free_block_stays_free_while_contexts_are_held(
     engine: VllmEngine, holding_engine: tuple[VllmEngine, EngineCapacity]
 ) -> None:
-    """Admission reads the gauge of free blocks, so held blocks must count as free."""
+    """Admission relies on vLLM's count of free blocks, so held blocks must count as free."""
     for name in "abc":
         await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
 
@@ -138,7 +138,7 @@ async def test_every_free_block_stays_free_while_contexts_are_held(
 
 
 async def test_idle_engine_gives_all_of_its_memory_to_the_next_prompt(engine: VllmEngine) -> None:
-    """An engine without work makes no steps, so held memory must be free without a step."""
+    """An idle engine runs no steps, so held memory must become free without a step."""
     before = engine.preemptions()
     for name in "abcd":
         await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
@@ -149,7 +149,7 @@ async def test_idle_engine_gives_all_of_its_memory_to_the_next_prompt(engine: Vl
 
 
 async def test_running_inferences_are_not_preempted_for_held_contexts(engine: VllmEngine) -> None:
-    """VLLM would preempt for blocks to which a connector keeps references, so holds keep none."""
+    """VLLM could not reuse blocks that a connector references, and would preempt inferences."""
     before = engine.preemptions()
     for name in "abcd":
         await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
@@ -168,7 +168,7 @@ async def test_prefix_cache_is_reset_while_contexts_are_held(engine: VllmEngine)
 
 
 async def test_held_context_is_reported_until_its_hold_ends(engine: VllmEngine) -> None:
-    """The engine is idle from the end of the inference on, and sends no further report."""
+    """The engine is idle after the inference, so it sends no later report."""
     await complete_prompt(engine, prompt_of(_CONTEXT), Hold("agent", _FOREVER))
     gauge = engine._gauges.connector
     assert gauge is not None
@@ -207,7 +207,7 @@ async def test_memory_taken_from_held_contexts_is_not_reported_as_held(engine: V
 
 
 async def test_hold_ends_with_its_application(engine: VllmEngine) -> None:
-    """The release is sent with the next call of any application."""
+    """The engine learns that an application has ended from the next call of any application."""
     agent = prompt_of(_CONTEXT)
     await complete_prompt(engine, agent, Hold("agent", _FOREVER))
     await complete_prompt(engine, prompt_of(40), Hold("", 0.0, ("agent",)))
@@ -224,7 +224,7 @@ async def test_expired_hold_is_evicted_like_any_context(engine: VllmEngine) -> N
     assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_hold_of_the_next_turn_replaces_that_of_the_last(engine: VllmEngine) -> None:
+async def test_next_turn_of_an_agent_replaces_the_hold_of_its_context(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     for turn in range(5):
         found = await complete_prompt(engine, agent, Hold("agent", _FOREVER))
@@ -245,7 +245,6 @@ async def test_caller_cannot_hold_contexts(engine: VllmEngine) -> None:
 
 
 async def text_of(engine: VllmEngine, prompt: list[int], hold: Hold | None = None) -> str:
-    """Return the greedy completion of a prompt."""
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 16, "temperature": 0}
     call = EngineCall(next(LEASES), 0, COMPLETIONS, {}, json.dumps(body).encode(), hold=hold)
     _, answered = await answer_json(engine, call)
@@ -253,7 +252,7 @@ async def text_of(engine: VllmEngine, prompt: list[int], hold: Hold | None = Non
     return str(answered["choices"][0]["text"])
 
 
-async def test_outputs_on_held_contexts_equal_those_on_computed_ones(engine: VllmEngine) -> None:
+async def test_outputs_are_equal_with_and_without_held_contexts(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     computed = await text_of(engine, agent, Hold("agent", _FOREVER))
     await fill_cache(engine)
@@ -266,7 +265,7 @@ async def test_outputs_on_held_contexts_equal_those_on_computed_ones(engine: Vll
 async def test_model_with_recurrent_layers_is_refused_by_releases_that_corrupt_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some releases resume the layers from a wrong state beside any connector (vllm#53505)."""
+    """Some vLLM releases compute wrong recurrent states beside any KV connector (vllm#53505)."""
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (
         KVConnectorBase_V1,
         KVConnectorRole,
@@ -282,7 +281,7 @@ async def test_model_with_recurrent_layers_is_refused_by_releases_that_corrupt_i
 
 
 async def test_engine_stops_while_contexts_are_held(engine: VllmEngine) -> None:
-    """The last test of the module: it stops the engine, with holds of a quarter of an hour."""
+    """The shared engine is stopped here, so this test must stay the last of the module."""
     await complete_prompt(engine, prompt_of(_CONTEXT), Hold("agent", _FOREVER))
     processes = list(engine._process_tree)
     held = engine.kept_kv()

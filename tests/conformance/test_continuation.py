@@ -42,20 +42,18 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def parts_of(engine: Engine, call: EngineCall) -> list[Part]:
-    """Return the chunks of a whole stream."""
     async with aclosing(in_parts(engine.call(call), engine, call.lease_id)) as items:
         return [item async for item in items if isinstance(item, Part)]
 
 
 def next_attempt(call: EngineCall, earlier: tuple[Output, ...]) -> EngineCall:
-    """Return the next attempt at a call."""
     return replace(call, lease_id=next(LEASES), earlier=earlier)
 
 
 async def continue_stream(
     engine: Engine, call: EngineCall, delivered: Delivered
 ) -> tuple[bytes, Progress]:
-    """Return the bytes and the progress of the next attempt."""
+    """Continue a cut stream on the engine; return the new bytes and the progress."""
     resume = delivered.resume()
     assert resume is not None
     following = next_attempt(call, resume.outputs)
@@ -71,7 +69,7 @@ async def continue_stream(
 
 
 def content_of(stream: bytes) -> tuple[Any, ...]:
-    """Return what a stream says, however it is cut into chunks; fail if a chunk has another id."""
+    """Return the text of a stream, however it was cut; fail if a chunk has another id."""
     said = events_of(stream)
     assert 1 == len({(event["id"], event["created"]) for event in said})
     choices = [choice for event in said for choice in event["choices"]]
@@ -84,7 +82,7 @@ def content_of(stream: bytes) -> tuple[Any, ...]:
 async def check_every_cut(
     engine: Engine, call: EngineCall, told: Callable[[bytes], Any] = content_of, ahead: int = 0
 ) -> bytes:
-    """Cut a stream after each chunk, check the continuation, and return the uncut stream.
+    """Cut a stream after each chunk in turn, check each continuation, and return the uncut stream.
 
     Args:
         engine: The engine of all attempts.
@@ -109,14 +107,14 @@ async def check_every_cut(
 
         begun = b"".join(part.body for part in whole[:cut])
         assert told(undisturbed) == told(begun + rest)
-        # an attempt may find the previous attempt's tokens in the cache
+        # A repeated attempt may find the previous attempt's tokens in the prefix cache.
         assert final == replace(counted, cached_tokens=final.cached_tokens)
     return undisturbed
 
 
 @pytest.mark.parametrize("kind", _BODIES)
 async def test_continued_stream_equals_the_uncut_one(engine: Engine, kind: str) -> None:
-    """Text, end and usage are equal wherever the stream was cut."""
+    """Text, finish reason and usage are equal, wherever the stream was cut."""
     path, body = _BODIES[kind]
 
     await check_every_cut(engine, leased_call(body | {"stream": True}, path))
@@ -126,7 +124,7 @@ async def test_continued_stream_equals_the_uncut_one(engine: Engine, kind: str) 
 async def test_stream_continues_if_reported_tokens_are_ahead_of_chunks(
     engine: Engine, path: str
 ) -> None:
-    """A replica may die after it has reported tokens whose chunks it still holds."""
+    """A replica may die after it has reported tokens whose chunks it has not yet sent."""
     body = {"messages": chat_of("hi")} if path == CHAT else {"prompt": "a b"}
 
     await check_every_cut(engine, leased_call(body | {"stream": True} | _USAGE, path), ahead=3)
@@ -137,7 +135,7 @@ async def test_stream_continues_if_reported_tokens_are_ahead_of_chunks(
 async def test_continued_stream_ends_with_its_stop_string(
     engine: Engine, path: str, shown: bool
 ) -> None:
-    """Text is held back while it may begin a stop string, and a cut may split the string."""
+    """VLLM holds text back that may begin a stop string, and a cut may split the stop string."""
     body = {"messages": chat_of("hi")} if path == CHAT else {"prompt": "a b"}
     _, unary = await answer_json(engine, leased_call(body | {"max_tokens": 12}, path))
     choice = unary["choices"][0]
@@ -148,7 +146,7 @@ async def test_continued_stream_ends_with_its_stop_string(
 
 
 async def test_continued_stream_ends_with_its_stop_token(engine: Engine) -> None:
-    """A stop token is not part of the text, but is counted."""
+    """The usage counts a stop token although the text does not contain it."""
     whole = await parts_of(engine, leased_call({"prompt": "a b", "stream": True}))
     made = [token for part in whole for output in part.outputs for token in output.tokens]
     stop = {"prompt": "a b", "stop_token_ids": [made[4]], "stream": True}
@@ -157,7 +155,7 @@ async def test_continued_stream_ends_with_its_stop_token(engine: Engine) -> None
 
 
 async def test_earlier_outputs_are_prefilled_and_counted_as_output(engine: Engine) -> None:
-    """Earlier outputs need no iterations; the clock counts them as output."""
+    """The tokens of a cut stream are prefilled by the next engine but charged as output."""
     call = leased_call({"prompt": [5] * 10, "max_tokens": 6, "stream": True})
     whole = await parts_of(engine, call)
     outputs = tuple(output for part in whole for output in part.outputs)
@@ -175,7 +173,7 @@ async def test_earlier_outputs_are_prefilled_and_counted_as_output(engine: Engin
 
 
 async def test_outputs_are_returned_once_and_dropped_with_the_lease(engine: Engine) -> None:
-    """The outputs must not accumulate in the engine."""
+    """Token ids that stay in the engine after their lease would leak memory."""
     call = leased_call({"prompt": "a b", "stream": True})
     assert () == engine.take_outputs(call.lease_id)
     assert "" == engine.obstacle(call.lease_id)
@@ -201,14 +199,14 @@ _OBSTACLES: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": chat_of("a"), "logprobs": True}, "logprobs"),
 ]
 _OF_EVERY_ENGINE = 2
-"""Number of cases for every engine; the fake engine lacks sampling."""
+"""Number of leading cases that the fake engine supports, too; the others need sampling."""
 
 
 @pytest.mark.parametrize(("path", "body", "reason"), _OBSTACLES)
 async def test_first_chunk_says_why_a_stream_cannot_be_continued(
     engine: Engine, path: str, body: dict[str, Any], reason: str
 ) -> None:
-    """The engine keeps no outputs of a stream whose second half would not fit the first."""
+    """A continuation with sampling would not match the first half of the stream."""
     if isinstance(engine, FakeEngine) and (path, body, reason) not in _OBSTACLES[:_OF_EVERY_ENGINE]:
         pytest.skip("the fake engine knows no sampling")
     parts = await parts_of(engine, leased_call(body | {"stream": True, "max_tokens": 3}, path))
@@ -224,7 +222,7 @@ async def test_greedy_stream_with_a_seed_can_be_continued(engine: Engine) -> Non
 
 
 async def test_call_with_an_error_answer_can_be_repeated(engine: Engine) -> None:
-    """An error answer has no outputs, and the next engine gives the same answer."""
+    """An error answer has no output tokens, so the next engine gives an equal error."""
     call = leased_call({"prompt": "a", "model": "nope", "stream": True})
     items: AsyncGenerator[ResponseHead | Part] = in_parts(engine.call(call), engine, call.lease_id)
     async with aclosing(items):

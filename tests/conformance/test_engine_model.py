@@ -28,8 +28,6 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """Sizes and rules of an engine."""
-
     block_size: int
     blocks: int
     max_num_seqs: int
@@ -39,7 +37,6 @@ class EngineSetup:
 
     @staticmethod
     def drawn(random: Random) -> "EngineSetup":
-        """Draw a setup that is short of some resource."""
         block_size = random.choice((1, 4, 16))
         return EngineSetup(
             block_size,
@@ -53,7 +50,7 @@ class EngineSetup:
 
 @dataclass
 class CallInBoth:
-    """Call that runs in vLLM's scheduler and in its model."""
+    """Call that runs both in vLLM's scheduler and in the project's model of it."""
 
     prompt: list[int]
     max_tokens: int
@@ -66,12 +63,12 @@ class CallInBoth:
     request: Any = None
 
     def next_token(self) -> int:
-        """Return the next token of the replaced model: a function of the context."""
+        """Return the next output token of a fake language model: a hash of the context."""
         return zlib.crc32(repr([*self.prompt, *self.made]).encode()) % 3
 
 
 class BothSchedulers:
-    """Runs the same calls in vLLM's scheduler and in its model, and compares their state."""
+    """Runs the same calls in vLLM's scheduler and in the model of it, and compares their state."""
 
     def __init__(self, setup: EngineSetup, make_vllm: Callable[[EngineSetup], Any]) -> None:
         self.setup = setup
@@ -135,7 +132,7 @@ class BothSchedulers:
         self.check()
 
     def step(self, abort: str | None = None) -> None:
-        """Run an iteration on both schedulers, with an optional abort during it."""
+        """Run one engine iteration on both schedulers; some calls may be aborted during it."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         planned = self.theirs.schedule()
@@ -184,7 +181,6 @@ class BothSchedulers:
         self.check()
 
     def check(self) -> None:
-        """Compare all visible state of both schedulers."""
         pool = self.theirs.kv_cache_manager.block_pool
         assert pool.get_num_free_blocks() == self.ours.pool.free_blocks
         names = {id(call.sequence): call.name for call in self.open.values()}
@@ -207,7 +203,7 @@ class BothSchedulers:
 
 
 def drawn_prompt(random: Random, both: BothSchedulers, stems: list[list[int]]) -> list[int]:
-    """Draw a prompt: a stem or another call's tokens, extended, or a repeated prompt."""
+    """Draw a prompt that is new, repeats another prompt, or extends another call's tokens."""
     room = both.setup.blocks * both.setup.block_size
     calls = [*both.open.values(), *both.ended[-8:]]
     kind = random.random()
@@ -226,7 +222,7 @@ def drawn_prompt(random: Random, both: BothSchedulers, stems: list[list[int]]) -
 
 
 def compare_run(seed: int, make_vllm: Callable[[EngineSetup], Any]) -> BothSchedulers:
-    """Draw calls for both schedulers and compare them after each."""
+    """Draw random calls for both schedulers, and compare the schedulers after each iteration."""
     random = Random(seed)
     both = BothSchedulers(EngineSetup.drawn(random), make_vllm)
     stems = [[random.randrange(3) for _ in range(random.randint(1, 120))] for _ in range(3)]
@@ -256,7 +252,6 @@ def compare_run(seed: int, make_vllm: Callable[[EngineSetup], Any]) -> BothSched
 
 @pytest.fixture(scope="module")
 def make_vllm(model_path: str) -> Callable[[EngineSetup], Any]:
-    """Function that makes a vLLM scheduler with the sizes of a setup."""
     import torch
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -294,10 +289,10 @@ def make_vllm(model_path: str) -> Callable[[EngineSetup], Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 4 * _SEEDS_OF_A_TEST, _SEEDS_OF_A_TEST))
-def test_plans_and_cache_of_the_model_equal_vllms(
+def test_engine_model_schedules_and_caches_as_vllm_does(
     first: int, make_vllm: Callable[[EngineSetup], Any]
 ) -> None:
-    """All measurements on the fake engine and in the simulator rely on this equality."""
+    """Results of the fake engine and of the simulator are only valid if the model equals vLLM."""
     played = [compare_run(seed, make_vllm) for seed in range(first, first + _SEEDS_OF_A_TEST)]
 
     assert sum(both.cached_tokens for both in played) > 0
@@ -305,7 +300,7 @@ def test_plans_and_cache_of_the_model_equal_vllms(
 
 
 class FreesFromTheFirst(BlockPool):
-    """Wrong block pool that frees the blocks of a sequence from first to last."""
+    """Mutant of the block pool that frees a sequence's blocks from first to last."""
 
     def free(self, holding: Holding) -> None:
         holding.pieces.reverse()
@@ -313,10 +308,10 @@ class FreesFromTheFirst(BlockPool):
 
 
 class EvictsTheLatest(BlockPool):
-    """Wrong block pool that evicts the most recently freed block first."""
+    """Mutant of the block pool that evicts the most recently freed block first."""
 
     def allocate(self, holding: Holding, blocks: int) -> None:
-        """Reverse the list of free runs for the allocation."""
+        """Allocate from a reversed list of free blocks."""
         self._turn_free_runs()
         super().allocate(holding, blocks)
         self._turn_free_runs()
@@ -331,7 +326,7 @@ class EvictsTheLatest(BlockPool):
 
 
 class FindsWholePrompts(StepScheduler[EngineSequence]):
-    """Wrong scheduler that takes the last token of a cached prompt as computed, too."""
+    """Mutant of the scheduler that does not compute the last token of a cached prompt again."""
 
     def _start_sequence(self, sequence: EngineSequence) -> bool:
         sequence.prompt_tokens += 1
@@ -341,17 +336,17 @@ class FindsWholePrompts(StepScheduler[EngineSequence]):
 
 
 class PreemptsTheFirst(StepScheduler[EngineSequence]):
-    """Wrong scheduler that preempts the first admitted sequence."""
+    """Mutant of the scheduler that preempts the sequence that was admitted first."""
 
     def _choose_victim(self) -> EngineSequence:
         return self.running[0]
 
 
 class CachesForLogprobs(StepScheduler[EngineSequence]):
-    """Wrong scheduler that lets every prompt read the cache."""
+    """Mutant of the scheduler that reads the prefix cache even for prompt log probabilities."""
 
     def add(self, sequence: EngineSequence) -> None:
-        """Ignore that every token has to be computed."""
+        """Add a call whose prompt may be read from the prefix cache."""
         sequence.reads_cache = True
         super().add(sequence)
 
@@ -366,7 +361,7 @@ class CachesForLogprobs(StepScheduler[EngineSequence]):
         ("StepScheduler", CachesForLogprobs),
     ],
 )
-def test_each_broken_rule_is_found(
+def test_each_mutant_of_the_engine_model_is_found(
     part: str,
     broken: type,
     make_vllm: Callable[[EngineSetup], Any],

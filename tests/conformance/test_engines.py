@@ -39,7 +39,7 @@ LEASES = (f"lease-{n}" for n in count())
 def leased_call(
     body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int = 0
 ) -> EngineCall:
-    """Return a call under a new lease; greedy and of fixed length unless the body differs."""
+    """Return a call under a new lease; by default its decoding is greedy and its length fixed."""
     if isinstance(body, dict):
         body = json.dumps(
             {"model": MODEL, "temperature": 0, "ignore_eos": True, "max_tokens": 8, **body}
@@ -48,7 +48,7 @@ def leased_call(
 
 
 def prompt_ids(length: int, first: int = 5) -> list[int]:
-    """Return a prompt of `length` tokens in every engine; another `first` shares no KV."""
+    """Return a prompt of `length` tokens; prompts with different `first` tokens share no prefix."""
     return [first] + [5] * (length - 1)
 
 
@@ -57,7 +57,7 @@ def chat_of(text: str) -> list[dict[str, str]]:
 
 
 async def answer_to(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]:
-    """Return the whole answer; fail if the head is not first or not the only one."""
+    """Return a call's whole answer; fail unless it has exactly one head, which comes first."""
     async with aclosing(engine.call(call)) as items:
         head = await anext(items)
         assert isinstance(head, ResponseHead)
@@ -81,15 +81,15 @@ def events_of(body: bytes) -> list[Any]:
 
 
 async def wait_until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
-    """Poll a condition that an engine shows only in a gauge."""
+    """Poll a condition on an engine until it holds."""
     async with asyncio.timeout(within_s):
-        # engines do not signal changes of their gauges
+        # Engines do not signal changes of their gauges.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """Cancel a caller's task, which closes its call."""
+    """Cancel the task of a caller, and wait until the call is closed."""
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
@@ -98,7 +98,7 @@ async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
 async def test_reported_capacity_is_the_configured_one(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """The scheduler fills replicas by these numbers; one token too many makes a lease wait."""
+    """If the engine reported a token too much, leases would wait in the replica."""
     assert capacity == EngineCapacity(
         2048, block_size=32, max_num_seqs=16, max_model_len=2048, caches_prefixes=True
     )
@@ -111,7 +111,7 @@ async def test_reported_capacity_is_the_configured_one(
 async def test_stream_deltas_add_up_to_the_unary_text(
     engine: Engine, path: str, prompt: dict[str, Any]
 ) -> None:
-    """A lost or doubled delta would change the caller's answer.
+    """A lost or doubled stream event would change the caller's answer.
 
     The ingress frames the answer, so headers of the hop are left out: a stale length would cut it.
     """
@@ -135,7 +135,7 @@ async def test_stream_deltas_add_up_to_the_unary_text(
 
 
 async def test_stream_arrives_in_several_chunks(engine: Engine, capacity: EngineCapacity) -> None:
-    """An engine that collects the stream first would delay the first token."""
+    """An engine that collected the whole answer first would delay the first token."""
     call = leased_call({"prompt": "a b c", "max_tokens": 1800, "stream": True})
 
     async with aclosing(engine.call(call)) as items:
@@ -150,7 +150,7 @@ async def test_stream_arrives_in_several_chunks(engine: Engine, capacity: Engine
 
 @pytest.mark.slow
 async def test_progress_increases_during_a_unary_call(engine: Engine) -> None:
-    """Without it the fair-share clock would stop until the end of the call."""
+    """Without progress reports the fair-share clock would stop until the end of the call."""
     call = leased_call({"prompt": prompt_ids(10), "max_tokens": 500})
     task = asyncio.create_task(answer_to(engine, call))
 
@@ -180,10 +180,10 @@ async def test_progress_increases_during_a_unary_call(engine: Engine) -> None:
     ],
     ids=["one", "prompts", "n", "prompts-n", "chat-n", "one-token"],
 )
-async def test_final_progress_equals_usage(
+async def test_charged_tokens_equal_the_usage_in_the_answer(
     engine: Engine, path: str, body: dict[str, Any], choices: int, stream: bool
 ) -> None:
-    """The meter and the caller's usage must count the same tokens.
+    """The tokens that are charged must equal the usage that the caller reads.
 
     `usage` counts a prompt once; the KV of its n choices holds it n times, and so does progress.
     """
@@ -201,7 +201,7 @@ async def test_final_progress_equals_usage(
 
 
 async def test_two_calls_with_one_request_id_are_metered_separately(engine: Engine) -> None:
-    """A client may send the same X-Request-Id twice; each lease still pays for its own tokens."""
+    """A client may reuse an X-Request-Id; each lease still pays for its own tokens."""
     calls = [
         replace(leased_call({"prompt": "a b", "max_tokens": n}), headers={"x-request-id": "same"})
         for n in (5, 9)
@@ -217,7 +217,7 @@ async def test_two_calls_with_one_request_id_are_metered_separately(engine: Engi
 async def test_closed_call_frees_its_kv_memory_within_a_second(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
-    """The call of a disconnected caller must not hold memory that others wait for."""
+    """A disconnected caller's KV memory must become free for waiting inferences."""
     call = leased_call({"prompt": prompt_ids(1000), "max_tokens": 1000, "stream": stream})
     task = asyncio.create_task(answer_to(engine, call))
     await wait_until(lambda: engine.progress(call.lease_id).output_tokens >= 5)
@@ -237,7 +237,7 @@ async def test_closed_call_frees_its_kv_memory_within_a_second(
 async def test_closed_call_is_charged_as_the_engine_counts_it(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """From the first token on the count is exact; before it at most the read prompt counts."""
+    """The charge is exact from the first token on, and before it at most the prefilled prompt."""
     rng, before = random.Random(34), _engines_own_count(engine)
     charged = Progress(0, 0)
     unread = 0
@@ -250,7 +250,7 @@ async def test_closed_call_is_charged_as_the_engine_counts_it(
             {"prompt": prompt_ids(prompt), "max_tokens": most, "stream": number % 3 > 0}
         )
         task = asyncio.create_task(answer_to(engine, call))
-        if number % 8 == 0:  # before any token, however slow the machine is
+        if number % 8 == 0:  # before any token was made
             for _ in range(turns):
                 await asyncio.sleep(0)
         else:
@@ -280,12 +280,11 @@ async def test_closed_call_is_charged_as_the_engine_counts_it(
 
 
 def counted_tokens(progress: Progress) -> tuple[int, int]:
-    """Return prompt and output tokens, regardless of the prefix cache."""
+    """Return the number of prompt and output tokens, whether they were cached or not."""
     return progress.prompt_tokens, progress.output_tokens
 
 
 def _engines_own_count(engine: Engine) -> Progress:
-    """Return the tokens that an engine has counted itself."""
     if isinstance(engine, FakeEngine):
         return Progress(engine.begun_prompt_tokens, engine.made_tokens)
     from prometheus_client import REGISTRY
@@ -320,7 +319,7 @@ async def test_call_closed_while_it_waits_for_memory_is_never_admitted(
 
 
 async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
-    """Return the priorities of calls in the order of their ends.
+    """Run calls concurrently, and return their priorities in the order in which they finished.
 
     No prompt of them fits beside the call that blocks the memory.
     """
@@ -345,7 +344,7 @@ async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
 
 
 async def test_lower_priority_number_is_admitted_first(engine: Engine) -> None:
-    """The engine's own queue must not change the order of the leases.
+    """The engine's own queue must not change the order in which leases were granted.
 
     No two of the calls fit at once, so they end in the order of their admission.
     """
@@ -363,7 +362,7 @@ async def test_lower_priority_number_is_admitted_first(engine: Engine) -> None:
 
 
 async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
-    """A caller could otherwise put its own call first."""
+    """With a priority in the body, a caller could put its own call first."""
     calls = [
         leased_call({"prompt": prompt_ids(1100, 7 + given), "priority": asked}, priority=given)
         for given, asked in ((3, 0), (1, 9), (2, 5))
@@ -374,7 +373,7 @@ async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
 
 @pytest.mark.slow
 async def test_full_kv_memory_preempts_the_call_of_lowest_priority(engine: Engine) -> None:
-    """The preempted call is recomputed and still answered completely.
+    """A preempted call is recomputed, and its caller still gets a complete answer.
 
     It has about 1,024 tokens then; the other call takes 256 of them before it ends.
     """
@@ -399,7 +398,7 @@ async def test_engine_without_holds_and_host_memory_keeps_nothing(engine: Engine
 async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(
     engine: Engine, capacity: EngineCapacity, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a busy machine the times may contradict each other; the calls must not be refused."""
+    """The calibration calls must succeed, even if a busy machine makes their times useless."""
     measured = await measure_prefill(engine, capacity, "tiny")
 
     assert measured is not None or "the times contradict" in caplog.text
@@ -432,7 +431,7 @@ async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(
 async def test_invalid_request_gets_an_openai_error(
     engine: Engine, path: str, body: dict[str, Any] | bytes, status: int, param: str | None
 ) -> None:
-    """Clients read `error.message`, which an exception or an empty 500 lacks."""
+    """Clients show `error.message`, so every refusal must have it."""
     call = leased_call(body, path)
 
     answered, received = await answer_json(engine, call)
@@ -444,7 +443,7 @@ async def test_invalid_request_gets_an_openai_error(
 
 
 async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
-    """A misspelt path is the caller's error, and no reason to restart a replica."""
+    """A misspelt path is the caller's error, and no reason to restart the replica."""
     head, _ = await answer_to(engine, leased_call({"prompt": "a"}, "/v1/completion"))
 
     assert head.status == 404
@@ -452,7 +451,7 @@ async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
 
 
 def engine_processes() -> dict[int, psutil.Process]:
-    """Return the child processes, without the helper of multiprocessing.
+    """Return the engine's child processes, without the helper process of multiprocessing.
 
     A Ray cluster started by other tests is excluded too: its processes come and go.
     """
@@ -468,7 +467,7 @@ def _mentions(process: psutil.Process, word: str) -> bool:
 
 
 async def test_steps_are_counted_while_the_engine_has_work(engine: Engine) -> None:
-    """A replica detects a stalled engine by its steps, also in a prefill and for unary calls."""
+    """A replica takes its engine for stalled if the step counter stands still."""
     before = engine.steps()
     assert not before.has_work
     call = leased_call({"prompt": "a", "max_tokens": 20})
@@ -483,12 +482,12 @@ async def test_steps_are_counted_while_the_engine_has_work(engine: Engine) -> No
 
 
 class StallingEngine:
-    """Processes of an engine, which a test stops and continues."""
+    """Stops and continues the processes of an engine with signals."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.pids = [core.pid for core in getattr(engine, "_core_processes", [])]
-        """Processes of a vLLM engine that make its steps; a fake engine has none."""
+        """Processes of a vLLM engine that run its steps; empty for a fake engine."""
         assert isinstance(engine, FakeEngine) or self.pids
 
     def stop(self) -> None:
@@ -505,10 +504,10 @@ class StallingEngine:
 
 
 async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> None:
-    """Calls end while the engine is stalled, and a step follows when it continues."""
+    """Calls may be cancelled while the engine is stalled; its steps continue afterwards."""
     stalling = StallingEngine(engine)
     await answer_to(engine, leased_call({"prompt": "a"}))
-    # the engine is stopped while it works, then while it is idle
+    # The engine is stopped twice: during a call, and while it is idle.
     for comes_before_it in (True, False):
         call = leased_call({"prompt": "a", "max_tokens": 2000, "stream": True})
         if comes_before_it:
@@ -520,7 +519,7 @@ async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> No
             running = asyncio.create_task(answer_to(engine, call))
         try:
             await wait_until(lambda: engine.steps().has_work and bool(engine.suspended()))
-            await asyncio.sleep(0.2)  # the output that it made before has been read by then
+            await asyncio.sleep(0.2)  # Outputs from before the stop have been read by now.
             made = engine.steps().made
             await asyncio.sleep(0.2)
             assert made == engine.steps().made
@@ -536,14 +535,14 @@ async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> No
         assert head.status == 200
 
 
-# the last tests of this file start engines of their own
+# The tests below start engines of their own.
 @pytest.mark.parametrize(
     "own_engine",
     ["fake", pytest.param("vllm", marks=[*VLLM_ONLY[0].marks, pytest.mark.long])],
     indirect=True,
 )
 async def test_stalled_engine_can_be_killed(own_engine: Engine) -> None:
-    """Of all signals only SIGKILL ends a stopped process."""
+    """A process stopped by SIGSTOP can only be ended by SIGKILL."""
     await own_engine.start()
     stalling = StallingEngine(own_engine)
     stalling.stop()
@@ -558,7 +557,7 @@ async def test_stalled_engine_can_be_killed(own_engine: Engine) -> None:
 async def test_engine_death_raises_an_engine_error_and_stop_leaves_no_process(
     own_engine: Engine,
 ) -> None:
-    """Only with this error does the replica let its leases run elsewhere.
+    """The replica lets its leases run elsewhere only after an EngineError.
 
     Workers outlive a killed engine; they would hold the GPU's memory.
     """

@@ -27,7 +27,7 @@ _SMALL = {
 
 
 def _nested_schema(depth: int) -> dict[str, Any]:
-    """Return a schema with two alternatives at each level: 1.25 MB for depth 13."""
+    """Return a deeply nested JSON schema that takes long to compile (1.25 MB for depth 13)."""
     if depth == 0:
         return {"type": "string"}
     inner = _nested_schema(depth - 1)
@@ -65,7 +65,7 @@ async def _chat_content(engine: Engine, **fields: Any) -> str:
 
 
 async def test_output_follows_each_kind_of_grammar(engine: Engine) -> None:
-    """VLLM's backends apply the grammar after a separate process has compiled it."""
+    """VLLM's grammar backends enforce a grammar after a separate process has compiled it."""
     in_schema = json.loads(
         await _chat_content(engine, **_response_format({"enum": ["red", "blue"]}))
     )
@@ -110,7 +110,7 @@ def _call_in_schema(path: str, schema: dict[str, Any], **fields: Any) -> EngineC
 async def test_schema_that_compiles_too_long_is_refused_while_other_calls_continue(
     engine: Engine, path: str
 ) -> None:
-    """Without the limit such a compilation blocked the replica's event loop for 30 s."""
+    """Without a time limit, such a schema once blocked the replica's event loop for 30 s."""
     heavy = _call_in_schema(path, _nested_schema(13))
     await _chat_content(engine, **_response_format(_SMALL))  # starts the worker
     gaps: list[float] = []
@@ -139,7 +139,7 @@ async def test_schema_that_compiles_too_long_is_refused_while_other_calls_contin
 async def test_stream_with_a_refused_schema_is_refused_by_a_living_engine(
     engine: Engine, path: str
 ) -> None:
-    """VLLM refuses it after the head. On two paths it sends an error event, on one it raises."""
+    """VLLM refuses some schemas only after the response head, as an error event or an exception."""
     heavy = _call_in_schema(path, _nested_schema(13), stream=True)
     status, told = 400, ""
     try:
@@ -150,13 +150,13 @@ async def test_stream_with_a_refused_schema_is_refused_by_a_living_engine(
         status, told = error.status, error.error["message"]
 
     assert 400 == status
-    # vLLM's converter from chats to messages loses the text of an error event
+    # VLLM's converter from chat events to message events drops the text of an error.
     assert ("event: error" if path == MESSAGES else "engine.grammar_timeout_s") in told
     engine.check()
 
 
 async def test_known_schema_is_not_compiled_again(engine: Engine) -> None:
-    """Neither the worker nor the engine compiles a schema twice."""
+    """Compiled grammars are cached, both in the compiling process and in the engine."""
     schema = {**_SMALL, "title": "another one"}
     times = []
     for format_ in (

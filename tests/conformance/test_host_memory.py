@@ -28,7 +28,7 @@ _ENDLESS = 1000.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def spilling_engine(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
-    """Running vLLM with 128 blocks on the GPU and 1 GiB in host memory."""
+    """Running vLLM engine with 128 KV blocks on the GPU and 1 GiB of KV cache in host memory."""
     import torch
 
     if not torch.cuda.is_available():

@@ -22,7 +22,7 @@ _MODULE = "justitia_ray.serve.engines.host_policy"
 
 
 class HostMemory:
-    """Host memory of 8 chunks; a chunk is named by its token."""
+    """KV cache in host memory with 8 chunks; each chunk is named by its token."""
 
     def __init__(self) -> None:
         from vllm.v1.kv_offload.base import ReqContext, make_offload_key
@@ -48,7 +48,6 @@ class HostMemory:
         return context
 
     def store_prompt(self, tokens: Sequence[str], hold: Hold | None = None) -> bool:
-        """Compute a prompt and store its chunks; return whether they were stored."""
         context, keys = self.request(hold), self.keys(tokens)
         stored = self._manager.prepare_store(keys, context)
         if stored is None:
@@ -66,7 +65,7 @@ class HostMemory:
 
 @pytest.fixture(autouse=True)
 def _takes_policies() -> None:
-    """Skip a test with vLLM 0.26, if host memory is refused there as documented."""
+    """Skip the test with vLLM 0.26, which cannot take an eviction policy for host memory."""
     import vllm
 
     if vllm.__version__.startswith("0.26."):
@@ -163,7 +162,7 @@ def test_reset_removes_every_chunk(host: HostMemory) -> None:
 
 
 def test_tokens_of_host_memory_equal_vllms(model_path: str) -> None:
-    """The working set counts the tokens of the host memory."""
+    """The scheduler's estimate of cached contexts includes the tokens in host memory."""
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -185,7 +184,7 @@ def test_tokens_of_host_memory_equal_vllms(model_path: str) -> None:
 
 
 def test_tokens_in_host_memory_follow_vllms_counter_of_stored_bytes() -> None:
-    """A block is stored once, and evicted only when the memory is full."""
+    """A block is stored once, and evicted only when the host memory is full."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
         OffloadingConnectorStats,
         _TransferMetricName,

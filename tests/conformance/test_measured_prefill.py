@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 _ATTEMPTS = 4
-"""Measurements of which one has to succeed: on busy cores the times may contradict each other."""
+"""Number of measurements of which one must succeed: on busy cores the times may be inconsistent."""
 
 
 async def _measure(engine: Engine, capacity: EngineCapacity) -> MeasuredPrefill:
@@ -34,10 +34,10 @@ def _new_core(prefix: str) -> SchedulerCore:
     return SchedulerCore(timeouts=PATIENT, lease_prefix=prefix, measures_prefill=True)
 
 
-async def test_first_measured_cost_of_an_engine_stays_for_its_release(
+async def test_first_measured_prefill_cost_stays_in_force(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """The cost is finite and positive; a later replica's cost and a restart do not change it."""
+    """Later replicas and restarts must not change the cost by which tenants are charged."""
     first = await _measure(engine, capacity)
     assert first.release == __version__
     assert isfinite(first.cost.per_token)

@@ -26,15 +26,15 @@ _OWN: dict[str, Options] = {
     "mlfq": {"quantum": 500},
     "justitia-guarded": {"fairness": "tenant"},
 }
-"""Options under which small loads show the effect of each policy."""
+"""Policy options under which a small load shows the effect of each policy."""
 _OF_TENANTS: dict[str, Options] = {"rpm": {"requests_per_minute": 12}}
-"""Options for tenants as clients, which have more work each."""
+"""Options for runs in which each client is a tenant, and so has more work."""
 _ORDERED_BY_LENGTH = {"sjf"}
-"""Policies that order inferences by their own length, not by their application."""
+"""Policies that order inferences by their own length instead of their application's."""
 
 
 def _variants() -> list[tuple[str, Options]]:
-    """Return every policy, and again with tenants as clients where it supports them."""
+    """Return every policy with its options, and again with tenants as clients where supported."""
     variants: list[tuple[str, Options]] = [(name, _OWN.get(name, {})) for name in NAMES]
     variants += [
         (name, {**_OWN.get(name, {}), **_OF_TENANTS.get(name, {}), "unit": "tenant"})
@@ -86,7 +86,7 @@ def test_no_inference_is_lost_or_duplicated(policy: str, options: Options) -> No
 def test_no_inference_is_lost_or_duplicated_when_replicas_die(
     policy: str, options: Options
 ) -> None:
-    """Engines and replicas die, and one joins: interrupted inferences wait again and end once."""
+    """Engines and replicas die, and one joins; interrupted inferences run again and end once."""
     service = Service(policy, options)
     service.load()
     service.break_engine("r0")
@@ -109,7 +109,7 @@ def test_no_inference_is_lost_or_duplicated_when_replicas_die(
 def test_first_of_equal_applications_is_served_first(
     policy: str, options: Options, tenants: str
 ) -> None:
-    """The arrival decides, never a hash or a heap."""
+    """Equal applications are ordered by arrival, never by a hash."""
     driver = CoreDriver(
         SchedulerCore(policy_path(policy), {**options, **_options_without_limit(policy)})
     )
@@ -122,7 +122,7 @@ def test_first_of_equal_applications_is_served_first(
 
 
 def test_inferences_of_an_application_are_served_in_order(policy: str, options: Options) -> None:
-    """Serving the longest or shortest first was measured as no better.
+    """Experiments showed no gain from serving the longest or the shortest inference first.
 
     Under `sjf` the order is that of the predicted lengths.
     """
@@ -135,13 +135,13 @@ def test_inferences_of_an_application_are_served_in_order(policy: str, options: 
         driver.submit(name, prompt=60 - number * 7, output=length)
     expected = list(lengths)
     if policy in _ORDERED_BY_LENGTH:
-        expected.sort(key=lengths.__getitem__)  # stable: the first submitted of equal ones
+        expected.sort(key=lengths.__getitem__)  # stable for equal lengths
 
     assert expected == granted(driver.pull())
 
 
-def test_order_keys_are_unique(policy: str, options: Options) -> None:
-    """A key ends in a sequence number, so that no comparison ever reaches an id."""
+def test_sort_keys_of_applications_are_unique(policy: str, options: Options) -> None:
+    """Every sort key ends in a sequence number, so that two ids are never compared."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     for name in "abcdef":
         _open_application(driver, name, f"of {name}")
@@ -153,7 +153,7 @@ def test_order_keys_are_unique(policy: str, options: Options) -> None:
 
 
 def _apply_further_events(service: Service) -> None:
-    """Apply further events: arrivals, weights, losses, cancellations."""
+    """Apply a mix of scheduler events: arrivals, weight changes, lost replicas, cancellations."""
     service.step()
     service.load(1, first=3)
     service.handle(ev.WeightChanged("b3", 3))
@@ -171,7 +171,7 @@ def _apply_further_events(service: Service) -> None:
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
 def test_restart_does_not_change_later_grants(policy: str, options: Options, steps: int) -> None:
-    """All state that affects the order must survive a scheduler.
+    """The stored state must contain everything that affects the order of grants.
 
     One run continues; in the other a new scheduler starts from the stored state, the ingress
     resubmits everything, and the replicas report. From then on both make the same grants in the
@@ -201,7 +201,7 @@ def test_restart_does_not_change_later_grants(policy: str, options: Options, ste
 def test_restart_after_lost_replicas_loses_no_inference(
     policy: str, options: Options, steps: int
 ) -> None:
-    """Inferences requeued before the restart are served once, and running ones continue.
+    """Inferences that wait again before the restart run once, and running ones continue.
 
     After a restart the progress of earlier attempts is unknown. The service that is not booked
     again goes to the application's first inferences that report, so the order may differ from that
@@ -229,7 +229,7 @@ def test_restart_after_lost_replicas_loses_no_inference(
 def test_cancelled_application_is_charged_its_runs_and_refunded_the_rest(
     policy: str, options: Options
 ) -> None:
-    """The application pays for its runs until its leases were aborted."""
+    """A cancelled application pays for its running inferences until they are aborted."""
     service = Service(policy, options)
     service.load()
     driver = service.driver
@@ -270,7 +270,7 @@ def test_cancelled_application_is_charged_its_runs_and_refunded_the_rest(
 
 
 def test_ended_applications_leave_no_state(policy: str, options: Options) -> None:
-    """A service runs for months: only tenants may leave state, and a bounded amount."""
+    """A service runs for months, so ended applications must free their memory."""
     service = Service(policy, options)
     service.load()
     service.handle(ev.InferenceCancelled("a2/0"))
@@ -284,14 +284,13 @@ def test_ended_applications_leave_no_state(policy: str, options: Options) -> Non
 
 
 def _cancel_waiting(driver: CoreDriver) -> tuple[int, int]:
-    """Cancel an inference without a lease."""
     driver.submit("x", prompt=10, output=20)
     driver.handle(ev.InferenceCancelled("x"))
     return 0, 0
 
 
 def _cancel_running(driver: CoreDriver) -> tuple[int, int]:
-    """Cancel an inference that has made 5 of 20 tokens, 2 of them since the last report."""
+    """Cancel a running inference with 5 of 20 tokens made, 2 of them not yet reported."""
     driver.submit("x", prompt=10, output=20)
     lease = next(iter(driver.core.state.leases), None)
     if lease is None:
@@ -307,7 +306,7 @@ def _cancel_running(driver: CoreDriver) -> tuple[int, int]:
 def test_cancelled_inference_costs_the_service_it_received(
     policy: str, options: Options, cancel: Callable[[CoreDriver], tuple[int, int]]
 ) -> None:
-    """A charge in advance is refunded."""
+    """A policy that charges an inference in advance refunds the unused part."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     driver.open(cost=1000)
     prompt, output = cancel(driver)
@@ -321,5 +320,5 @@ def test_cancelled_inference_costs_the_service_it_received(
 
 
 def _options_without_limit(policy: str) -> Options:
-    """Return options under which no client is delayed."""
+    """Return policy options under which no client is delayed by a rate limit."""
     return {"requests_per_minute": 100} if policy == "rpm" else {}

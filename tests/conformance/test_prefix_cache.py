@@ -27,7 +27,7 @@ _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _prompt(kind: str, path: str) -> dict[str, Any]:
-    """Return a prompt of at least 100 tokens, different for each kind."""
+    """Return a prompt of at least 100 tokens that shares no prefix with other kinds."""
     text = " ".join(f"{kind} {n}" for n in range(40))
     if kind == "token ids":
         return {"prompt": [7 + n % 50 for n in range(200)]}
@@ -48,7 +48,7 @@ async def _send_prompt(engine: Engine, tenant: str, kind: str, **more: Any) -> t
 
 
 async def _cached_tokens(engine: Engine, tenant: str, kind: str, **more: Any) -> int:
-    """Return how many tokens of a prompt were found in the cache."""
+    """Return how many tokens of a prompt were found in the prefix cache."""
     status, answered = await _send_prompt(engine, tenant, kind, **more)
     assert 200 == status, answered
     usage = answered["usage"]
@@ -64,8 +64,8 @@ async def test_cached_prompt_is_found_by_its_own_tenant_only(strict: Engine, kin
     assert 64 <= await _cached_tokens(strict, "a/x", kind)
 
 
-async def test_prompts_that_begin_alike_are_not_read_side_by_side(strict: Engine) -> None:
-    """VLLM would otherwise compute their common prefix twice, though it is counted once."""
+async def test_common_prefix_of_concurrent_prompts_is_computed_once(strict: Engine) -> None:
+    """VLLM would compute a common prefix twice for concurrent prompts, but charge it once."""
     assert isinstance(strict, VllmEngine)
     scheduler = strict._llm.vllm_config.scheduler_config
 
@@ -81,7 +81,7 @@ async def test_callers_salt_divides_the_prefix_cache_within_its_tenant(strict: E
 
 
 async def test_request_with_one_salt_too_many_is_refused(strict: Engine) -> None:
-    """The engine continues, and so do the tenant's other calls."""
+    """After the refusal, the engine and the tenant's other calls continue."""
     statuses = [
         (await _send_prompt(strict, "e", "chat", cache_salt=f"s{n}"))[0] for n in range(MOST_SALTS)
     ]
@@ -97,7 +97,7 @@ async def test_request_with_one_salt_too_many_is_refused(strict: Engine) -> None
 async def test_stream_with_one_salt_too_many_is_refused_by_a_living_engine(
     strict: Engine,
 ) -> None:
-    """On this path vLLM raises the refusal after the head."""
+    """VLLM refuses such a stream only after it has sent the response head."""
     for number in range(MOST_SALTS):
         await _send_prompt(strict, "f", "responses", cache_salt=f"s{number}")
     with pytest.raises(StreamRefused) as refused:

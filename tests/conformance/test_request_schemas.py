@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.long
 @pytest.mark.vllm
 def test_schemas_are_of_the_installed_vllm() -> None:
-    """`scripts/write_request_schemas` writes the file for another vLLM release.
+    """Run `scripts/write_request_schemas` after an update of vLLM.
 
     The test runs in a separate process: pydantic names equal classes by earlier imports.
     """

@@ -53,7 +53,7 @@ DIFFERENCES = {
     "beam search": "it runs outside the engine's batch (openai/chat_completion/serving.py:380)",
     "129 choices": "OpenAI's limit is 128, vLLM's 16,384 (vllm/sampling_params.py:46)",
 }
-"""Requests that vLLM answers and this service refuses, with the reason and vLLM's line."""
+"""Requests that vLLM accepts and this service refuses, each with the reason."""
 LATE = {
     "audio": "only the engine knows whether its model hears (multimodal/registry.py:159)",
     "content no blocks": "the engine makes no message of it (anthropic/serving.py:420)",
@@ -64,7 +64,7 @@ LATE = {
     "too long in items": "items are estimated: the engine makes messages of them",
     "system between items": "items are estimated: the engine makes messages of them",
 }
-"""Requests that only the engine refuses, with the reason."""
+"""Requests that pass the ingress and are refused by the engine, each with the reason."""
 _CASES = [
     pytest.param(path, name, id=f"{path.rsplit('/', 1)[-1]}: {name}")
     for path, bodies in CORPUS.items()
@@ -73,7 +73,7 @@ _CASES = [
 
 
 class EngineReplicas(AnsweringReplicas):
-    """Replica calls that an engine answers; the calls that reach the engine are counted."""
+    """Stand-in for the connection to replicas: the engine answers, and its calls are counted."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -93,7 +93,7 @@ class EngineReplicas(AnsweringReplicas):
 
 
 async def ask_engine(engine: Engine, path: str, payload: bytes) -> tuple[int, bytes]:
-    """Return vLLM's own status and body."""
+    """Return the status and body that vLLM itself answers."""
     lease = next(LEASES)
     try:
         items = [item async for item in engine.call(EngineCall(lease, 0, path, {}, payload))]
@@ -120,7 +120,6 @@ def counter(strict_config: AppConfig) -> Iterator[TokenCounter]:
 async def http(
     strict_config: AppConfig, replicas: EngineReplicas, counter: TokenCounter
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """Client of the HTTP application in front of the engine."""
     specs = ApplicationSpecCache(600.0, 100)
     calls: Any = (GrantingQueue(), replicas, FakeEstimates(), counter)
     parts: Any = (*calls, specs, unknown_outlooks())
@@ -132,7 +131,7 @@ async def http(
 
 
 @pytest.mark.parametrize(("path", "name"), _CASES)
-async def test_verdict_field_and_token_count_equal_vllms(
+async def test_status_named_field_and_token_count_equal_those_of_vllm(
     http: httpx.AsyncClient,
     replicas: EngineReplicas,
     counter: TokenCounter,
@@ -161,14 +160,14 @@ async def test_verdict_field_and_token_count_equal_vllms(
 
 
 def check_field(theirs: dict[str, Any], ours: dict[str, Any], body: dict[str, Any]) -> None:
-    """Check that a refusal names a field: the one that vLLM names, if the body has it."""
+    """Check that a refusal names the field that vLLM names, if the request body has that field."""
     first = (theirs["param"] or "").removeprefix("body.").partition(".")[0]
     assert ours["param"]
     if first in body and ours["code"] != "context_length_exceeded":
         assert first == ours["param"].partition(".")[0].partition("[")[0]
 
 
-async def test_exception_lists_are_short_and_name_corpus_entries() -> None:
+async def test_lists_of_known_differences_are_short_and_up_to_date() -> None:
     names = {name for bodies in CORPUS.values() for name in bodies}
 
     assert names >= {*DIFFERENCES, *LATE}

@@ -36,7 +36,7 @@ def leased_call(path: str, **more: Any) -> EngineCall:
 
 
 def contents_of(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
-    """Return the events of a stream, each with its piece of text, if it has one.
+    """Return the events of a stream, each with its piece of text (None without text).
 
     Each id is replaced by its order of appearance, and cached counts by 0: an attempt may find the
     previous attempt's tokens. Pieces of one text are joined, because an engine ahead of its reader
@@ -67,7 +67,7 @@ def contents_of(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
 
 
 def _taken_piece(event: dict[str, Any]) -> str | None:
-    """Remove the piece of text from an event and return it; None if there is none."""
+    """Remove the piece of text from an event, and return it (None without text)."""
     holder = event if isinstance(event.get("delta"), str) else event.get("delta") or {}
     for name in ("delta", "text", "partial_json"):
         if isinstance(holder.get(name), str):
@@ -78,10 +78,10 @@ def _taken_piece(event: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 @pytest.mark.parametrize("path", _BODIES)
-async def test_final_progress_equals_usage_on_every_endpoint(
+async def test_charged_tokens_equal_the_usage_in_the_answer_on_every_endpoint(
     engine: Engine, path: str, stream: bool
 ) -> None:
-    """The meter and the caller's usage must count the same tokens."""
+    """The tokens that are charged must equal the usage that the caller reads."""
     call = leased_call(path, stream=stream)
     head, body = await answer_to(engine, call)
     sizes = {
@@ -99,13 +99,13 @@ async def test_final_progress_equals_usage_on_every_endpoint(
 async def test_continued_stream_equals_the_uncut_one_on_every_endpoint(
     engine: Engine, path: str
 ) -> None:
-    """Each event names its response and item by ids that the caller has already seen."""
+    """Events of the second engine must repeat the response and item ids of the first."""
     await check_every_cut(engine, leased_call(path, stream=True), contents_of)
 
 
 @pytest.mark.parametrize("path", _BODIES)
 async def test_stream_that_follows_a_grammar_cannot_be_continued(engine: Engine, path: str) -> None:
-    """The grammar's state is lost with the engine."""
+    """The grammar's parser state is lost with its engine."""
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     wanted = (
         {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}}
@@ -119,7 +119,7 @@ async def test_stream_that_follows_a_grammar_cannot_be_continued(engine: Engine,
 
 
 async def test_tokenize_needs_no_lease(engine: Engine) -> None:
-    """The endpoint returns the number of tokens that a prompt is charged for."""
+    """Tokenizing runs no inference, so it must not wait in the scheduler's queue."""
     call = leased_call(MESSAGES)
     await answer_to(engine, call)
     charged = engine.release(call.lease_id).prompt_tokens

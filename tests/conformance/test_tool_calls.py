@@ -29,7 +29,7 @@ _CALL = _OPENED + 'Oslo"}}\n</tool_call>'
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 _FUNCTION = {"name": "weather", "parameters": _SCHEMA}
 _OWN_TOKENS = 6
-"""Number of tokens that the model generates after the given ones."""
+"""Number of tokens that the model generates itself, after the given tool call."""
 _BODIES: dict[str, tuple[dict[str, Any], str]] = {
     CHAT: (
         {"messages": chat_of("hi"), "tools": [{"type": "function", "function": _FUNCTION}]},
@@ -44,7 +44,7 @@ _BODIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 async def outputs_for(engine: Engine, text: str) -> tuple[Output, ...]:
-    """Return outputs with which the engine would have generated a text, one token each."""
+    """Return the outputs of an engine that has generated a text, one token each."""
     asked = {"model": MODEL, "prompt": text, "add_special_tokens": False}
     head, body = await engine.answer_unscheduled("/tokenize", {}, json.dumps(asked).encode())
     assert 200 == head.status
@@ -52,12 +52,12 @@ async def outputs_for(engine: Engine, text: str) -> tuple[Output, ...]:
 
 
 def with_regular_end(output: Output) -> Output:
-    """Return the output with the finish reason of a regular end."""
+    """Return an engine output that ends the generation regularly."""
     return output._replace(finish_reason="stop")
 
 
 def leased_call(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
-    """Return a streamed call under a new lease that continues after `said`."""
+    """Return a streamed call that continues after the earlier outputs `said`."""
     fields, limit = _BODIES[path]
     body = {"model": MODEL, "temperature": 0, "stream": True, "ignore_eos": True, **fields}
     body[limit] = len(said) + own_tokens
@@ -65,7 +65,6 @@ def leased_call(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineC
 
 
 def tool_calls_in(path: str, stream: bytes) -> tuple[list[str], str]:
-    """Return the tool names that a stream calls, and all their arguments as text."""
     lines = [line for line in stream.decode().splitlines() if line.startswith("data: {")]
     found = [json.loads(line.removeprefix("data: ")) for line in lines]
     if path == CHAT:
@@ -84,7 +83,7 @@ def tool_calls_in(path: str, stream: bytes) -> tuple[list[str], str]:
 
 
 def content_of(path: str, stream: bytes) -> Any:
-    """Return the content of a stream, independent of chunk borders."""
+    """Return the text and tool calls of a stream, independent of chunk borders."""
     if path != CHAT:
         return contents_of(stream)
     choices = [choice for event in events_of(stream) for choice in event["choices"]]
@@ -97,7 +96,7 @@ def content_of(path: str, stream: bytes) -> Any:
 
 @pytest.mark.parametrize("path", _BODIES)
 async def test_continued_tool_call_equals_the_uncut_one(engine: Engine, path: str) -> None:
-    """Half of the arguments are no JSON, so an agent would fail on a wrong continuation.
+    """An agent fails on incomplete JSON, so a continued stream must complete the arguments.
 
     Name and id are sent once, and the arguments after the cut equal those of an uncut stream.
     """
@@ -114,7 +113,7 @@ async def test_continued_tool_call_equals_the_uncut_one(engine: Engine, path: st
 async def test_stream_cut_after_a_complete_tool_call_gets_its_end(
     engine: Engine, path: str
 ) -> None:
-    """The engine has no more to generate, but the caller has not received the end."""
+    """The engine has nothing left to generate, but the caller still needs the end of the stream."""
     made = await outputs_for(engine, _CALL)
     said = (*made[:-1], with_regular_end(made[-1]))
     call = leased_call(path, said, 1)

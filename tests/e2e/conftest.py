@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from tests.harness.service import Service, Serving
 
 REPLACED_WITHIN_S = 600.0
-"""Longest start of a replacement engine in seconds: 27 on two idle cores, 170 on busy cores."""
+"""Longest time in seconds until a dead engine is replaced: 27 s measured on two idle cores, 170 s
+on busy cores.
+"""
 ADAPTER = "tiny-poet"
 EMBEDDING = "tiny-embedding"
 RERANKER = "tiny-reranker"
 AGENT, OPERATOR = "agent", "operator"
-"""Names of two API keys: the key of all clients, and the operator's key."""
+"""Names of two API keys: all test clients use the first, the operator uses the second."""
 MOST_WEIGHT = 3.0
-"""Largest weight that the agent may ask for."""
+"""Largest application weight that the test clients' key may request."""
 _DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 
 
 def _shipped_config(
     file: str, serving: "Serving", name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return `args` and `user_config` of a shipped file, with data in the tests' directory.
+    """Return the arguments and `user_config` of a shipped Serve file, changed for tests.
 
     Args:
         file: Its name.
@@ -56,7 +58,7 @@ def collector() -> Iterator[OtlpReceiver]:
 
 @pytest.fixture(scope="session")
 def keys(serving: "Serving") -> KeyRing:
-    """API keys for all end-to-end applications, which refuse calls without a key."""
+    """API keys of all end-to-end applications, which refuse calls without a key."""
     keys = KeyRing(serving.directory / "keys.yaml")
     keys.add(AGENT, "agents", "infer", "own", max_weight=MOST_WEIGHT)
     keys.add(OPERATOR, "operators", "operate")
@@ -84,22 +86,22 @@ async def _deployed_service(
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) -> "Service":
-    """`local-cpu.yaml` with one engine, a tool parser, an adapter, and traces of all calls."""
+    """Service from `local-cpu.yaml` with one engine, a tool parser, a LoRA adapter and tracing."""
     args, user_config = _shipped_config("local-cpu.yaml", serving, "real")
     args["model"]["adapters"] = {ADAPTER: "random:tiny-adapter"}
     args["engine"]["vllm_args"] |= {
         "enable_auto_tool_choice": True,
         "tool_call_parser": "hermes",
         "otlp_traces_endpoint": collector.url,
-        # A model of random weights would repeat white space wherever JSON allows it.
+        # A random model would repeat white space wherever JSON allows it.
         "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
     }
-    # Forced tool calls follow the grammar of the schema, not of the parser's markup.
+    # A forced tool call follows the grammar of its JSON schema, not the parser's markup.
     # allows white space.
     args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
     args["engine"]["env"]["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     args["tracing"] = {"endpoint": collector.url, "sample_ratio": 1.0}
-    # No test waits for the idle timeout.
+    # No test waits until an application ends by its idle timeout.
     rules = [*RecognitionSection().rules, "conversation"]
     args["recognition"] = {"rules": rules, "conversation_idle_s": 1.0}
     return await _deployed_service(serving, "real", args, user_config, keys)
@@ -107,7 +109,7 @@ async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) ->
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
-    """`local-cpu.yaml` with one engine of two tensor-parallel ranks, as in `gpu-tp.yaml`."""
+    """Service from `local-cpu.yaml` whose engine is split over two tensor-parallel ranks."""
     args, user_config = _shipped_config("local-cpu.yaml", serving, "divided")
     args["engine"]["vllm_args"] |= {
         "tensor_parallel_size": 2,
@@ -119,7 +121,7 @@ async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def measured(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
-    """`local-cpu.yaml` with one engine, on which the replica measures the cost of prefill."""
+    """Service from `local-cpu.yaml` whose replica measures the cost of prefill at its start."""
     args, user_config = _shipped_config("local-cpu.yaml", serving, "measured")
     args["scheduler"]["cost"] = "with_prefill"
     yield await _deployed_service(serving, "measured", args, user_config, keys)
@@ -128,7 +130,7 @@ async def measured(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def holding(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
-    """`local-cpu.yaml` with two engines that hold contexts, and memory for all of them."""
+    """Service from `local-cpu.yaml` with two engines that keep agents' contexts between turns."""
     args, user_config = _shipped_config("local-cpu.yaml", serving, "holding")
     args["engine"] |= {"hold_contexts": True}
     args["engine"]["vllm_args"] |= {"enable_prefix_caching": True, "num_gpu_blocks_override": 1025}
@@ -138,7 +140,7 @@ async def holding(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def reading(serving: "Serving", keys: KeyRing) -> "Service":
-    """Return a service of `several-models.yaml` that embeds texts and scores pairs of texts."""
+    """Service from `several-models.yaml` that embeds texts and scores pairs of texts."""
     args, user_config = _shipped_config("several-models.yaml", serving, "reading")
     _, embedding = args["models"]
     args["models"] = [embedding, embedding | {"name": RERANKER, "path": f"random:{RERANKER}"}]
@@ -147,6 +149,5 @@ async def reading(serving: "Serving", keys: KeyRing) -> "Service":
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client of the generating model."""
     async with service.http() as client:
         yield client

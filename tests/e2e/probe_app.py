@@ -18,7 +18,7 @@ from tests.harness.probe import Probed
 
 
 class WatchedReplica(Probed, EngineReplica):
-    """Replica that records the priority of each request to vLLM's engine process, and its holds."""
+    """Replica that records the priorities sent to vLLM, and how long contexts were held."""
 
     _longest_hold_s: Seconds = 0.0
 
@@ -38,11 +38,11 @@ class WatchedReplica(Probed, EngineReplica):
             self._holds.take = take_and_record  # type: ignore[method-assign]
 
     def longest_hold_s(self) -> Seconds:
-        """Return the longest time for which a context was held."""
+        """Return the longest time in seconds for which vLLM was told to hold a context."""
         return self._longest_hold_s
 
     def watch_priorities(self) -> None:
-        """Start recording, and drop earlier records."""
+        """Start recording priorities, and drop earlier records."""
         assert isinstance(self._engine, VllmEngine)
         core = self._engine._llm.engine_core
         send = type(core).add_request_async
@@ -60,12 +60,11 @@ class WatchedReplica(Probed, EngineReplica):
         return [process.pid for process in self._engine._core_processes if process.pid is not None]
 
     def priorities(self) -> list[int]:
-        """Return the recorded priorities."""
         return self._priorities
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` with recording replicas.
+    """Return the Serve application of `justitia_ray.serve.app:build` with recording replicas.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """

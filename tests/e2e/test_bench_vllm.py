@@ -28,7 +28,7 @@ _FILE = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 
 @pytest.fixture(scope="module")
 def config() -> AppConfig:
-    """Settings of the server: prefix caching is on, which no call of bench_serve uses."""
+    """Server settings; prefix caching is on, although no call of `bench_serve` benefits from it."""
     args = read_serve_config(_FILE)["applications"][0]["args"]
     return AppConfig.parse(arm_args(args, PINNED))
 
@@ -40,7 +40,7 @@ def server(config: AppConfig) -> Iterator[OwnServer]:
 
 
 def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: OwnServer) -> None:
-    """VLLM's command line does not run with the CPU build, but the functions behind it do."""
+    """VLLM's command line fails with the CPU build; the Python functions behind it work."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]
     on_gpu = SETTINGS["gpu"].loads(quick=True)
     short = [replace(each, arms=(), callers=2, calls=6) for each in (load, *on_gpu)]
@@ -49,7 +49,7 @@ def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: O
         {VLLM.name: Target(server.port, "")},
         {pid: (VLLM.name, role) for pid, role in server.roles.items()},
     )
-    # Idle CPU use is subtracted; in a time as short as this test it would be noise.
+    # A short test cannot tell the server's idle CPU use from noise.
     bench = Bench(short, running, 1, 0, 3.0, 1, lambda _: None)
     blocks = asyncio.run(bench.run()).blocks
     (block,) = blocks[load.name][VLLM.name]
@@ -63,12 +63,12 @@ def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: O
 def test_sessions_find_their_earlier_turns_in_the_prefix_cache(
     config: AppConfig, server: OwnServer
 ) -> None:
-    """The cache holds the previous turn in whole blocks, and the prefix of all sessions."""
+    """The cache holds whole blocks of the previous turn, and the common prefix of all sessions."""
     block = 32
     turns = (Turn(0.0, 0, 100, 40), Turn(0.0, 140, 30, 20), Turn(0.0, 190, 30, 20))
     sessions = [AgentSession("s0", 0.0, 70, turns), AgentSession("s1", 0.0, 70, turns[:1])]
 
-    # The second session's first prompt comes when the first session's is computed.
+    # The second session starts after the prompt of the first has been computed.
     async def replay_both_sessions() -> list[int]:
         cached = []
         for session in sessions:
@@ -79,7 +79,7 @@ def test_sessions_find_their_earlier_turns_in_the_prefix_cache(
             cached += [turn.cached_tokens for turn in play.turns]
         return cached
 
-    # The last token of an answer is computed when it is sent again.
+    # The last token of an answer is computed when the next turn sends it as input.
     expected = [0, 139 // block * block, 189 // block * block, 70 // block * block]
     assert expected == asyncio.run(replay_both_sessions())
 
@@ -101,7 +101,7 @@ def test_vllm_router_distributes_calls_to_its_servers(
 
 
 def three_turn_trace(name: str) -> dict[str, object]:
-    """Return a recorded session of three turns, each of which repeats the one before."""
+    """Return a recorded session of three turns, each of which repeats the previous turn."""
     blocks = (10, 14, 18)
     requests = [
         {

@@ -32,7 +32,7 @@ _SAID: Any = [{"role": "user", "content": "a b c"}]
 
 
 async def test_openai_client_parses_structured_output(service: Service) -> None:
-    """The client sends the schema of a class and parses the answer into it, whole and streamed."""
+    """The client sends a class as a JSON schema, and parses the answer into that class."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "response_format": Weather}
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
         whole = await client.chat.completions.parse(**asked)
@@ -47,7 +47,7 @@ async def test_openai_client_parses_structured_output(service: Service) -> None:
 
 
 async def test_openai_client_reads_choices_and_log_probabilities(service: Service) -> None:
-    """Checked for a chat, whole and streamed, for a batch, and for a response."""
+    """The test covers whole and streamed chats, a batch, and the Responses API."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 4, "n": 2, "temperature": 1}
     measured: Any = {"logprobs": True, "top_logprobs": 2}
     output: Any = "message.output_text.logprobs"
@@ -77,7 +77,7 @@ async def test_openai_client_reads_choices_and_log_probabilities(service: Servic
 
 
 async def test_clients_find_the_adapter_among_the_models(service: Service) -> None:
-    """The adapter is usable by its listed name in each of OpenAI's forms and in Anthropic's."""
+    """Callers may name a LoRA adapter as the model in OpenAI's and Anthropic's APIs."""
     asked: Any = {"model": ADAPTER, "max_tokens": 6, "temperature": 0}
     async with (
         openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client,
@@ -97,7 +97,7 @@ async def test_clients_find_the_adapter_among_the_models(service: Service) -> No
 
 
 async def test_openai_client_reads_embeddings(reading: Service) -> None:
-    """By default the client requests base64 and decodes it; texts may be sent as tokens."""
+    """By default the client requests base64 and decodes it; texts may also be sent as tokens."""
     async with (
         openai.AsyncOpenAI(base_url=f"{reading.url}/v1", api_key=reading.api_key) as client,
         reading.http() as http,
@@ -120,7 +120,7 @@ async def test_openai_client_reads_embeddings(reading: Service) -> None:
 
 async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Service) -> None:
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 6}
-    asked["extra_body"] = {"temperature": 0}  # the newest client has no such argument
+    asked["extra_body"] = {"temperature": 0}  # The newest client has no such argument.
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:
@@ -150,11 +150,11 @@ async def test_anthropic_client_parses_structured_output(service: Service) -> No
     await service.until_idle()
 
 
-# --- libraries on top of these clients
+# --- libraries on top of OpenAI's and Anthropic's clients
 
 
 async def library_output(library: str, service: Service, reading: Service) -> Any:
-    """Return the output of a library's program that called both services."""
+    """Run a library's program that calls both services, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.e2e.frameworks.on_{library}", service.url, reading.url),
         str(service.api_key),
@@ -170,7 +170,7 @@ async def library_output(library: str, service: Service, reading: Service) -> An
 
 
 def check_chat_answers(said: Any, tool: str, calls: int) -> None:
-    """Check that a stream lost nothing, and a forced tool was called by its schema.
+    """Check that a streamed answer is complete, and that a forced tool call fits its schema.
 
     Args:
         said: By a program of `frameworks`.

@@ -17,7 +17,6 @@ _GREEDY = {"model": "tiny-llama", "temperature": 0}
 
 
 async def json_answer(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
-    """Return the answer to a request that must succeed."""
     answer = await http.post(path, json=_GREEDY | body)
     assert 200 == answer.status_code, answer.text
     found: dict[str, Any] = answer.json()
@@ -34,7 +33,7 @@ async def stream_events(http: httpx.AsyncClient, path: str, **body: Any) -> list
 async def test_response_and_message_have_the_text_of_the_chat(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Greedy sampling gives one text over each API, whole and as a stream."""
+    """With greedy sampling, all APIs return an equal text, whole or streamed."""
     chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=8)
     said = chat["choices"][0]["message"]["content"]
     response = await json_answer(http, RESPONSES, input=_SAID, max_output_tokens=8)
@@ -63,7 +62,7 @@ async def test_output_is_one_of_the_given_choices(http: httpx.AsyncClient) -> No
 
 
 async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.AsyncClient) -> None:
-    """A client that cuts its prompt to fit needs the engine's own token count at once."""
+    """A client that cuts its prompt to the context length needs the token count at once."""
     counted = await json_answer(http, "/tokenize", messages=_SAID)
     text = await json_answer(http, "/tokenize", prompt="a b c")
     back = await json_answer(http, "/detokenize", tokens=text["tokens"])
@@ -89,7 +88,7 @@ async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.Asy
 async def test_unsupported_requests_get_openai_errors(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str | None
 ) -> None:
-    """Refused are state that one replica only would hold, and control of the engine."""
+    """Requests are refused if they need state on one replica, or control the engine."""
     answer = await http.post(path, json=body)
 
     assert (status, code) == (answer.status_code, answer.json()["error"]["code"])

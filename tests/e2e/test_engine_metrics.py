@@ -17,13 +17,13 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
-"""Seconds until metrics appear: Ray's workers export every few seconds, later on busy cores."""
+"""Seconds until metrics appear: Ray's workers export them every few seconds."""
 _NOT_HERE = re.compile("ray_vllm_(kv_offload|nixl|external|num_requests_swapped).*")
-"""Metrics of KV connectors, which are off in these tests, and one that vLLM dropped."""
+"""Metrics that these tests cannot produce: those of KV connectors, and one that vLLM removed."""
 
 
 def series_in_rays_dashboard() -> set[str]:
-    """Return the series of vLLM that Ray's dashboard selects."""
+    """Return the vLLM metrics that Ray's dashboard shows."""
     rows = serve_llm_dashboard_config.rows
     targets = [target for row in rows for panel in row.panels for target in panel.targets]
     names = {name for target in targets for name in re.findall(r"ray_vllm_\w+", target.expr)}
@@ -33,7 +33,7 @@ def series_in_rays_dashboard() -> set[str]:
 async def test_rays_dashboard_for_llms_finds_its_series(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Operators of Ray use Ray's own dashboard; each of its engine panels must have data."""
+    """Each engine panel of Ray's own dashboard must have data."""
     (replica_id,) = await service.pulling_replicas()
     name = service.config.model.name
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20, ignore_eos=True))

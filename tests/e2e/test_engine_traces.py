@@ -12,7 +12,7 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
-"""Seconds until spans arrive: both exporters send every 5 s, later on busy cores."""
+"""Seconds until spans arrive: the exporters send every 5 s, and later on busy cores."""
 VLLM_SPAN = "llm_request"
 
 

@@ -20,9 +20,9 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 _GAP_S: Seconds = 2.0
-"""Longest tool gap in which holds are looked for; a context is held for three seconds."""
+"""Longest tool gap in which a test looks for held contexts; a context is held for three seconds."""
 _BUSY_S: Seconds = 60.0
-"""Time in which processes on busy cores report the end of a hold."""
+"""Seconds within which the end of a hold is reported, even on busy cores."""
 _BEGIN: Tokens = 96
 """Tokens of an agent's context before its first turn."""
 _GROWS: Tokens = 32
@@ -30,7 +30,7 @@ _GROWS: Tokens = 32
 
 
 class _Agents:
-    """Agents that take their turns together, each in a class of its own.
+    """Agents that take turns at the same time; each has an application class of its own.
 
     Contexts of a class with few gaps are held for three seconds, however long its gaps are: turns
     are too short for the time of a prompt token to be learned.
@@ -56,13 +56,13 @@ class _Agents:
         return await self._http.post(COMPLETIONS, json=body, headers=headers)
 
     async def end(self) -> None:
-        """End the agents' applications."""
+        """Close the agents' applications."""
         for name in self._prompts:
             assert 200 == (await self._http.post(f"/v1/applications/{name}/close")).status_code
 
 
 class _Status:
-    """Held contexts in `GET /v1/status`."""
+    """Reader of the held contexts in `GET /v1/status`."""
 
     def __init__(self, service: Service, http: httpx.AsyncClient, keys: KeyRing) -> None:
         self._service = service
@@ -70,7 +70,7 @@ class _Status:
         self._headers = {"authorization": f"Bearer {keys.secrets[OPERATOR]}"}
 
     async def held(self) -> dict[str, tuple[int, Tokens]]:
-        """Return held contexts and their tokens by replica; nothing without a scheduler."""
+        """Return held contexts and tokens by replica; empty while there is no scheduler."""
         answer = await self._http.get("/v1/status", headers=self._headers)
         if answer.status_code != 200:
             return {}
@@ -82,7 +82,7 @@ class _Status:
         }
 
     async def holder(self, agents: _Agents) -> str:
-        """Let agents take turns until a replica holds contexts in their gaps; return it."""
+        """Let agents take turns until a replica holds contexts in between; return the replica."""
 
         async def any_holder() -> str | None:
             held = await self.held()
@@ -97,7 +97,7 @@ class _Status:
         return name
 
     async def until_gone(self, replica_id: str) -> None:
-        """Wait until a dead replica is no longer shown, and another one has taken its place."""
+        """Wait until a dead replica is no longer listed and its successor is."""
 
         async def has_gone() -> bool:
             held = await self.held()
@@ -107,7 +107,7 @@ class _Status:
         await self._service.wait_until_complete(REPLACED_WITHIN_S)
 
     async def until_none_held(self) -> None:
-        """Wait until both replicas hold nothing, for as long as a hold lasts and is reported."""
+        """Wait until no replica holds a context."""
         replicas = await self._service.pulling_replicas()
         longest_s = [await self._service.probe(name, "longest_hold_s") for name in replicas]
         none = dict.fromkeys(replicas, (0, 0))
@@ -122,7 +122,6 @@ class _Status:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(holding: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client of the engines that hold contexts."""
     async with holding.http() as client:
         yield client
     await holding.until_idle()
@@ -133,10 +132,10 @@ def status(holding: Service, http: httpx.AsyncClient, keys: KeyRing) -> _Status:
     return _Status(holding, http, keys)
 
 
-async def test_turns_go_on_and_holds_end_when_the_scheduler_is_killed(
+async def test_agents_continue_and_holds_expire_when_the_scheduler_is_killed(
     holding: Service, http: httpx.AsyncClient, status: _Status
 ) -> None:
-    """The new scheduler does not know the holds, and each ends by its time."""
+    """The new scheduler does not know of holds, so each lasts until its time limit."""
     agents = _Agents("one", http)
     await status.holder(agents)
     before = await holding.status()
@@ -150,7 +149,7 @@ async def test_turns_go_on_and_holds_end_when_the_scheduler_is_killed(
 
 
 @pytest.mark.long
-async def test_turns_go_on_and_holds_end_when_engine_replica_and_scheduler_are_killed(
+async def test_agents_continue_and_holds_expire_when_engine_replica_and_scheduler_are_killed(
     holding: Service, http: httpx.AsyncClient, status: _Status
 ) -> None:
     agents = _Agents("three", http)

@@ -17,13 +17,13 @@ pytestmark = [
 ]
 
 _MOST_STARTS = 3
-"""Number of replicas that may measure until one succeeds: on busy cores the times of a measurement
-may contradict each other, and the replica then serves without one.
+"""Number of replicas that may try to measure the prefill cost: on busy cores a measurement may
+fail.
 """
 
 
 async def _replace_replica(service: Service) -> dict[str, Any]:
-    """Kill the replica; return the status once its successor pulls, which has measured, too."""
+    """Kill the replica, and return the status once its successor has measured and pulls."""
     (replica,) = await service.pulling_replicas()
     service.kill_replica(replica)
     return await service.until(
@@ -34,7 +34,7 @@ async def _replace_replica(service: Service) -> dict[str, Any]:
 
 
 async def test_measured_cost_of_a_real_engine_outlives_its_replica(measured: Service) -> None:
-    """The first measurement is positive and finite, and later replicas do not change it."""
+    """The first measured cost stays in force; later replicas do not change it."""
     status = await measured.status()
     for _ in range(_MOST_STARTS - 1):
         if status["prefill_cost"]["per_token"] is not None:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 _QUERY = "a b c"
 _DOCUMENTS = ["import os", "return self", "a b c", "class Thing:"]
 _CLOSE = 1e-4
-"""Tolerance: two programs add the same floating-point numbers in different order."""
+"""Tolerance for scores: two programs add the same floating-point numbers in different order."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -33,7 +33,7 @@ async def http(reading: Service) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(scope="module")
 def scores(serving: Serving) -> list[float]:
-    """Return the model's scores of the query with each document, computed without vLLM."""
+    """Compute the scores of the query with each document from the model, without vLLM."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -57,7 +57,7 @@ async def json_answer(http: httpx.AsyncClient, path: str, **body: Any) -> dict[s
 async def test_scores_equal_the_models_own_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
-    """One text is scored against several, and pairs of texts, in the order of the request."""
+    """The API scores one text against several, or pairs of texts, in the order of the request."""
     one = await json_answer(http, path, text_1=_QUERY, text_2=_DOCUMENTS)
     pairs = await json_answer(http, path, queries=[_QUERY] * 2, documents=_DOCUMENTS[:2])
 
@@ -86,7 +86,7 @@ async def test_ranking_is_the_order_of_the_scores(
 async def test_agent_calls_two_models_concurrently(
     http: httpx.AsyncClient, reading: Service
 ) -> None:
-    """The requested model selects the queue; both calls belong to the agent's application."""
+    """Each call waits in the queue of its model; both calls belong to one application."""
     headers = {"x-justitia-application": "retrieval", "x-justitia-class": "rag"}
     async with openai.AsyncOpenAI(
         base_url=f"{reading.url}/v1", api_key=reading.api_key, default_headers=headers

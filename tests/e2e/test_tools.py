@@ -22,11 +22,11 @@ _MODEL = "tiny-llama"
 _SAID: Any = [{"role": "user", "content": "a b c"}]
 _NAME = "weather"
 _LONG = 300
-"""Days of a forecast that is incomplete when the engine dies."""
+"""Number of days in a forecast that is incomplete when the engine dies."""
 
 
 def forecast_schema(days: int) -> dict[str, Any]:
-    """Return the schema of the tool's arguments: a boolean for each of `days` days."""
+    """Return the JSON schema of the tool's arguments: a boolean for each of `days` days."""
     each = {"type": "array", "items": {"type": "boolean"}, "minItems": days, "maxItems": days}
     return {
         "type": "object",
@@ -70,7 +70,7 @@ def message_tool(days: int = 1) -> dict[str, Any]:
 
 
 def without_forced_tool(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the request of the next turn, in which the model is not forced to call a tool."""
+    """Return the request of the next turn, which lets the model choose whether to call a tool."""
     limits = {name: 4 for name in asked if name.startswith("max_")}
     return {k: v for k, v in asked.items() if k != "tool_choice"} | limits | more
 
@@ -84,7 +84,7 @@ def checked_arguments(arguments: str) -> dict[str, Any]:
 
 
 def recording_hooks(applications: list[str]) -> dict[str, Any]:
-    """Return client hooks that record the application of each call."""
+    """Return HTTP client hooks that record the application of each call."""
 
     async def record_application(answer: Any) -> None:
         applications.append(answer.headers["x-justitia-application"])
@@ -131,7 +131,7 @@ async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -
 
 
 async def test_response_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
-    """The streamed pieces equal the tool call in the last event."""
+    """The streamed pieces add up to the tool call in the last event."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
         asked = response_tool()
@@ -158,7 +158,7 @@ async def test_response_streams_a_tool_call_and_takes_its_result(service: Servic
 
 
 async def test_message_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
-    """In Anthropic's messages, tool calls and results are blocks."""
+    """In Anthropic's API, tool calls and tool results are blocks of a message."""
     applications: list[str] = []
     async with anthropic_client(service, applications) as client:
         asked = message_tool()
@@ -201,13 +201,13 @@ async def test_required_tool_is_called(service: Service) -> None:
 
 
 class StreamReader:
-    """Background reader of streams that keeps the pieces and the end of each."""
+    """Background reader of streams that keeps the pieces and the end of each stream."""
 
     def __init__(self) -> None:
         self.pieces: dict[str, str] = {"chat": "", "response": "", "message": ""}
-        """Pieces of the tool's arguments, by API form."""
+        """Streamed pieces of the tool's arguments, by API."""
         self.ends: dict[str, str] = {}
-        """Text of the error with which a stream ended."""
+        """Text of the error with which each stream ended, by API."""
 
     async def read_chat(self, client: openai.AsyncOpenAI) -> None:
         stream: Any = await client.chat.completions.create(**chat_tool(days=_LONG), stream=True)
@@ -240,7 +240,7 @@ class StreamReader:
 async def test_tool_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     service: Service,
 ) -> None:
-    """The grammar of a forced tool call is lost with the engine, so no other engine can continue.
+    """The parser state of a forced tool call dies with the engine, so no other can continue.
 
     Half of the arguments is no JSON; a client that saw a regular end would pass it to a tool.
     """
@@ -259,7 +259,7 @@ async def test_tool_call_lost_with_its_engine_ends_with_an_error_in_each_client(
             reader.read_chat(client), reader.read_response(client), reader.read_message(other)
         )
         await eventually(lambda: all(reader.pieces.values()), "each has begun its call", 60)
-        core.suspend()  # on a fast machine the streams would end first
+        core.suspend()  # On a fast machine the streams would end too early.
         core.kill()
         await reading
     await eventually(service.is_complete, "another replica is there", REPLACED_WITHIN_S)

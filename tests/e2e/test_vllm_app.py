@@ -18,7 +18,7 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 _SOON_S = 2.0
-"""Time limit in seconds: the protocol promises one, and the query takes another."""
+"""Time limit in seconds: the engine frees memory within one second, and the query takes another."""
 _LONG = completion("one two three", max_tokens=1_900)
 
 
@@ -48,7 +48,7 @@ async def test_stream_has_the_unary_answer_and_its_usage(
     await service.until_idle()
 
 
-async def test_vllm_gets_the_rank_of_the_tag_instead_of_the_callers_priority(
+async def test_vllm_gets_the_schedulers_priority_instead_of_the_callers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """VLLM's order of execution must equal the scheduler's order."""
@@ -69,7 +69,7 @@ async def test_vllm_gets_the_rank_of_the_tag_instead_of_the_callers_priority(
 async def test_disconnected_callers_kv_is_freed(
     service: Service, http: httpx.AsyncClient, stream: bool
 ) -> None:
-    """A disconnected caller must not keep others waiting until its last token."""
+    """A disconnected caller must not delay others until its last token."""
     (replica_id,) = await service.pulling_replicas()
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG | {"stream": stream}))
     await eventually(service.busy_kv_tokens, "it holds KV")
@@ -83,7 +83,7 @@ async def test_disconnected_callers_kv_is_freed(
 async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Without the continuation, vLLM ends cut streams with status 200 and [DONE].
+    """Without continuation, vLLM would end cut streams with status 200 and [DONE].
 
     The call is greedy and alone in its batch before and after: another batch may change the last
     bits of the CPU's results, and with them a token.
@@ -97,7 +97,7 @@ async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
     processes = [core, *core.children(recursive=True)]
     stream = OpenStream(http, body)
     await eventually(lambda: len(stream.events) > 2, "the stream has begun")
-    core.suspend()  # on a fast machine the stream would end first
+    core.suspend()  # On a fast machine the stream would end too early.
     core.kill()
     continued = await stream.answer()
 
@@ -113,7 +113,7 @@ async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
 async def test_death_of_a_tensor_parallel_rank_ends_the_replica_and_its_streams_continue(
     divided: Service,
 ) -> None:
-    """Ranks of one engine end together, and none of their processes is left."""
+    """If one tensor-parallel rank dies, the engine's other processes must end, too."""
     (before,) = await divided.pulling_replicas()
     (pid,) = await divided.probe(before, "engine_pids")
     core = psutil.Process(pid)
@@ -122,7 +122,7 @@ async def test_death_of_a_tensor_parallel_rank_ends_the_replica_and_its_streams_
         body = completion("one two three", 600, stream_options={"include_usage": True})
         stream = OpenStream(http, body)
         await eventually(lambda: len(stream.events) > 2, "the stream has begun", 120.0)
-        ranks[-1].suspend()  # on a fast machine the stream would end first
+        ranks[-1].suspend()  # On a fast machine the stream would end too early.
         ranks[-1].kill()
         continued = await stream.answer()
 

@@ -11,7 +11,7 @@ from justitia_ray.units import Tokens
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Complete answer, unary or joined from a stream."""
+    """Complete answer to a call, either unary or joined from a stream."""
 
     texts: tuple[str, ...]
     """Text of each choice."""
@@ -35,7 +35,7 @@ def unary_answer(body: Mapping[str, Any]) -> Answer:
 
 
 def fake_answer(path: str, body: bytes, model: str, max_model_len: Tokens) -> Answer:
-    """Return the fake engine's correct answer to a request body; it depends on the prompt only."""
+    """Return the fake engine's correct answer to a request; it depends only on the prompt."""
     unary = json.dumps(json.loads(body) | {"stream": False}).encode()
     request = parse_request(path, unary, model, max_model_len)
     return unary_answer(json.loads(FakeAnswer(request, model, "expected").body()))
@@ -43,7 +43,7 @@ def fake_answer(path: str, body: bytes, model: str, max_model_len: Tokens) -> An
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """Joins a stream's events into an answer, and records violations of the stream format."""
+    """Joins the events of a stream into an answer, and records violations of the stream format."""
 
     _texts: dict[int, str] = field(default_factory=dict)
     _reasons: dict[int, str | None] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class StreamedAnswer:
     _ids: set[tuple[Any, Any]] = field(default_factory=set)
     """(id, creation time) of each event; a correct stream has one pair."""
     flaws: list[str] = field(default_factory=list)
-    """Violations of the stream format, independent of the text."""
+    """Violations of the stream format, such as a second id."""
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         self._ids.add((event.get("id"), event.get("created")))
@@ -84,7 +84,7 @@ class StreamedAnswer:
 
 
 def describe_difference(expected: Answer, found: Answer) -> str:
-    """Describe how an answer differs from the correct one; empty if both are equal.
+    """Describe how an answer differs from the correct one; empty if they are equal.
 
     The description gives positions only and quotes no text.
     """

@@ -15,7 +15,7 @@ def chat(words: str = "how are you", max_tokens: int = 4, **fields: Any) -> Json
 
 
 def completion(prompt: str = "one two three", max_tokens: int = 4, **fields: Any) -> Json:
-    """Return a completion body with a fixed output length, as in a replayed workload."""
+    """Return a completion request with a fixed output length, as in a replayed workload."""
     return {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
 
 

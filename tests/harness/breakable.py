@@ -24,7 +24,7 @@ from tests.harness.planned import KILLER
 from tests.harness.probe import Probed
 
 _ANSWERED_S: Seconds = 0.2
-"""Time to wait before a fault, so that the call that asked for it has been answered."""
+"""Seconds that a fault waits, so that the call that requested it gets its answer first."""
 
 CRASHER = "segfault"
 """Word in a prompt that crashes the replica's process."""
@@ -32,7 +32,7 @@ KILLS_AFTER_S: Seconds = 0.3
 
 
 class BreakableReplica(Probed, EngineReplica):
-    """Replica with methods for faults, which tests call by `probe`."""
+    """Replica with methods that inject faults; tests call them through `probe`."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
@@ -42,7 +42,6 @@ class BreakableReplica(Probed, EngineReplica):
             die_of_killers(self._engine)
 
     def block_loop(self, for_s: Seconds) -> None:
-        """Block the event loop for `for_s` seconds, as a call with heavy computation would."""
         asyncio.get_running_loop().call_later(_ANSWERED_S, time.sleep, for_s)
 
     def process_id(self) -> int:
@@ -53,14 +52,13 @@ class BreakableReplica(Probed, EngineReplica):
         return self._listener.address
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
-        """Cut the connections to the scheduler and from ingresses; return how many were cut."""
         cut = _connections_of([self._scheduler._link])
         if not to_scheduler_only:
             cut += self._ingress_connections()
         return _shut_down_sockets(cut)
 
     async def block_port(self, for_s: Seconds) -> None:
-        """Refuse and cut the ingresses' connections for `for_s` seconds; keep the scheduler's."""
+        """Refuse connections from ingresses for `for_s` seconds, but keep the scheduler's."""
         listener = self._listener
         assert listener is not None
         assert listener._server is not None
@@ -77,10 +75,9 @@ class BreakableReplica(Probed, EngineReplica):
 
 
 class BreakableIngress(Probed, Ingress):
-    """Ingress whose connections can be cut by `probe`."""
+    """Ingress whose connections tests can cut through `probe`."""
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
-        """Cut the connections to the scheduler and to replicas; return how many were cut."""
         links: list[Link | None] = []
         for queue in self._queues:
             links.append(queue._scheduler_link._link)
@@ -92,7 +89,7 @@ class BreakableIngress(Probed, Ingress):
 
 
 def die_of_killers(engine: FakeEngine) -> None:
-    """Make prompts with the word `KILLER` kill the engine some time after they reach it.
+    """Let every prompt that contains the word `KILLER` kill the engine after a while.
 
     Prompts with `CRASHER` crash its process.
     """

@@ -7,7 +7,7 @@ from prometheus_client.samples import Sample
 
 
 async def scrape_samples() -> list[Sample]:
-    """Return the current samples of the exporters of all nodes."""
+    """Return the current metrics of all nodes' exporters."""
     samples: list[Sample] = []
     async with httpx.AsyncClient(timeout=60) as http:
         for node in ray.nodes():

@@ -61,7 +61,7 @@ def front_cluster(
     args: Mapping[str, Any],
     http_options: Mapping[str, Any] | None = None,
 ) -> Iterator[FrontCluster]:
-    """Run a cluster for the length of the block, behind HAProxy unless `environment` differs.
+    """Run a cluster for the length of a `with` block, by default behind HAProxy.
 
     Args:
         environment: On top of that of a local front.

@@ -24,7 +24,7 @@ _TOKENS = 60
 
 @dataclass
 class KnownLoad:
-    """Prompts of the callers and the answers they got."""
+    """Prompts of callers with known correct answers, and the answers they got."""
 
     http: httpx.AsyncClient
     expected: dict[str, Answer]
@@ -33,11 +33,13 @@ class KnownLoad:
     wrong: list[str] = field(default_factory=list)
     """Descriptions of the wrong answers."""
     leases: Counter[str] = field(default_factory=Counter)
-    """Number of answers by lease id, which the fake engine uses as the answer's id; each is 1."""
+    """Number of answers by lease id; each must be 1. The fake engine uses the lease id as the
+    answer's id.
+    """
     calling: bool = True
 
     async def repeat_calls(self, lots: random.Random) -> None:
-        """Repeat unary and streamed calls until the caller is told to stop."""
+        """Repeat unary and streamed calls until the caller is stopped."""
         while self.calling:
             prompt = lots.choice(PROMPTS)
             try:
@@ -74,7 +76,6 @@ class KnownLoad:
             self.right += 1
 
     async def wait_for_answers(self, calls: int, within_s: float = 120.0) -> None:
-        """Wait until `calls` more answers were correct."""
         enough = self.right + calls
         await eventually(lambda: self.right >= enough, f"{calls} more calls", within_s)
 
@@ -89,7 +90,7 @@ class KnownLoad:
 async def known_load(
     http: httpx.AsyncClient, callers: int = 4, seed: int = 1
 ) -> AsyncIterator[KnownLoad]:
-    """Run callers inside the block; at its end wait for the answer to each caller's last call."""
+    """Run callers during a `with` block; at its end wait for their last answers."""
     expected = {}
     for prompt in PROMPTS:
         answer = await http.post(COMPLETIONS, json=completion(prompt, _TOKENS))

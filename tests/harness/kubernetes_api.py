@@ -43,7 +43,7 @@ KINDS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
     ),
     "ray.io/v1": (("rayservices", "RayService", True), ("rayclusters", "RayCluster", True)),
 }
-"""(plural, kind, whether namespaced) of the known resources, by API version."""
+"""(plural, kind, whether namespaced) of the known Kubernetes resources, by API version."""
 _SHORT = {"persistentvolumeclaims": ["pvc"], "poddisruptionbudgets": ["pdb"]}
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _FROZEN = {
@@ -57,7 +57,7 @@ Check = Callable[[Json], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Exception):
-    """An error answer to a request."""
+    """Error answer of the fake Kubernetes API to a request."""
 
     code: HTTPStatus
     reason: str
@@ -66,7 +66,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Resource type, namespace and name in a request's path."""
+    """Resource type, namespace and name in a Kubernetes URL."""
 
     version: str
     plural: str
@@ -76,7 +76,7 @@ class Place:
 
 
 class Store:
-    """Objects of a cluster, by API version, plural, namespace and name."""
+    """Objects of a fake cluster, by API version, plural, namespace and name."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -117,7 +117,7 @@ class Store:
         return found
 
     def get_object(self, place: Place) -> Json:
-        """Return the stored object at a path.
+        """Return the stored object with a resource type, namespace and name.
 
         Raises:
             Refusal: If there is none.
@@ -129,7 +129,7 @@ class Store:
         return self.objects[key]
 
     def list_objects(self, place: Place, selector: str) -> list[Json]:
-        """Return the stored objects at a path whose labels match a selector."""
+        """Return the stored objects of a resource type whose labels match a selector."""
         return [
             found
             for (version, plural, namespace, _), found in sorted(self.objects.items())
@@ -140,7 +140,6 @@ class Store:
 
 
 def _without_server_fields(found: Json) -> Json:
-    """Return an object without the fields that the server adds."""
     written = deepcopy(found)
     for name in ("resourceVersion", "uid", "creationTimestamp", "managedFields", "generation"):
         written["metadata"].pop(name, None)
@@ -175,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         length = int(self.headers.get("Content-Length") or 0)
         sent = self.rfile.read(length)
-        body: Any = None  # the body of a DELETE holds options, which are ignored
+        body: Any = None  # The body of a DELETE holds options, which are ignored.
         if sent and self.command != "DELETE":
             body = decode_object(sent) or yaml.safe_load(sent)
         try:
@@ -247,7 +246,7 @@ def _collection_of(place: Place) -> tuple[str, str, str, str | None]:
 
 
 def parse_path(path: str) -> Place:
-    """Return the resource type, namespace and name that a URL path contains.
+    """Return the resource type, namespace and name that a Kubernetes URL contains.
 
     Raises:
         Refusal: If the server has no such kind.
@@ -329,7 +328,7 @@ def _openapi_document(version: str) -> Json:
 
 @contextmanager
 def kubernetes_api(check: Check) -> Iterator[tuple[Store, str]]:
-    """Serve an empty cluster, and yield its object store and the server's URL.
+    """Serve a fake Kubernetes API without objects; yield its store and its URL.
 
     Args:
         check: Returns the errors of an object that is written.

@@ -7,7 +7,7 @@ from typing import Any
 _MAGIC = b"k8s\x00"
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Length in bytes of fields with a fixed-length wire type."""
+"""Length in bytes of protobuf fields with a fixed-length wire type."""
 
 
 def decode_object(body: bytes) -> dict[str, Any] | None:

@@ -25,13 +25,13 @@ from tests.harness.local_front import free_port, local_front
 from tests.harness.ray_start import start_ray
 
 _POLL_S = 1.0
-"""Interval of status requests: they take CPU time from engines that are loading."""
+"""Seconds between status requests: they take CPU time from engines that are loading."""
 _LEAST_CPUS = 6
-"""Least number of CPUs declared to Ray."""
+"""Smallest number of CPUs to declare to Ray."""
 
 
 class LocalCluster:
-    """Context manager that starts Ray, deploys `values` on a free port, and ends both.
+    """Context manager that starts Ray and deploys a Serve configuration on a free port.
 
     Applications store their state in a directory that is removed at the end of the block.
     """
@@ -47,7 +47,7 @@ class LocalCluster:
         http_options: Mapping[str, Any] | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Choose a port; entering the block starts the cluster.
+        """Choose a port; entering the `with` block starts the cluster.
 
         Args:
             num_cpus: CPUs that Ray is told of. It places by declared CPUs, and replicas, proxy and
@@ -67,11 +67,11 @@ class LocalCluster:
 
     @property
     def data_dir(self) -> str:
-        """Directory of the applications' state, removed at the end of the block."""
+        """Directory of the applications' state, removed at the end of the `with` block."""
         return self._home.name
 
     def __enter__(self) -> Self:
-        """Start Ray and deploy.
+        """Start Ray, and deploy the applications.
 
         Raises:
             JustitiaError: If an application fails; the message is Serve's.
@@ -107,7 +107,7 @@ class LocalCluster:
     def deploy(
         self, timeout_s: Seconds = 600.0, *, on_progress: Callable[[str], None] | None = None
     ) -> None:
-        """Deploy `values`, and wait until all applications run.
+        """Deploy the Serve configuration, and wait until all applications run.
 
         Args:
             timeout_s: Three vLLM engines on two cores take a minute and a half.
@@ -157,7 +157,7 @@ class LocalApp(LocalCluster):
         num_replicas: int | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Read the file; entering the block starts the cluster.
+        """Read the Serve file; entering the `with` block starts the cluster.
 
         Args:
             file: A Serve configuration file of this project.
@@ -187,7 +187,7 @@ class LocalApp(LocalCluster):
         return f"http://127.0.0.1:{self.port}"
 
     def configure(self, **settings: Any) -> None:
-        """Replace the Ingress's `user_config`; processes and queue stay.
+        """Replace the ingress's `user_config` without restarting a process.
 
         Raises:
             ConfigError: If a setting is not allowed.
@@ -226,7 +226,7 @@ def _is_running(name: str) -> bool:
 
 
 def _replica_counts(name: str) -> str:
-    """Return running and wanted replicas by deployment: `Ingress 1/1, Replica 0/2`."""
+    """Return running and wanted replicas by deployment, e.g. `Ingress 1/1, Replica 0/2`."""
     status = serve.status().applications.get(name)
     if status is None or not status.deployments:
         return f"{name} is being built"

@@ -11,15 +11,15 @@ from justitia_ray.config import IngressSection
 from justitia_ray.serve.front import plan_front
 
 _INGRESS_PORTS = 100
-"""Number of ports per cluster; Serve skips ports in use."""
+"""Number of HTTP ports per test cluster; Serve skips ports in use."""
 _FIRST_INGRESS_PORT = 20_000
 _RANGES = 110
-"""Number of port ranges below 31,000: above, Linux assigns ports itself."""
+"""Number of port ranges below 31,000; above, Linux assigns ports itself."""
 
 
 @contextmanager
 def local_front(extra: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Give clusters started inside the block the best proxy available on this machine.
+    """Give clusters of a `with` block HAProxy if it is installed, otherwise Serve's own proxy.
 
     By default every HAProxy of a machine has the same directory and ports, so that a second cluster
     would not start.
@@ -38,7 +38,7 @@ def local_front(extra: Mapping[str, str] | None = None) -> Iterator[None]:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the length of the block."""
+    """Set environment variables for the length of a `with` block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -52,7 +52,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address without a listener."""
+    """Return a free TCP port of the loopback address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -72,6 +72,6 @@ def _own_directories_and_ports(directory: str) -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + _INGRESS_PORTS),
-        # A stopping process keeps answering for this time (default 30 s), for HAProxies elsewhere.
+        # Stopping processes need not keep answering (default 30 s) for HAProxies on other nodes.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     }

@@ -33,7 +33,6 @@ class OpenStream:
         return bool(self.events)
 
     def has_ended(self) -> bool:
-        """Return whether the stream has ended or was cut."""
         return self._task.done()
 
     @property
@@ -44,7 +43,7 @@ class OpenStream:
 
     @property
     def usage(self) -> Json:
-        """Usage of a stream that has ended, from its last event before `[DONE]`."""
+        """Usage of an ended stream, from its last event before `[DONE]`."""
         usage: Json = json.loads(self.events[-2])["usage"]
         return usage
 
@@ -72,7 +71,7 @@ class OpenStream:
 async def occupy_all_seats(
     service: Service, http: httpx.AsyncClient, seats: int = SEATS
 ) -> AsyncIterator[None]:
-    """Fill every replica inside the block by one call with many choices each."""
+    """Fill every replica during a `with` block, each by one call with many choices."""
     await service.until(lambda s: s["in_flight"] == 0, "every seat is free")
     body = completion(max_tokens=ENDLESS, n=seats, model=service.config.model.name)
     calls = [

@@ -17,7 +17,7 @@ _TYPE = "application/x-protobuf"
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """A received trace span."""
+    """Trace span that the OpenTelemetry receiver has received."""
 
     name: str
     trace_id: str
@@ -35,16 +35,15 @@ class ReceivedSpan:
 
 @dataclass(slots=True)
 class OtlpReceiver:
-    """Requests and spans received so far."""
+    """OpenTelemetry requests and spans received so far."""
 
     url: str
-    """URL of the endpoint for traces."""
     bodies: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     """Headers of each request, with lower-case names."""
 
     def spans(self, **attributes: Any) -> list[ReceivedSpan]:
-        """Return the spans with these attributes; `__` in a keyword stands for a dot."""
+        """Return the spans with the given attributes; `__` in a keyword stands for a dot."""
         wanted = {name.replace("__", "."): value for name, value in attributes.items()}
         return [
             span
@@ -59,7 +58,7 @@ class OtlpReceiver:
 
 @contextmanager
 def otlp_receiver() -> Iterator[OtlpReceiver]:
-    """Run a receiver on this machine for the length of the block."""
+    """Run an OpenTelemetry receiver on this machine for the length of a `with` block."""
     received = OtlpReceiver("")
 
     class Handler(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ KILLER = "poison"
 @dataclass(frozen=True, slots=True)
 class PlannedInference:
     name: str
-    """Name that is unique in its plan."""
+    """Name of the inference, unique in its plan."""
     prompt: str
     max_tokens: Tokens
     stream: bool
@@ -34,11 +34,9 @@ class PlannedInference:
 
     @property
     def kills_engine(self) -> bool:
-        """Whether the prompt makes the engine die."""
         return self.prompt.endswith(KILLER)
 
     def body(self, **more: Any) -> dict[str, Any]:
-        """Return the request body, with further fields."""
         prompt: dict[str, Any] = (
             {"messages": [{"role": "user", "content": self.prompt}]}
             if self.chat

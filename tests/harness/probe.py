@@ -15,12 +15,12 @@ _AGAIN_S: Seconds = 0.02
 
 
 class Probed:
-    """Base of deployment classes whose processes can be called individually by `probe`."""
+    """Base of deployment classes whose processes tests can call individually by `probe`."""
 
     async def probe(
         self, target: ReplicaId, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> list[Any]:
-        """Call a method in the target process and return [answer]; return [] in other processes."""
+        """Call a method in the process with the given id; return [] in other processes."""
         if target != serve.get_replica_context().replica_id.unique_id:
             return []
         answer = getattr(self, method)(*arguments, **named)

@@ -8,13 +8,13 @@ from ray._private.node import Node
 
 _ATTEMPTS = 3
 _LATE = "timed out during startup"
-"""Part of Ray's error message for a node that started too late. Its raylet is dead: it waited for
-the port of an agent, a Python program whose imports take half a minute on busy cores.
+"""Part of Ray's error message if a node's agent, a Python program, imports too slowly on busy
+cores.
 """
 
 
 def start_ray(**options: Any) -> None:
-    """Call `ray.init`; if the node starts too late, end its processes and call again.
+    """Call `ray.init`; if a node starts too late, end its processes and call again.
 
     Ray has settings for other waits of its start, but none for this.
     """

@@ -29,7 +29,7 @@ _SERVE_NAMESPACE = "serve"
 DEPLOYED_WITHIN_S = 600.0
 """Time limit of a deployment: starting its processes takes 90 s on two busy cores."""
 _POLLED_S = 1.0
-"""Interval of status requests: they take CPU time from the processes that are starting."""
+"""Seconds between status requests: they take CPU time from processes that are starting."""
 
 Json = dict[str, Any]
 
@@ -44,15 +44,15 @@ _FAKE: Json = {
     "kv_tokens": SEATS * MAX_MODEL_LEN,
     "max_model_len": MAX_MODEL_LEN,
 }
-"""Settings of a fast fake engine with 8 seats, so that one call can take all of them."""
+"""Settings of a fast fake engine with 8 seats, so that one call can occupy all of them."""
 _SCHEDULER: Json = {
     "replica_timeout_s": 15.0,
     "lease_timeout_s": 30.0,
     "ingress_timeout_s": 300.0,
 }
-"""Long timeouts, because processes that share two cores may be silent for seconds."""
+"""Long scheduler timeouts, because processes that share two cores may be silent for seconds."""
 _REPLICA: Json = {"lease_grace_s": 5.0}
-"""Long grace time, because a pull's answer may arrive a second after the payload."""
+"""Long grace time of replicas, because a pull's answer may come a second after the inference."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Serving:
     namespace: str
     """Ray namespace of the schedulers."""
     services: dict[str, "Service"] = field(default_factory=dict)
-    """All described applications by name; each deployed one leaves a scheduler behind."""
+    """Known applications by name; each application that was deployed leaves a scheduler behind."""
     deployed: dict[str, Json] = field(default_factory=dict)
     """Serve configuration of each application to be deployed."""
     retired: set[str] = field(default_factory=set)
@@ -84,7 +84,7 @@ class Serving:
         fake: Json | None = None,
         **sections: Json,
     ) -> "Service":
-        """Describe an application; `Service.deploy` starts it.
+        """Define an application; `Service.deploy` starts it.
 
         Args:
             name: Of the Serve application, and its route.
@@ -113,7 +113,7 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_service(self, name: str, **settings: Any) -> AsyncIterator["Service"]:
-        """Yield a deployed application, described as by `service`; remove it at the end."""
+        """Yield a deployed application, and remove it at the end."""
         service = self.service(name, **settings)
         await service.deploy()
         yield service
@@ -121,7 +121,7 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_applications(self, *applications: Json) -> AsyncIterator[None]:
-        """Run applications inside the block, given as Serve configurations.
+        """Run Serve applications during a `with` block.
 
         They start one after the other: fifty processes that start at once on two cores block each
         other and everything else on the machine.
@@ -159,7 +159,7 @@ class Serving:
         self.apply()
 
     def retire(self, *names: str) -> None:
-        """Remove applications from Serve, and mark their schedulers to be ended.
+        """Remove applications from Serve, and mark their schedulers so that they are ended later.
 
         Their schedulers end when the next application is deployed, because ending replicas and
         ingresses still look for them.
@@ -189,14 +189,14 @@ class Serving:
         return service
 
     def apply(self) -> None:
-        """Deploy all wanted applications, and delete all others."""
+        """Deploy all registered applications, and delete all others."""
         config = ServeDeploySchema.model_validate({"applications": list(self.deployed.values())})
         self.client.deploy_apps(config)
 
 
 @dataclass
 class Service:
-    """An application on the test cluster, with its clients and handles."""
+    """Application of this project on the test cluster, with its clients and handles."""
 
     serving: Serving
     name: str
@@ -206,7 +206,7 @@ class Service:
     args: Json
     ingresses: int = 1
     rollout: Json = field(default_factory=dict)
-    """Options by which the engines' deployments replace an old version."""
+    """Serve options for the replacement of an old version's replicas."""
     code: Path | None = None
     """Directory of the package that the processes import; None for the code under test."""
     api_key: str | None = None
@@ -257,7 +257,7 @@ class Service:
         return {} if place.config.autoscaling else {"num_replicas": self.replicas}
 
     async def wait_until_complete(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
-        """Wait until the application is complete; on failure show Serve's status of each part."""
+        """Wait until all parts of the application run; on failure show Serve's status of each."""
         try:
             await eventually(self.is_complete, f"{self.name} runs", within_s, every_s=_POLLED_S)
         except AssertionError as failure:
@@ -276,7 +276,7 @@ class Service:
         }
 
     async def is_complete(self) -> bool:
-        """Return whether Serve has exactly the wanted replicas, and all live and pull.
+        """Return whether Serve has exactly the wanted replicas, and all of them pull.
 
         For some seconds Serve and the scheduler still count a dead replica.
         """
@@ -304,7 +304,7 @@ class Service:
         return True
 
     async def delete(self) -> None:
-        """Remove the application from Serve; its scheduler stays."""
+        """Remove the application from Serve; its scheduler actor keeps running."""
         self.serving.remove(self.name)
         await eventually(
             lambda: self.name not in self.serving.applications(),
@@ -314,7 +314,7 @@ class Service:
         )
 
     def end_detached(self) -> None:
-        """End the application's schedulers, quota accounts and Redis servers."""
+        """End the application's schedulers, quota service and Redis servers."""
         for place in self.placed:
             end_scheduler(place.config.scheduler_name, place.config.scheduler.namespace)
             end_accounts(place.config.name, place.config.scheduler.namespace)
@@ -351,7 +351,7 @@ class Service:
         try:
             status = await self.status(config)
         except (ValueError, ray.exceptions.RayActorError):
-            return []  # the scheduler is still starting or restarting
+            return []  # The scheduler is still starting or restarting.
         replicas: Json = status.get("replicas", {})
         return sorted(name for name, replica in replicas.items() if not replica["draining"])
 
@@ -370,7 +370,6 @@ class Service:
         return await self.busy_kv_tokens() == 0
 
     def actor_names(self, deployment: str | None = None) -> list[str]:
-        """Return the names of a deployment's actors, by default of all deployments."""
         prefix = f"SERVE_REPLICA::{self.name}#" + (f"{deployment}#" if deployment else "")
         everywhere = ray.util.list_named_actors(all_namespaces=True)
         return sorted(a["name"] for a in everywhere if a["name"].startswith(prefix))
@@ -391,7 +390,7 @@ class Service:
         within_s: float = 60.0,
         config: AppConfig | None = None,
     ) -> Json:
-        """Return the first status of a model for which the condition holds."""
+        """Wait until a model's status satisfies the condition, and return the status."""
         last: Json = {}
 
         async def condition_holds() -> bool:
@@ -409,7 +408,7 @@ class Service:
         return last
 
     async def until_idle(self, within_s: float = 60.0) -> Json:
-        """Return the first model's status once no model has inferences or holds KV."""
+        """Wait until no model has inferences or KV tokens; return the first model's status."""
         what = "nothing waits, runs or holds KV"
         statuses = [
             await self.until(is_idle, what, within_s, place.config) for place in self.placed

@@ -27,14 +27,14 @@ class TokenIssuer:
     ca_file: Path
 
     def token(self, **claims: Any) -> str:
-        """Return a signed token that is valid for an hour."""
+        """Return a signed OpenID token that is valid for an hour."""
         said = {"iss": self.url, "aud": "justitia", "exp": time.time() + 3600, "sub": "alice"}
         return jwt.encode(said | claims, self.key, "ES256", {"kid": KEY_ID})
 
 
 @contextmanager
 def running_issuer(directory: Path) -> Iterator[TokenIssuer]:
-    """Serve an issuer's discovery document and keys over HTTPS on a free port."""
+    """Serve an OpenID issuer's discovery document and keys over HTTPS on a free port."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = make_certificate("idp", key, "idp", key, is_authority=True, address="127.0.0.1")
     ca_file, key_file = directory / "idp.pem", directory / "idp-key.pem"

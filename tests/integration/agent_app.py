@@ -10,7 +10,7 @@ from justitia_ray.client import JustitiaClient, fan_out
 
 
 class Agent:
-    """Serve deployment whose methods each make many calls under one parent request."""
+    """Serve deployment whose methods make many calls under one Serve request."""
 
     def __init__(self, service: str) -> None:
         self._client = JustitiaClient.from_handle(serve.get_deployment_handle("Ingress", service))

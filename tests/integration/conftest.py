@@ -69,7 +69,7 @@ async def browser() -> AsyncIterator["Browser"]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def viewers(browser: "Browser") -> AsyncIterator["Viewers"]:
-    """Opens pages of the console, and checks at the end that each kept the rules for every page."""
+    """Opens pages of the console, and checks at the end that none had an error."""
     from tests.integration.console.viewer import Viewers
 
     opened = Viewers(browser)

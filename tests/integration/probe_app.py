@@ -24,7 +24,6 @@ class ProbedReplica(BreakableReplica):
         return len(self._engine_as_fake()._scheduler.running)
 
     def kill_engine(self) -> None:
-        """Kill the engine but not the process around it."""
         self._engine_as_fake().die()
 
     def stall_engine(self) -> None:
@@ -35,7 +34,7 @@ class ProbedReplica(BreakableReplica):
         self._engine_as_fake().go_on()
 
     def set_pace(self, iteration_s: Seconds) -> None:
-        """Set the length of the engine's next iterations."""
+        """Set the length of the engine's next iterations in seconds."""
         self._engine_as_fake()._iteration_s = iteration_s
 
     def _engine_as_fake(self) -> FakeEngine:
@@ -55,7 +54,7 @@ class ProbedIngress(BreakableIngress):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the product's application with the replica and ingress of this module.
+    """Return the product's Serve application with replicas and ingresses for tests.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """

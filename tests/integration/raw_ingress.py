@@ -49,7 +49,7 @@ class RawIngress:
     async def next_grant(
         self, request: str, mail: IngressMail | None = None, *, after: Grant | None = None
     ) -> Grant:
-        """Return the first grant of a request, from this mail or later mail.
+        """Return the first grant of a request, and keep the others for later.
 
         Args:
             request: The request.
@@ -63,7 +63,7 @@ class RawIngress:
             mail = await self.poll_mail()
 
     async def send_batch(self, *items: Submission) -> IngressMail:
-        """Send a batch of messages, and return the scheduler's mail in answer."""
+        """Send a batch of messages, and return the scheduler's messages in answer."""
         mail: IngressMail = await self.scheduler.call(
             "submit_many", self.name, self.epoch, 0, items
         )
@@ -71,7 +71,7 @@ class RawIngress:
         return mail
 
     async def poll_mail(self) -> IngressMail:
-        """Return the mail of a long-poll."""
+        """Return the scheduler's messages in answer to a long-poll."""
         mail: IngressMail = await self.scheduler.call("poll_grants", self.name, self.epoch, 0)
         self.addresses |= mail.addresses
         return mail

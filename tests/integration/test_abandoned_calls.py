@@ -64,7 +64,7 @@ class SilentServer:
 
 
 def rays_options() -> str:
-    """Return the options of Ray's HAProxy template by which it detects closed connections."""
+    """Return the options by which Ray's HAProxy template detects closed connections."""
     names = re.findall(r"^ +(option (?:abortonclose|splice-\S+))$", HAPROXY_CONFIG_TEMPLATE, re.M)
     return "\n  ".join(names)
 

@@ -31,7 +31,7 @@ _PLACES = ("at once", "waiting", "running", "in mid-stream", "after the last tok
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(limited: Service) -> AsyncIterator[Service]:
-    """Application with limits, which each test must leave idle."""
+    """Application with limits on open applications and queue length; each test leaves it idle."""
     yield limited
     await limited.until_idle()
     await eventually(limited.kv_is_free, "KV is free")
@@ -40,7 +40,7 @@ async def service(limited: Service) -> AsyncIterator[Service]:
 async def test_tenant_that_never_closes_applications_is_limited_and_others_are_not(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A tenant that gets 80 of 100 open applications is refused the 81st with a retry time."""
+    """The limit is 80 of 100 open applications; the 81st is refused with a retry time."""
     body = {"application_class": "c", "tenant": "greedy"}
     opened = []
     while (answer := await http.post("/v1/applications", json=body)).status_code == 200:
@@ -73,7 +73,7 @@ async def test_tenant_that_never_closes_applications_is_limited_and_others_are_n
 async def test_full_queue_refuses_calls_with_a_retry_time(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Without a bound the queue would exceed the memory of the ingress."""
+    """Without a limit, the queue would exceed the memory of the ingress."""
     headers = {"x-justitia-application": "crowd"}
     body = completion(max_tokens=ENDLESS)
     calls = [
@@ -140,7 +140,7 @@ async def raw(service: Service) -> AsyncIterator[RawConnection]:
 async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_is_sent(
     raw: RawConnection,
 ) -> None:
-    """A caller that waits for `100 Continue` before it uploads gigabytes saves the upload."""
+    """A caller that waits for `100 Continue` need not upload a body that is too large."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
     answer = await asyncio.wait_for(raw.read_until(b"\r\n\r\n"), 30.0)
 
@@ -148,7 +148,7 @@ async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_
 
 
 async def test_endless_chunked_body_is_refused_while_it_is_sent(raw: RawConnection) -> None:
-    """Without a declared length, the body is read up to the limit."""
+    """A body without a declared length is read up to the limit."""
     await raw.send_head("Transfer-Encoding: chunked")
     piece = b" " * 10_000
 
@@ -207,7 +207,7 @@ async def test_caller_that_stops_reading_holds_no_seat_and_little_memory(
 
 
 async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[RawConnection]:
-    """Return one caller per seat; the callers' streams have ended and are not read."""
+    """Start one caller per seat; the callers' streams have ended but are not read."""
     stalled = [RawConnection(service) for _ in range(SEATS)]
     for i, raw in enumerate(stalled):
         body = json.dumps(completion(f"stalled {i}", 2_000, stream=True)).encode()
@@ -237,7 +237,7 @@ def memory_by_process(service: Service) -> dict[int, int]:
 async def test_callers_that_disconnect_at_random_leave_nothing_behind(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Callers disconnect at once, waiting, running, in mid-stream, after the last token, or never.
+    """Callers disconnect while they wait, run or stream, after the last token, or never.
 
     Anything left of them would accumulate until the service stops.
     """

@@ -25,9 +25,7 @@ from tests.harness.service import Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _SCALED_WITHIN_S = 240.0
-"""Time limit of a change: an engine's process starts in seconds, or in many where all share two
-cores.
-"""
+"""Time limit in seconds of a scaling step; an engine's process starts slowly on busy cores."""
 _RULES: dict[str, Any] = {
     "max_replicas": 4,
     "target_drain_s": 1.5,
@@ -39,7 +37,7 @@ _RULES: dict[str, Any] = {
 }
 """Autoscaling rules with short delays."""
 _FAKE = {"iteration_s": 0.02, "max_num_seqs": 2, "kv_tokens": 2 * 65_536}
-"""Engine on which a call of 60 tokens takes 1.2 s: 16 callers keep eight of them busy."""
+"""Engine on which a call of 60 tokens takes 1.2 s, so that 16 callers keep eight seats busy."""
 _SEED = 1
 _PLAN = (
     FaultRound(0, (FaultKind.LOADING_KILLED, FaultKind.SCHEDULER_KILLED), 0.0, 0.5),
@@ -48,7 +46,7 @@ _PLAN = (
 
 
 async def wait_for_replicas(service: Service, number: int) -> list[str]:
-    """Return the replicas that take inferences once there are `number` of them."""
+    """Wait until `number` replicas take inferences, and return them."""
     found: list[str] = []
 
     async def replicas_are_there() -> bool:
@@ -108,7 +106,7 @@ async def test_scaling_from_one_to_four_and_back_under_load_loses_no_answer(
 @pytest.mark.long
 @pytest.mark.parametrize("service", [1], indirect=True)
 async def test_faults_during_autoscaling_lose_no_answer(service: Service) -> None:
-    """Three kinds of fault of `scripts/chaos --autoscaling` hit an autoscaled application.
+    """The test injects three of the faults of `scripts/chaos --autoscaling`.
 
     The scheduler determines the number of replicas, and Serve's controller starts and ends them.
     """

@@ -25,7 +25,7 @@ _FEW = LiveSize({"FV": 2, "KBQAV": 1})
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(serving: Serving) -> AsyncIterator[RunningArms]:
-    """Arms with one fast engine each."""
+    """Variants of the recognition benchmark (its arms), with one fast engine each."""
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
     redis = str(serving.directory / "redis")
@@ -39,10 +39,10 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
         yield RunningArms(AppConfig.parse(application["args"]), targets)
 
 
-async def test_calls_of_every_arm_are_recognised_as_intended(
+async def test_calls_of_every_benchmark_variant_are_recognised_as_intended(
     running: RunningArms, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the header identifies calls that repeat nothing of a conversation.
+    """Calls that repeat nothing of a conversation are only recognised by a header.
 
     The answers state what the service has counted.
     """

@@ -38,10 +38,10 @@ _CODE = Path(__file__).parents[2]
 _FILE = _CODE / "deployments" / "local-fake.yaml"
 _FAKE = SETTINGS["path"].fake
 _RELEASE = release_arm(_CODE)
-"""This release in the place of an earlier release."""
+"""This release of the project, in place of an earlier release."""
 _PATH_LOADS = SETTINGS["path"].choose_loads(None, quick=True, release=_RELEASE)
 _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
-"""Arm of the benchmark that tests take for all variants of the service."""
+"""Benchmark variant that the tests use for all variants of the service."""
 _QUEUE_LOADS = queue_loads(
     quick=True, ours=JUSTITIA, theirs=DIRECT, joined=JUSTITIA, unjoined=_VARIANT
 )
@@ -66,7 +66,7 @@ _ALL_ARMS = (
 
 
 def shortened_loads(loads: Sequence[Load]) -> list[Load]:
-    """Return the loads of the benchmark with a few calls each."""
+    """Return the loads of the benchmark, shortened to a few calls each."""
     return [
         replace(load, callers=1, calls=1)
         if load.callers == 1
@@ -77,7 +77,7 @@ def shortened_loads(loads: Sequence[Load]) -> list[Load]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(serving: Serving) -> AsyncIterator[RunningArms]:
-    """Arms with one engine each, on the test cluster or as separate servers."""
+    """Benchmark variants with one engine each, on the test cluster or as separate servers."""
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
     beside = (LITELLM, _RELEASE)
@@ -117,13 +117,13 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
     ],
     ids=["path", "fake", METRICS, "access", "quotas", "tracing"],
 )
-async def test_every_arm_answers_every_kind_of_call(
+async def test_every_benchmark_variant_answers_every_kind_of_call(
     running: RunningArms,
     capsys: pytest.CaptureFixture[str],
     setting: str,
     loads: tuple[Load, ...],
 ) -> None:
-    """The benchmark runs rarely; a failing arm would otherwise be noticed months later."""
+    """The benchmark runs rarely; a failing variant would otherwise be noticed months later."""
     said: list[str] = []
     short = replace(SETTINGS[setting], warm_up_calls=2)
     found = await asyncio.to_thread(

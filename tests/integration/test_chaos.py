@@ -46,7 +46,7 @@ _KINDS = (
     FaultKind.WRONG_SECRETS,
 )
 _BACK_WITHIN_S = 20.0
-"""Longest recovery on a busy machine; the target on an idle machine is 5 s."""
+"""Longest recovery in seconds on a busy machine; the target on an idle machine is 5 s."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def keys(serving: Serving) -> KeyRing:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
-    """Application with a run journal and access control, for the test to break."""
+    """Application with a journal of runs and with API keys, for the test to break."""
     async with serving.deployed_service(
         "chaotic",
         access={"keys_file": str(keys.file)},
@@ -67,7 +67,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
         scheduler={
             "replica_timeout_s": 4.0,
             "lease_timeout_s": 5.0,
-            # An inference that ended but was not saved before the scheduler died lives until this
+            # Lease reports are kept for less time than the test runs.
             # timeout.
             "application_idle_s": 15.0,
         },
@@ -79,7 +79,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
 async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     service: Service, keys: KeyRing
 ) -> None:
-    """A small `scripts/chaos` that runs with every change of the code."""
+    """A short run of `scripts/chaos` that is part of the test suite."""
     target = ChaosTarget(service.name, service.config, _WANTED)
     plan = draw_plan(_SEED, _KINDS)
     load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)
@@ -101,13 +101,13 @@ async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
     assert ((), ()) == (order.unexplained, order.tags_changed)
     assert order.pairs > 0
-    assert 2 < len({run.pid for run in runs})  # replicas that replaced dead ones ran calls, too
+    assert 2 < len({run.pid for run in runs})  # Replicas that replaced dead ones also ran calls.
 
 
-async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
+async def test_quota_and_usage_are_kept_while_quota_service_and_scheduler_die(
     service: Service, keys: KeyRing
 ) -> None:
-    """Neither calls beyond a quota nor usage that no tenant had may be billed."""
+    """Quotas must not be exceeded, and no tenant may be billed for usage it did not have."""
     target = ChaosTarget(service.name, service.config, _WANTED)
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
     rounds = FaultRounds(target, http, (), (), stopped_s=1.0)
@@ -130,7 +130,7 @@ async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     usage = (await JsonCalls(operator).call("GET", f"/v1/usage?tenant={CROWD}"))["data"]
     await operator.aclose()
 
-    # No loss is excused, because the scheduler dies alone.
+    # The scheduler dies alone, so no lost usage is excused.
     assert [] == crowd.record.flaws(usage, records.faults, deaths_at=(), saved_s=0.0)
     assert LIMIT == len(crowd.record.answered_at)
     assert 120 == LIMIT + crowd.record.refused + crowd.record.unreached

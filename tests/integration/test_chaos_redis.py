@@ -16,7 +16,6 @@ _PATIENCE_S = 0.2
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ChaosRedis]:
-    """Server that holds one value."""
     server = ChaosRedis(tmp_path / "data", free_port())
     server.start()
     reply_to(server, "SET kept 1")
@@ -26,7 +25,6 @@ def server(tmp_path: Path) -> Iterator[ChaosRedis]:
 
 
 def reply_to(server: ChaosRedis, command: str, within_s: float = 5.0) -> bytes:
-    """Send a command to the server, and return its reply."""
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), timeout=within_s) as connection:
         connection.sendall(command.encode() + b"\r\n")

@@ -25,13 +25,11 @@ from tests.harness.service import SEATS, Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 CONFIG = Path(__file__).parents[2] / "deployments/monitoring/prometheus.yml"
-"""Prometheus configuration that users get: a shorter interval would also shorten the scrape
-timeout, and a busy machine with a long page needs seconds.
-"""
+"""Prometheus configuration that users get; its intervals are long enough for busy machines."""
 KINDS = (("vote", "team-a", 60), ("report", "team-b", 150))
 """(class, tenant, output tokens) of the applications in the load."""
 HAS_DATA_WITHIN_S = 240.0
-"""Longest wait for data: a quantile needs two scrapes, and busy cores delay each."""
+"""Longest wait for data in seconds: a quantile needs two scrapes, and busy cores delay each."""
 
 
 class Prometheus:
@@ -41,7 +39,7 @@ class Prometheus:
         self._http = http
 
     async def query_series(self, expression: str) -> list[dict[str, Any]]:
-        """Return the current series of an expression: labels (`metric`) and `value` of each.
+        """Return an expression's current series, each with labels (`metric`) and `value`.
 
         Raises:
             AssertionError: With Prometheus' words, if it cannot be evaluated.
@@ -164,7 +162,7 @@ async def _keep_opening_applications(
 
 @asynccontextmanager
 async def load(http: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Open and finish applications of two classes and tenants inside the block."""
+    """Open and finish applications of two classes and tenants during a `with` block."""
     over = asyncio.Event()
     callers = [asyncio.create_task(_keep_opening_applications(http, *kind, over)) for kind in KINDS]
     try:
@@ -209,7 +207,7 @@ async def test_every_query_of_the_dashboard_returns_data(
 
 
 async def _shown_tenants(prometheus: Prometheus) -> set[str]:
-    """Return the tenants in the panel of service by tenant."""
+    """Return the tenants in the dashboard's panel of service by tenant."""
     (asked,) = [asked for asked in queries() if asked.panel == "Service by tenant"]
     return {one["metric"]["tenant"] for one in await prometheus.query_series(asked.expression())}
 
@@ -217,7 +215,7 @@ async def _shown_tenants(prometheus: Prometheus) -> set[str]:
 async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
     prometheus: Prometheus, service: Service
 ) -> None:
-    """Alerts select existing series and raise no false alarm.
+    """Alerts must select existing series and raise no false alarm.
 
     Services of other tests on the cluster may have used up their quotas.
     """

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 _SOON_S = 2.0
-"""Time limit in seconds: the protocol promises one, and the query takes another."""
+"""Time limit in seconds: the engine frees memory within one second, and the query takes another."""
 _LONG = completion(max_tokens=ENDLESS)
 
 
@@ -43,7 +43,7 @@ async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_that_leaves_the_queue_never_runs(
+async def test_call_cancelled_in_the_queue_never_runs(
     http: httpx.AsyncClient, service: Service, stream: bool
 ) -> None:
     """A call whose agent has gone must not take a turn from another call."""

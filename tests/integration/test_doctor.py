@@ -46,7 +46,7 @@ async def examine(
 
 
 def findings_of(told: dict[str, Any]) -> set[tuple[str, str]]:
-    """Return the rules with findings, and their subjects."""
+    """Return the doctor's rules with findings, and the subjects of the findings."""
     return {(finding["rule"], finding["subject"]) for finding in told["findings"]}
 
 
@@ -92,7 +92,7 @@ async def test_doctor_names_a_suspended_replica_and_its_process(
     """The operator gets the process id before Serve's health checks notice the failure."""
     _, healthy = await examine(service, tmp_path, capsys)
     replica_id, seen = next(iter(healthy["examinations"][0]["serve"]["replicas"].items()))
-    os.kill(seen["pid"], signal.SIGSTOP)  # the process pauses as on a swapping node
+    os.kill(seen["pid"], signal.SIGSTOP)  # The process pauses as if its node were swapping.
     try:
         status, told = await examine(service, tmp_path, capsys)
     finally:
@@ -115,7 +115,7 @@ async def test_doctor_names_applications_changed_in_redis(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A changed tag means another order after a restart, which no other check would show."""
+    """A changed virtual finish time would change the order after a restart unnoticed."""
     keys = Keys(service.config.store_name)
     tampered, removed = "default|tampered", "default|removed"
     for name in ("tampered", "removed"):

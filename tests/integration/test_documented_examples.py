@@ -20,7 +20,7 @@ from tests.unit.k8s.cluster import shell_blocks
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
-"""(URL, model, name) on the pages, which the test replaces by its own."""
+"""Service URL, model and application name on the pages; the test replaces them by its own."""
 FIRST_HOUR = ROOT / "deployments" / "first-hour.md"
 _COMMAND = re.compile(r"^justitia (\w+)", re.MULTILINE)
 _APPLICATION, _TENANT = (
@@ -29,7 +29,6 @@ _APPLICATION, _TENANT = (
 
 
 def examples_of_kind(kind: str) -> list[str]:
-    """Return the documentation's examples of one kind."""
     found = [text for how, text in examples() if how == kind]
     assert found
     return found

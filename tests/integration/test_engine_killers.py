@@ -23,8 +23,8 @@ _KILLER = completion(f"{KILLER} please", max_tokens=50)
 _CRASHER = completion(f"{CRASHER} please", max_tokens=50)
 _WHOLE_WITHIN_S = 240.0
 _DEATHS = (2, 3)
-"""Possible numbers of engines that one call kills. It kills a third where a stream ran beside it on
-the first two engines for longer than the call took to kill (`core.suspects`), as on a busy machine.
+"""Numbers of engines that one call may kill. The third dies if another call ran beside it on both
+earlier engines, as on a busy machine.
 """
 
 
@@ -75,7 +75,7 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
 async def test_call_that_crashes_replica_processes_is_refused_after_two_crashes(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """Calls on a process that is killed from outside afterwards are not counted as its killers."""
+    """A call that ran while its replica was killed from outside is not blamed for the death."""
     before = await _engine_deaths(service)
     answer = await http.post(COMPLETIONS, json=_CRASHER)
 

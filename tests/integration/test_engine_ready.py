@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PROBE = ROOT / "k8s" / "image" / "engine-ready"
 EXPORTED_WITHIN_S = 60.0
-"""Seconds until metrics appear: Ray's workers report every few seconds, later on busy cores."""
+"""Seconds until metrics appear: Ray's workers report them every few seconds."""
 
 
 async def probe_error(serve_port: int, metrics_port: int) -> str | None:
-    """Return the probe's error output; None if it succeeds."""
+    """Run the readiness probe; return its error output, or None if it succeeds."""
     probe = await asyncio.create_subprocess_exec(
         PROBE, str(serve_port), str(metrics_port), stderr=asyncio.subprocess.PIPE
     )

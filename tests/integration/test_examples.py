@@ -26,7 +26,9 @@ CLASSES = {
     "merge_documents": ("DM", 13),
     "code_feedback": ("CG", 3),
 }
-"""By script: its application class, and its number of inferences if answers are meaningless."""
+"""Application class of each example script, and its number of inferences where answers are
+meaningless.
+"""
 MAX_TOKENS = 8
 
 
@@ -60,14 +62,14 @@ async def sample_count(http: httpx.AsyncClient, application_class: str) -> int:
 @pytest.mark.parametrize(
     ("script", "inferences"),
     [
-        # tasks on any node belong to one application by its id
+        # Tasks on any node belong to one application by its id.
         ("one_application", 5),
-        # four questions with three votes each, through handles that the tasks found by name
+        # Four questions get three votes each, through handles that the tasks found by name.
         ("application_a_task", 12),
     ],
 )
 async def test_ray_tasks_are_served(script: str, inferences: int, service: Service) -> None:
-    """The tasks share an application or have one each; all are closed at the end."""
+    """The tasks share an application or have one each; all applications are closed at the end."""
     before = await service.until_idle()
     module = runpy.run_path(str(EXAMPLES / "ray_tasks" / f"{script}.py"))
 

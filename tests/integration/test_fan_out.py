@@ -17,12 +17,11 @@ from tests.harness.service import ENDLESS, Service
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _CALLERS = 1_200
-"""Number of concurrent calls: more than the 1,000 at which an actor with Ray's defaults blocks."""
+"""Number of concurrent calls, above the 1,000 at which an actor with Ray's defaults blocks."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
-    """Handle of an agent inside Serve."""
     application = {
         "name": "agent",
         "route_prefix": "/agent",
@@ -37,7 +36,7 @@ async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
 async def test_calls_under_one_parent_request_all_reach_their_replicas(
     agent: DeploymentHandle, service: Service
 ) -> None:
-    """Serve gives all calls of a parent one id, by which its own routers would lose all but one."""
+    """Serve's own routers lose calls that share a request id, as all calls of a parent do."""
     before = await service.until_idle()
     texts = await agent.ask_all.remote(50)
     after = await service.until_idle()

@@ -30,23 +30,24 @@ from tests.integration.console.viewer import Viewers
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _BACK_WITHIN_S = 60.0
-"""Longest recovery on busy cores, where a process takes ten seconds to start; `scripts/chaos`
-measures the target of 5 s.
+"""Longest recovery in seconds on busy cores, where a process takes ten seconds to start; the target
+of 5 s is measured by `scripts/chaos`.
 """
 _REPLACED_WITHIN_S = 180.0
-"""Time to replace a replica: health checks must fail, and a start takes many seconds on busy cores.
+"""Longest time in seconds to replace a replica: its health checks must fail, and another must
+start.
 """
 _HEARTBEAT_S = 4.0
 """Seconds for which an idle replica's pull stays open; between two pulls it gets no lease."""
 _BLOCKED_S = 3.0
 _BUSY_S = 16.0
-"""Seconds for which a replica is blocked: longer than `replica_timeout_s`, and than connections are
-kept while silent.
+"""Seconds for which a replica is blocked, longer than `replica_timeout_s` and than silent
+connections are kept.
 """
 _STALLED_S = 20.0
 """Seconds without steps after which an engine is replaced."""
 _SLOW_S = 0.2
-"""Iteration time with which running calls produce tokens but do not end before a test wants it."""
+"""Seconds of a slow iteration, with which running calls do not end before the test wants it."""
 
 _STREAMED = completion(max_tokens=1_500, stream_options={"include_usage": True})
 
@@ -72,7 +73,7 @@ async def service(fragile: Service) -> Service:
     """The module's application, with all replicas alive before each test."""
 
     async def all_replicas_live() -> bool:
-        known = (await fragile.status())["replicas"]  # Serve still lists dead replicas
+        known = (await fragile.status())["replicas"]  # Serve still lists dead replicas.
         return len(known) == fragile.replicas and await fragile.is_complete()
 
     await eventually(all_replicas_live, "all replicas pull", _REPLACED_WITHIN_S, every_s=0.2)
@@ -83,7 +84,6 @@ async def service(fragile: Service) -> Service:
 def start_unary_calls(
     http: httpx.AsyncClient, application: str, count: int, max_tokens: int
 ) -> list["asyncio.Task[httpx.Response]"]:
-    """Start `count` calls in one application, each with a different text."""
     return [
         asyncio.create_task(
             http.post(
@@ -99,7 +99,7 @@ def start_unary_calls(
 async def check_each_ran_once(
     http: httpx.AsyncClient, application: str, calls: list["asyncio.Task[httpx.Response]"]
 ) -> None:
-    """Check that every call has its own answer and ended once; close the application."""
+    """Check that every call got its answer and ended once; close the application."""
     answers = await asyncio.gather(*calls)
     known = await state_when_idle(http, application)
     await http.post(f"/v1/applications/{application}/close")
@@ -119,7 +119,7 @@ async def replica_of_lease(service: Service, stream: OpenStream) -> str:
 async def one_stream_on_each_replica(
     service: Service, http: httpx.AsyncClient, **fields: Any
 ) -> dict[str, OpenStream]:
-    """Start two streams; the second is leased to the other, emptier replica.
+    """Start two streams, and check that each runs on another replica.
 
     Different salts prevent a common prefix that would draw both to one replica.
     """
@@ -137,7 +137,6 @@ async def one_stream_on_each_replica(
 
 
 async def set_iteration_time(service: Service, iteration_s: float) -> None:
-    """Set the iteration time of every engine."""
     for replica_id in await service.pulling_replicas():
         await service.probe(replica_id, "set_pace", iteration_s)
 
@@ -186,7 +185,7 @@ async def test_killed_replica_loses_no_unary_call_and_no_stream(
 async def test_replica_killed_between_grant_and_payload_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A replica is stopped, receives leases, and is killed: each call still runs exactly once."""
+    """A stopped replica gets leases and is killed before it runs any of them."""
     victim = (await service.pulling_replicas())[0]
     process_id = await service.probe(victim, "process_id")
     await service.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")
@@ -201,7 +200,7 @@ async def test_replica_killed_between_grant_and_payload_loses_no_call(
 
 
 async def _console_lines_until_new_term(http: httpx.AsyncClient, epoch: int) -> list[Json]:
-    """Return the lines of a console's stream up to the first frame of a later scheduler."""
+    """Return a console stream's lines up to the first one of a restarted scheduler."""
     lines: list[Json] = []
     async with http.stream("GET", "/v1/console/snapshots") as answer:
         async for text in answer.aiter_lines():
@@ -349,7 +348,7 @@ async def test_engine_that_stays_stalled_is_replaced(
 async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A silent connection of a living process does not mean a lost lease.
+    """A silent connection to a living process does not mean a lost lease.
 
     Streams of two choices cannot continue elsewhere, so a given-up one would end with an error.
     """
@@ -377,7 +376,7 @@ async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
 async def test_replica_whose_port_is_blocked_keeps_its_place_at_the_scheduler(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Other replicas run the replica's inferences; its pulls still reach the scheduler."""
+    """Other replicas run its inferences, while its pulls still reach the scheduler."""
     replicas = await service.pulling_replicas()
     blocked = replicas[0]
     async with known_load(http) as load:

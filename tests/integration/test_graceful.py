@@ -33,11 +33,11 @@ pytestmark = [
 
 _REPLACED_WITHIN_S = 240.0
 _ORPHANS_END_WITHIN_S = 10.0
-"""Limit in seconds, far below the five minutes that the orphaned streams would take, and below
-`_INGRESS_TIMEOUT_S`.
+"""Limit in seconds for the end of streams without an ingress, which would otherwise run for five
+minutes.
 """
 _MORE_EVENTS = 500
-"""Events that a stream must still get: more than were on their way when the ingress died."""
+"""Number of events that a stream must still get after another ingress has died."""
 _INGRESS_TIMEOUT_S = 25.0
 """Ingress timeout in seconds, longer than a long-poll of 20 s."""
 
@@ -142,7 +142,7 @@ async def test_killed_ingress_breaks_only_its_own_callers(
 async def test_callers_do_not_notice_a_killed_predictor(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Estimates fall back on the ingress's own data; applications never wait for a predictor."""
+    """Without the predictor, the ingress estimates costs from its own data."""
     async with known_load(http, seed=3) as load:
         (killed,) = service.actor_names("Predictor")
         service.kill(killed)
@@ -160,7 +160,7 @@ async def test_callers_do_not_notice_a_killed_predictor(
 async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The virtual time V, tags and settings determine fairness and must survive a shutdown.
+    """Virtual time, virtual finish times and settings must survive a shutdown.
 
     `serve delete` does not reach the scheduler: without the command it would run for ten more
     minutes, with its Redis.
@@ -172,7 +172,7 @@ async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
         await load.wait_for_answers(5)
     kept = {f"kept-{weight}": {"application_class": "c", "weight": weight} for weight in (1, 2, 3)}
     async with open_applications(http, kept):
-        # A replica's next report withdraws the applications, which may move V by a rounding error.
+        # A replica's report after the restart may change the virtual time by a rounding error.
         await eventually(
             lambda: are_withdrawn_from_gps(service, [f"default|{name}" for name in kept]),
             "only these are left, idle",
@@ -209,7 +209,7 @@ async def running_sequences(service: Service) -> int:
 async def open_applications(
     http: httpx.AsyncClient, bodies: dict[str, dict[str, Any]]
 ) -> AsyncIterator[dict[str, float]]:
-    """Open applications and cancel them at the end; yield each one's tag by id."""
+    """Open applications; yield their virtual finish times by id, and cancel them at the end."""
     try:
         tags = {}
         for name, body in bodies.items():
@@ -230,7 +230,7 @@ async def are_withdrawn_from_gps(service: Service, names: list[str]) -> bool:
 async def test_deleted_application_runs_its_streams_to_their_ends(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Serve does not count leased calls, so a replica stops only when it has none.
+    """Serve does not count leased calls, so the replica itself waits for its last lease.
 
     Streams of two choices cannot continue elsewhere, so a cut one would end with an error.
     """

@@ -33,9 +33,7 @@ _TOKENS = 60
 """Length of a stream that outlasts a restart of HAProxy and ends long before it is cut."""
 _CALLERS = 4
 _SOON_S = 2.0
-"""Two seconds: one for the promised abort, one for the query. Without an abort, the call runs for
-50 minutes.
-"""
+"""Time limit in seconds: the engine frees memory within one second, and the query takes another."""
 _CHANGED_WITHIN_S = 120.0
 
 
@@ -77,7 +75,7 @@ async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client with unlimited connections; its calls end with it."""
+    """HTTP client whose number of connections is not limited."""
     limits, headers = httpx.Limits(max_connections=None), {"authorization": f"Bearer {key[1]}"}
     async with httpx.AsyncClient(
         base_url=cluster.url, timeout=120.0, limits=limits, headers=headers
@@ -96,7 +94,7 @@ async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[ht
 
 @asynccontextmanager
 async def keep_streaming(http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
-    """Keep some callers streaming inside the block; yield the streams, all of which end."""
+    """Keep some callers streaming during a `with` block; yield the streams."""
     streams: list[OpenStream] = []
     over = asyncio.Event()
     # A replaced HAProxy closes idle connections: a call sent on one is repeated.
@@ -136,7 +134,7 @@ def count_exceeds(streams: list[OpenStream], count: int) -> Callable[[], bool]:
 async def test_status_names_haproxy_as_the_front(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """An operator can check in the status that HAProxy's environment variables took effect."""
+    """Operators see in the status whether HAProxy's environment variables took effect."""
     answer = await http.post(COMPLETIONS, json=completion())
     status = (await http.get("/v1/status")).json()
     seen = (await http.get("/v1/examination")).json()
@@ -174,7 +172,7 @@ async def test_ingress_refuses_callers_above_its_limit_and_haproxy_lets_others_w
     told = await http.post(COMPLETIONS, json=_ENDLESS)
     address = (http.base_url.host, http.base_url.port)
     with ExitStack() as idle:
-        for _ in range(_CONNECTIONS):  # some connections are still in the kernel's queue
+        for _ in range(_CONNECTIONS):  # Some connections are still in the kernel's queue.
             idle.enter_context(socket.create_connection(address))
         async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0) as later:
             beyond = asyncio.create_task(later.get("/healthz"))
@@ -210,7 +208,7 @@ async def test_unary_call_ends_when_its_caller_disconnects(
     _, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(head.encode())
     await writer.drain()
-    await http.get("/healthz")  # HAProxy has forwarded the head by now
+    await http.get("/healthz")  # HAProxy has forwarded the head by now.
     writer.write(body)
     await eventually(call_is_in_flight, "it runs", 60.0)
     writer.close()
@@ -244,7 +242,7 @@ async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
 async def test_stream_that_outlasts_the_hard_stop_is_cut(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """A stream that lasts longer than an old HAProxy may live breaks off."""
+    """A stream breaks off if it lasts longer than a replaced HAProxy may live."""
     stream = OpenStream(http, _ENDLESS)
     await eventually(stream.has_begun, "a stream runs", 60.0)
     await asyncio.to_thread(cluster.scale, 2)

@@ -34,7 +34,7 @@ def test_certificate_behind_haproxy_is_refused_at_deployment(
 
 @pytest.mark.asyncio
 async def test_call_ends_at_the_operators_request_timeout() -> None:
-    """Serve itself reads the caller's header that asks for no time limit."""
+    """A caller's header that asks for no time limit must be ignored."""
     with front_cluster({}, ARGS, {"request_timeout_s": LIMIT_S}) as cluster:
         async with httpx.AsyncClient(
             base_url=cluster.url, timeout=60.0, headers={"x-request-timeout-seconds": "0"}

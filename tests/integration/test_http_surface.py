@@ -25,10 +25,10 @@ async def test_model_is_listed(http: httpx.AsyncClient) -> None:
     assert [MODEL] == [model["id"] for model in answer.json()["data"]]
 
 
-async def test_health_checks_the_ingress_and_readiness_the_whole_path(
+async def test_health_probe_checks_the_ingress_and_readiness_probe_all_parts(
     http: httpx.AsyncClient,
 ) -> None:
-    """A probe that restarts the ingress must not depend on replicas; a readiness probe must."""
+    """A liveness probe must not depend on replicas; a readiness probe must."""
     healthy, ready = await http.get("/healthz"), await http.get("/readyz")
 
     assert (200, {"status": "ok"}) == (healthy.status_code, healthy.json())
@@ -58,7 +58,7 @@ async def test_request_without_an_application_becomes_its_own_application(
 async def test_stream_has_the_text_of_the_unary_answer_and_ends_with_done(
     http: httpx.AsyncClient,
 ) -> None:
-    """Chunks are joined on their way, which must not lose or duplicate text."""
+    """Joining and forwarding chunks must not lose or duplicate text."""
     body = completion(max_tokens=50)
     unary = (await http.post(COMPLETIONS, json=body)).json()["choices"][0]["text"]
     async with http.stream("POST", COMPLETIONS, json=body | {"stream": True}) as stream:
@@ -109,10 +109,10 @@ async def test_invalid_request_is_refused_at_once_with_the_field(
     ("path", "content", "header", "status", "kind"),
     [
         (CHAT, b"{not json", {}, 400, "BadRequestError"),
-        # Ids become keys, metric labels and log fields, so they have few allowed characters.
+        # Ids become keys, metric labels and log fields, so few characters are allowed.
         (CHAT, b"{}", {"x-justitia-application": "ünicode"}, 400, "BadRequestError"),
         (CHAT, b"{}", {"x-justitia-class": "with spaces"}, 400, "BadRequestError"),
-        # vLLM's admin paths must not be reachable.
+        # VLLM's admin paths must not be reachable.
         *(
             (path, b"{}", {}, 404, "NotFoundError")
             for path in ("/v1/embeddings", "/metrics", "/scale_elastic_ep", "/nowhere")
@@ -147,7 +147,7 @@ async def test_missing_endpoint_is_refused_in_the_error_form_of_its_clients(
 async def test_tokens_are_counted_while_all_replicas_are_full(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Counting tokens takes no seat and no memory."""
+    """Counting tokens needs neither a seat nor KV memory."""
     async with occupy_all_seats(service, http):
         answer = await http.post("/tokenize", json={"prompt": "one two three"})
 
@@ -187,7 +187,7 @@ async def test_application_named_only_by_a_header_is_opened(http: httpx.AsyncCli
     known = (await http.get(path, headers={"x-justitia-tenant": "t1"})).json()
 
     assert ("t1", "default") == (known["tenant"], known["application_class"])
-    # the application belongs to another tenant than `default`
+    # The application belongs to another tenant than `default`.
     assert 404 == (await http.get(path)).status_code
     await http.post(f"{path}/close", headers={"x-justitia-tenant": "t1"})
 
@@ -232,7 +232,7 @@ async def test_unknown_application_is_not_found(
 async def test_application_that_cannot_be_opened_names_the_field(
     http: httpx.AsyncClient, body: dict[str, Any], param: str
 ) -> None:
-    """A weight of 0 would never be served; an unknown key is a misspelt one."""
+    """An application of weight 0 would never be served; an unknown key is a misspelt one."""
     answer = await http.post("/v1/applications", json=body)
 
     assert (400, param) == (answer.status_code, answer.json()["error"]["param"])

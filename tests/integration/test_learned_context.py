@@ -28,7 +28,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 async def test_context_length_is_learned_from_the_replicas(service: Service) -> None:
-    """Only the engine knows the context that vLLM derives or fits into its memory."""
+    """Only the engine knows the context length that fits its memory."""
     async with service.http() as http:
 
         async def context_is_learned() -> bool:
@@ -45,7 +45,7 @@ async def test_context_length_is_learned_from_the_replicas(service: Service) -> 
 
 
 async def test_kv_of_a_common_prefix_is_counted_once(service: Service) -> None:
-    """The ingress identifies the common prefix; prompts of other words wait for memory."""
+    """Prompts with a common prefix run together; prompts of other words wait for memory."""
     beginning = "word " * (_PROMPT - 1)
     async with service.http() as http:
 
@@ -55,7 +55,7 @@ async def test_kv_of_a_common_prefix_is_counted_once(service: Service) -> None:
             waited_s = [float(answer.headers[WAITED_HEADER]) for answer in answers]
             return max(waited_s) < _OUTPUT * _ITERATION_S / 2
 
-        # The ingress requests the engines' cache settings once they answer.
+        # The ingress reads the engines' cache settings as soon as they answer.
         both = partial(ran_at_once, beginning + "a", beginning + "b")
         await eventually(both, "two that begin alike run at once", 90.0)
 

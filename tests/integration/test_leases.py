@@ -22,14 +22,16 @@ from tests.integration.raw_ingress import RawIngress, grants_in, raw_ingress, wa
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _MOST_HELD = 100
-"""Most items of a stream that its reader has not taken: 64, and those under way at the pause."""
+"""Largest number of unread items of a stream: the limit of 64, and those already in transit when it
+was reached.
+"""
 _LONG, _SHORT = 8_000, 4_000
-"""Output tokens of a stream that is not read, and of another beside it."""
+"""Output tokens of a stream that is not read, and of another stream on the same connection."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(service: Service) -> AsyncIterator[RawIngress]:
-    """Raw ingress without an inference, on a service with an open pull."""
+    """Client of the scheduler's ingress protocol, without an inference so far."""
     await wait_for_open_pull(service)
     async with raw_ingress(service) as raw:
         yield raw
@@ -37,7 +39,7 @@ async def raw(service: Service) -> AsyncIterator[RawIngress]:
 
 
 async def test_abandoned_long_poll_loses_no_grants(raw: RawIngress) -> None:
-    """A long-poll whose caller has gone still ends in the actor; its messages are sent again."""
+    """Messages answered to a long-poll whose caller has gone are sent again."""
     abandoned = asyncio.create_task(raw.poll_mail())
     granted = await raw.submit()
     polled = await raw.poll_mail()
@@ -49,7 +51,7 @@ async def test_abandoned_long_poll_loses_no_grants(raw: RawIngress) -> None:
 async def test_replica_unreachable_for_one_ingress_still_gets_leases(
     raw: RawIngress, service: Service
 ) -> None:
-    """A lost connection is not a lost replica: only the inference is leased elsewhere."""
+    """An ingress gets leases elsewhere for replicas that only it cannot reach."""
     before = await service.pulling_replicas()
     first = await raw.submit()
     assert await raw.nack_lease(first, NackReason.CONNECTION)
@@ -59,15 +61,15 @@ async def test_replica_unreachable_for_one_ingress_still_gets_leases(
     assert first.replica_id != again.replica_id
 
 
-async def test_payload_without_a_lease_is_refused_after_its_grace(raw: RawIngress) -> None:
+async def test_inference_without_a_lease_is_refused_after_a_grace_time(raw: RawIngress) -> None:
     """The inference of an expired lease runs elsewhere; running its payload would repeat it."""
     link = await raw.link_to_replica(await raw.submit())
     with pytest.raises(UnknownLease):
         await link.call("unary", "1-0", COMPLETIONS, {}, encoded_json(completion()))
 
 
-async def test_connection_to_the_wrong_process_is_refused(raw: RawIngress) -> None:
-    """Another process may have the port of a replica that has gone."""
+async def test_connection_to_another_process_on_a_replicas_port_is_refused(raw: RawIngress) -> None:
+    """Another process may now listen on the port of a replica that has gone."""
     grant = await raw.submit()
     with pytest.raises(ConnectionLost, match=f"wants 'gone': this is {grant.replica_id}"):
         await raw.replicas.dial(raw.addresses[grant.replica_id], "gone")
@@ -80,7 +82,7 @@ def read_batches(
 
 
 def check_answer_is_complete(batches: list[list[ResponseHead | Part]], body: Json) -> None:
-    """Check that a stream has the fake engine's answer to its body."""
+    """Check that a stream has the fake engine's whole answer to its request."""
     read = b"".join(item.body for batch in batches for item in batch if isinstance(item, Part))
     joined = StreamedAnswer()
     *events, last = read.decode().strip().split("\n\n")
@@ -94,8 +96,8 @@ def check_answer_is_complete(batches: list[list[ResponseHead | Part]], body: Jso
     assert [] == joined.flaws
 
 
-async def test_slow_reader_delays_only_its_own_stream(limited: Service) -> None:
-    """Streams share a connection, and an unread stream must fill neither it nor the memory."""
+async def test_caller_that_reads_slowly_delays_only_its_own_stream(limited: Service) -> None:
+    """Streams share a connection, so a stream that is not read must not block it."""
     slow_body, fast_body = (
         completion(f"of {n}", n, stream=True, stream_options={"include_usage": True})
         for n in (_LONG, _SHORT)

@@ -26,7 +26,7 @@ from justitia_ray.observability.metrics import TABLE, Metric
 from justitia_ray.serve.transport.handshake import Offer
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
-from tests.harness.chaos.stranger import OpenPort, Stranger, keep_connecting
+from tests.harness.chaos.stranger import Attacker, OpenPort, keep_connecting
 from tests.harness.exporter import scrape_samples
 from tests.harness.open_calls import OpenStream, cancel_calls
 from tests.harness.service import Service, Serving
@@ -36,27 +36,27 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 KV_TOKENS = 2_000
 LONG = 1_500
-"""Output length of which two do not fit the memory, so that the engine preempts."""
+"""Output length so large that two calls do not fit the memory together and the engine preempts one.
+"""
 _QUOTAS = [
     {"unit": "tokens", "limit": 1_000_000, "per": "day"},
     {"unit": "applications", "limit": 1, "per": "day", "on_exhausted": "shadow"},
 ]
 WITHIN_S = 90.0
-"""Seconds until metrics appear: Ray's workers export every few seconds, later on busy cores."""
+"""Seconds until metrics appear: Ray's workers export them every few seconds."""
 
 STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # rises only by a defect of the core
     m.TRAININGS_TOTAL,  # training needs more applications than this test runs
-    m.MODEL_VERSION,  # stays 0, the model version of a class that is predicted by its mean
+    m.MODEL_VERSION,  # stays 0 for a class that is predicted by its mean
     m.ENGINE_FAILURES_TOTAL,  # no engine fails or stalls in this test
     m.STALLED_SECONDS,
-    m.WAITING_CLAIMS,  # inferences wait only milliseconds for their reservation of quota
+    m.WAITING_CLAIMS,  # quota reservations take only milliseconds
     m.PREDICTOR_MISSED_TOTAL,  # the predictor misses deadlines only on a busy machine
     m.WORKING_SET_CONTEXT_TOKENS,  # no application is idle between two inferences
     m.CONTEXT_RETURNS_TOTAL,
 }
-"""Metrics that cannot rise in this test: only their presence is checked; unit tests show the rise.
-"""
+"""Metrics that cannot rise in this test; unit tests show that they rise."""
 OF_OPTIONS = {
     m.TARGET_DRAIN_SECONDS,  # `autoscaling`
     m.HELD_CONTEXTS,  # `engine.hold_contexts`
@@ -69,7 +69,7 @@ OF_OPTIONS = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Application with one replica of little memory, which the scheduler fills as vLLM would."""
+    """Application with one replica of little memory, overcommitted as vLLM does by default."""
     async with serving.deployed_service(
         "measured",
         replicas=1,
@@ -123,7 +123,7 @@ async def _finish_one_application(http: httpx.AsyncClient, name: str) -> None:
 
 
 async def _repeat_small_calls_until_lagging(http: httpx.AsyncClient) -> httpx.Response:
-    """Repeat calls that GPS would serve at once: they lag until running calls make room."""
+    """Repeat calls that GPS would serve at once but that must wait for running calls."""
     while True:
         (await http.post(COMPLETIONS, json=completion())).raise_for_status()
 
@@ -139,7 +139,7 @@ async def _miss_a_deadline(http: httpx.AsyncClient) -> None:
 
 
 async def _cancel_running_stream(http: httpx.AsyncClient) -> None:
-    """Cancel the application of a running stream; its next call is refused for good."""
+    """Cancel the application of a running stream, so that its next call is refused."""
     head, said = {"x-justitia-application": "cancelled"}, ""
     body = completion(max_tokens=LONG, stream=True)
     async with http.stream("POST", COMPLETIONS, json=body, headers=head) as answer:
@@ -156,7 +156,7 @@ async def _cancel_running_stream(http: httpx.AsyncClient) -> None:
 
 
 def _failures_in_serve(samples: list[Sample], error: str) -> float:
-    """Return the number of calls that failed for Serve with an error of that class."""
+    """Return the number of calls that failed in Serve with an error of the given class."""
     return sum(
         sample.value
         for sample in samples
@@ -166,7 +166,7 @@ def _failures_in_serve(samples: list[Sample], error: str) -> float:
 
 
 async def _leave_lease_unused(service: Service) -> None:
-    """Take a lease like an ingress, give it back, and let the next one expire."""
+    """Obtain a lease like an ingress, give it back, and let the next one expire."""
     async with raw_ingress(service) as raw:
         application, request = f"{raw.name}-b", f"{raw.name}-q"
         items = (
@@ -209,7 +209,7 @@ async def _wait_until_risen(service: Service, wanted: set[Metric]) -> list[Sampl
     return last
 
 
-async def test_every_metric_is_exported_and_moves(
+async def test_every_metric_is_exported_and_rises(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The exported metrics are those of the documented table, and each rises."""
@@ -235,7 +235,7 @@ async def test_every_metric_is_exported_and_moves(
     _check_buckets(seen, m.QUEUE_WAIT_SECONDS, 3, **vote)
     assert [3] == metric_values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
     assert [1] == metric_values(seen, m.LEASES_TOTAL, event="nacked")
-    # After a late notice of the expiry, the next lease of the inference expires, too.
+    # If the expiry is noticed late, the next lease of the inference expires, too.
     assert 1 <= metric_values(seen, m.LEASES_TOTAL, event="expired")[0]
     assert [1] == metric_values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
     assert 1 <= metric_values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
@@ -258,7 +258,6 @@ async def test_every_metric_is_exported_and_moves(
 
 
 def _log_events(files: str, event: str) -> list[dict[str, Any]]:
-    """Return the lines of a log event in files of this session's log directory."""
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     found = []
     for file in (session / "logs").glob(files):
@@ -268,7 +267,7 @@ def _log_events(files: str, event: str) -> list[dict[str, Any]]:
 
 
 async def test_ended_application_is_one_line_of_json_in_the_log(http: httpx.AsyncClient) -> None:
-    """The line is in the scheduler's worker log, although the scheduler is no Serve replica."""
+    """The scheduler is no Serve replica, so its line is in a Ray worker's log."""
     name = f"logged-{uuid4().hex[:8]}"
     await _finish_one_application(http, name)
 
@@ -288,8 +287,8 @@ async def test_ended_application_is_one_line_of_json_in_the_log(http: httpx.Asyn
 async def test_peers_without_the_secret_are_refused_and_counted(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Peers without the secret disturb no other connection."""
-    stranger = Stranger()
+    """Processes without the secret key must not disturb other connections."""
+    stranger = Attacker()
     offer: Offer = await service.scheduler().link.remote()
     await wait_for_open_pull(service)
     async with raw_ingress(service) as raw:
@@ -318,7 +317,7 @@ async def test_peers_without_the_secret_are_refused_and_counted(
 async def test_log_lines_of_an_ingress_have_serves_fields(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The fields of Serve let an operator find one request's lines in several processes."""
+    """By the fields of Serve, an operator finds one request's lines in several processes."""
     stream = OpenStream(http, completion(max_tokens=LONG))
     await eventually(stream.has_begun, "the stream has begun", 60.0)
     (replica_id,) = (await service.status())["replicas"]

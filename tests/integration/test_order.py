@@ -33,17 +33,17 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @dataclass(frozen=True)
 class RunOfWaves:
-    """Leases and applications of the inferences of one `run_waves`, in the order of the leases."""
+    """Inferences of a load in waves, with their leases in the order of the grants."""
 
     applications: list[str]
     waves: list[int]
     leases: list[str]
     by_tag: list[str]
-    """Applications in the order of their tags while all inferences waited."""
+    """Applications by virtual finish time, while all inferences waited."""
 
 
 async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> RunOfWaves:
-    """Submit one inference of every application per wave behind blockers, then end the blockers."""
+    """Queue one inference of every application in each wave behind blocking calls; run them all."""
     weights = random.Random(1).sample(range(1, 1 + _APPLICATIONS), _APPLICATIONS)
     names = []
     for i, weight in enumerate(weights):
@@ -86,12 +86,11 @@ async def submit_wave(service: Service, names: list[str], wave: int) -> dict[tup
 
 
 def grant_number(lease_id: str) -> int:
-    """Return the number of a lease among its scheduler's grants."""
     return int(lease_id.rpartition("-")[2])
 
 
 async def started_leases(service: Service, leases: list[str]) -> list[list[str]]:
-    """Return the given leases that each engine has started, in its order."""
+    """Return the given leases in the order in which each engine has started them."""
     ours = set(leases)
     return [
         [lease for lease in await service.probe(replica_id, "admitted") if lease in ours]

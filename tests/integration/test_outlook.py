@@ -42,7 +42,7 @@ async def full(http: httpx.AsyncClient, service: Service) -> AsyncIterator[None]
 
 @pytest.mark.usefixtures("full")
 async def test_waiting_stream_gets_its_queue_position(http: httpx.AsyncClient) -> None:
-    """Stream comments carry the queue position; the application's owner can query it, too."""
+    """Stream comments contain the queue position, which the application's owner can also query."""
     head = {"x-justitia-application": "outlook-stream", "x-justitia-final": "true"}
     body = completion(max_tokens=10, stream=True)
     async with http.stream("POST", COMPLETIONS, json=body, headers=head) as answer:
@@ -61,7 +61,7 @@ async def test_waiting_stream_gets_its_queue_position(http: httpx.AsyncClient) -
 
 @pytest.mark.usefixtures("full")
 async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncClient) -> None:
-    """The call is refused when its deadline has passed, not later, with a status of its own."""
+    """The refusal has a status of its own, so that clients can recognise it."""
     began_at = time.monotonic()
     answer = await http.post(
         COMPLETIONS, json=completion(max_tokens=10), headers={"x-justitia-deadline-s": "1.5"}
@@ -69,7 +69,7 @@ async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncCli
     took_s = time.monotonic() - began_at
 
     assert (504, "deadline_missed") == (answer.status_code, answer.json()["error"]["code"])
-    assert took_s < 15.0  # refused at once if the engines are expected to be full for minutes
+    assert took_s < 15.0  # refused at once if the engines will be full for minutes
 
 
 async def test_invalid_deadline_is_refused_with_the_allowed_values(
@@ -87,7 +87,7 @@ async def test_invalid_deadline_is_refused_with_the_allowed_values(
 @pytest.mark.long
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
 async def test_predicted_starts_are_accurate_on_fake_engines(serving: Serving, cell: Cell) -> None:
-    """Eight in ten true starts lie in the predicted range, where memory or seats are short.
+    """Eight in ten true starts must lie in the predicted range, where memory or seats are short.
 
     The accepted range is wide because two busy cores are noisy; `scripts/bench_outlook` plays
     longer. The results are logged.

@@ -57,14 +57,14 @@ async def run_application(http: httpx.AsyncClient, application_class: str, words
 
 
 async def class_state(http: httpx.AsyncClient, name: str) -> Json:
-    """Return the service's state of a class."""
+    """Return the predictor's state of an application class."""
     classes = (await http.get("/v1/predictor")).json()["classes"]
     found: Json = classes.get(name, {"samples": 0, "active": 0})
     return found
 
 
 async def estimates(service: Service, name: str, words: int, count: int = 16) -> list[Json]:
-    """Return estimates for one input, by whichever replicas answer."""
+    """Return several estimates for one input, from different predictor replicas."""
     predictor = service.handle("Predictor")
     features = features_of(input_text(words))
     found: list[Json] = await asyncio.gather(
@@ -74,14 +74,12 @@ async def estimates(service: Service, name: str, words: int, count: int = 16) ->
 
 
 async def agreed_model_estimate(service: Service, name: str, words: int) -> Json | None:
-    """Return the model's estimate if all replicas agree on it, else None."""
     found = await estimates(service, name, words, 64)
     agree = all(estimate == found[0] for estimate in found)
     return found[0] if agree and found[0]["source"] == "model" else None
 
 
 async def estimate_sources(service: Service, name: str) -> set[str]:
-    """Return the sources of the replicas' estimates."""
     return {estimate["source"] for estimate in await estimates(service, name, 30)}
 
 
@@ -104,7 +102,7 @@ async def test_class_is_trained_in_service_and_all_replicas_use_the_model(
     await eventually(model_is_active, "a model has taken over", TRAINED_WITHIN_S)
 
     async def agreed_estimate() -> Json | None:
-        """Return the replicas' estimate if the ingress gives the same for an application."""
+        """Return the predictor replicas' estimate if the ingress uses the same; otherwise None."""
         estimate = await agreed_model_estimate(service, "report", 50)
         opening = {"application_class": "report", "input": input_text(50)}
         opened = (await http.post("/v1/applications", json=opening)).json()
@@ -112,7 +110,7 @@ async def test_class_is_trained_in_service_and_all_replicas_use_the_model(
         predicted = opened["predicted_kv_token_time"]
         return estimate if estimate is not None and estimate["kv_token_time"] == predicted else None
 
-    # Until a replica has read the new model, either model may answer.
+    # Replicas that have not read the new model yet still answer by the old one.
     estimate: Json = await eventually(agreed_estimate, "all say the same", LEARNED_WITHIN_S)
     assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
 
@@ -161,7 +159,7 @@ async def test_impossible_rollback_is_refused_as_a_callers_mistake(http: httpx.A
 async def test_uploaded_history_is_learned(
     service: Service, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A user with recordings does not have to start with a prior."""
+    """A user with recorded applications need not start with a prior."""
     file = tmp_path / "history.jsonl"
     lines = [
         {

@@ -19,12 +19,13 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _PROMPT, _OUTPUT, _PRICE, _SEATS = 320, 8, 24, 2
 _MISSES, _HITS = 60, 240
-"""Calls of each tenant, all submitted at once: both tenants wait until one has no more."""
+"""Number of calls of each tenant, submitted together: enough for both tenants to wait all the time.
+"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Application with a cost of prefill, and equal shares of two tenants."""
+    """Application with a configured cost of prefill, and equal shares of two tenants."""
     fake = {
         "kv_tokens": 4_096,
         "block_size": 16,
@@ -44,7 +45,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 async def _service_by_tenant(http: httpx.AsyncClient) -> dict[str, tuple[float, float]]:
-    """Return (KV token-time, prefill) by tenant, of one moment."""
+    """Return (KV token-time, prefill) by tenant, at one instant."""
     rows = (await http.get("/v1/usage")).json()["data"]
     return {
         tenant: (
@@ -58,7 +59,7 @@ async def _service_by_tenant(http: httpx.AsyncClient) -> dict[str, tuple[float, 
 async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_hit_it(
     service: Service,
 ) -> None:
-    """At equal weights, a tenant that misses the cache gets fewer calls, but equal service."""
+    """A tenant that misses the prefix cache gets fewer calls, but equal service."""
     numbers = count()
 
     async def submit_call(http: httpx.AsyncClient, tenant: str) -> None:
@@ -98,7 +99,7 @@ async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_h
     assert hit < 0.9 * _HITS * kv_token_time(_PROMPT, _OUTPUT)
     assert cheap < dear / 4
     assert abs(hit + cheap - miss - dear) <= (_SEATS + 8) * most
-    assert hit > 1.5 * miss  # equal service allows more calls to the tenant with cache hits
+    assert hit > 1.5 * miss  # Equal service means more calls for the tenant with cache hits.
 
 
 async def test_measured_cost_outlives_the_scheduler_and_its_replica(serving: Serving) -> None:

@@ -11,7 +11,7 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_every_agent_is_served_as_planned(service: Service) -> None:
+async def test_every_example_agent_makes_its_planned_inferences(service: Service) -> None:
     """One application of each class runs, as long as a small model's context allows.
 
     The fake engine counts one token per word and four per message; with that count a dry run
@@ -58,4 +58,4 @@ OF_THE_TEXT = {
     "turn_1",
     "code_generation_1",
 }
-"""Stages whose prompts quote no answers, which in a dry run are filler text."""
+"""Stages whose prompts do not quote earlier answers."""

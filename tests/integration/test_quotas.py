@@ -20,7 +20,7 @@ _OTHER = "org/other"
 _LIMIT = 10
 _CALLS = 300
 _AT_ONCE = 64
-"""Number of concurrently open calls, within two cores' capacity; the quota counts all calls."""
+"""Number of concurrently open calls, as many as two cores can serve; the quota counts all calls."""
 
 
 def _application_quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ _EXACTLY = {(200, ""): _LIMIT, (429, "insufficient_quota"): _CALLS - _LIMIT}
 async def test_concurrent_calls_get_exactly_the_quota(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The schedulers of both models share one book of quotas, which no concurrency exceeds."""
+    """The schedulers of both models share one quota service."""
     assert _EXACTLY == await _call_concurrently(http, "crowd/calm", _CALLS)
     told = await service.status()
     (standing,) = told["quotas"]["crowd/calm"]
@@ -90,7 +90,7 @@ async def test_concurrent_calls_get_exactly_the_quota(
 async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     service: Service, http: httpx.AsyncClient, victim: str
 ) -> None:
-    """A restarted process identifies a granted claim by its name and grants it once."""
+    """A restarted process recognises a quota reservation by its name and grants it once."""
     crowd = asyncio.create_task(_call_concurrently(http, f"crowd/{victim}", _CALLS))
     await asyncio.sleep(0.3)
     names = {

@@ -28,7 +28,9 @@ pytestmark = [
 
 _CALLERS = 100
 _STEADY = 14
-"""Callers that keep all engines busy before the burst; the queue takes 16 of one tenant."""
+"""Number of callers that keep all engines busy before the burst; the queue takes 16 calls per
+tenant.
+"""
 _STEADY_S = 8.0
 _ITERATION_S = 0.02
 _NUMBER = "x-caller"
@@ -48,7 +50,7 @@ class _Call:
 
 
 class Callers:
-    """Clients whose requests and answers are recorded by the number of their caller.
+    """Clients whose requests and answers are recorded for each caller.
 
     Numbers begin with the play's name: under the `Idempotency-Key` of an earlier play a call would
     get that call's answer without waiting.
@@ -122,7 +124,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @dataclass
 class RefusalOutcomes:
-    """Outcomes of the refused calls.
+    """Refused calls, and what happened when their clients called again.
 
     The rate of freed places depends on the machine; `tests/unit/core/test_drain.py` tests the
     predicted times in simulated time. Here a first retry counts if it was admitted, or if a place
@@ -132,18 +134,18 @@ class RefusalOutcomes:
 
     refused: list[_Call]
     part_at_first: float
-    """Share of the first retries that were admitted, without too early ones."""
+    """Share of the refused callers whose first retry, after the stated wait, was admitted."""
 
     @property
     def early_returns(self) -> list[_Call]:
-        """Calls whose client did not wait as long as told."""
+        """Calls whose client did not wait as long as the service stated."""
         return [
             one for one in self.refused if one.sent[1] < one.answers[0][1] + _retry_after_s(one)
         ]
 
     @property
     def return_times(self) -> set[float]:
-        """Times at which callers were told to return, to a hundredth of a second."""
+        """Times at which callers were asked to return, to a hundredth of a second."""
         return {round(one.answers[0][1] + _retry_after_s(one), 2) for one in self.refused}
 
 

@@ -17,7 +17,7 @@ _MAPS = 4
 
 
 def _map_reduce_application(number: int) -> dict[str, Any]:
-    """Return an application of four maps, a tool of 50 ms and a reduce."""
+    """Return an application of four map calls, a tool of 50 ms and a reduce call."""
     maps = [
         {"inference_id": f"map-{k}", "prompt_tokens": 300 + k, "output_tokens": 10 + k, "after": []}
         for k in range(_MAPS)

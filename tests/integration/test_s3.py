@@ -85,7 +85,7 @@ def test_model_distinguishes_classes_by_their_texts(
 
 
 def test_equal_trainings_give_equal_models(model: S3Model) -> None:
-    """A comparison of predictors must give the same figures on every run."""
+    """Comparisons of predictors must give equal figures on every run."""
     again, other = (train_s3(_make_samples(), config=SMALL, seed=seed) for seed in (3, 4))
 
     texts = ["is this claim true b", "something else"]
@@ -140,7 +140,7 @@ def test_long_text_is_cut_before_it_is_split(model: S3Model) -> None:
 
 
 def test_prediction_head_reads_the_cls_token(model: S3Model) -> None:
-    """Without the token [CLS] only the first word would be read, and no empty text."""
+    """Without the token [CLS], the model would read only the first word."""
     assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
 
 
@@ -156,7 +156,7 @@ def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Mo
 
 
 def test_class_name_is_an_input_only_if_configured(model: S3Model) -> None:
-    """The papers' S3 sees only the text; a variant with the class measures the difference."""
+    """The papers' S3 sees only the text; a variant that also sees the class name is compared."""
     samples = {
         name: [_make_sample(cost, "the same words") for _ in range(20)]
         for name, cost in (("FV", 1e4), ("DM", 1e7))
@@ -196,7 +196,7 @@ def test_target_may_be_the_cost_without_logarithm() -> None:
 
 
 def test_vocabulary_is_characters_and_frequent_words() -> None:
-    """An unseen word is spelt in characters; ties are alphabetical, so that runs are equal."""
+    """An unseen word is spelt in characters; ties are broken alphabetically."""
     texts = ["merge these documents"] * 3 + ["merge claims"]
     tokenizer, _ = s3_weights.random_weights(SMALL, texts)
 

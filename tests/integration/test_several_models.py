@@ -45,7 +45,7 @@ async def _call_model(http: httpx.AsyncClient, model: str | None, **headers: str
 async def test_each_model_has_its_policy_replicas_and_answers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Each model has a policy of its own; a model name that is not served gives 404."""
+    """A model name that is not served gives 404."""
     listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
     told = (await http.get("/v1/status")).json()
     one = (await http.get("/v1/status", params={"model": _OTHER})).json()
@@ -85,7 +85,7 @@ _OF_BOTH = {"x-justitia-application": "both", "x-justitia-tenant": "t"}
 async def test_application_has_one_entry_in_the_queue_of_each_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """An application has the same class, tenant and weight in both queues; closing ends both."""
+    """An application has equal class, tenant and weight in both queues; closing it ends both."""
     body = {"application_class": "rag", "tenant": "t", "weight": 3, "application_id": "both"}
     opened = (await http.post("/v1/applications", json=body)).json()
     before = (await http.get("/v1/applications/t|both")).json()

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 async def run_status(
     service: Service, capsys: pytest.CaptureFixture[str], *options: str
 ) -> tuple[int, str]:
-    """Run the command; return its exit status and output."""
     capsys.readouterr()
     words = ["status", "--url", service.url, *options]
     status = await asyncio.to_thread(main, words)
@@ -27,7 +26,7 @@ async def run_status(
 async def test_status_shows_the_queue_in_order(
     http: httpx.AsyncClient, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two applications hold all seats; of two that wait, the cheaper is shown first, with reasons.
+    """Two applications occupy all seats; of two that wait, the cheaper is shown first.
 
     Costs and tags come from the predictor; the command must show the F that the opening returned.
     """

@@ -23,9 +23,7 @@ _THIS_RELEASE = Path(justitia_ray.__file__).parents[1]
 _REPLACED_WITHIN_S = 240.0
 _SEATS, _CALLERS = 2, 24
 _ITERATION_S = 0.02
-"""Iteration time with which a call of 60 tokens takes 1.2 s: calls wait for longer than the new
-release takes to start.
-"""
+"""Iteration time in seconds with which calls run longer than the new release takes to start."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,6 @@ _READ = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
 
 
 def run_in_release(release: Path, code: str, given: bytes = b"") -> bytes:
-    """Run code with the package of a release, and return its output."""
     command = [sys.executable, "-P", "-c", _MESSAGES + "import sys\n" + code]
     environment = os.environ | {"PYTHONPATH": str(release)}
     done = subprocess.run(command, input=given, capture_output=True, check=True, env=environment)
@@ -65,7 +62,7 @@ def run_in_release(release: Path, code: str, given: bytes = b"") -> bytes:
 
 
 def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
-    """During the upgrade an ingress may send observations to the other release's predictor."""
+    """During an upgrade, an ingress may send observations to the other release's predictor."""
     sent = run_in_release(last_release, _SEND)
 
     assert b"True" == run_in_release(_THIS_RELEASE, _READ, sent).strip()
@@ -86,7 +83,7 @@ def test_last_release_refuses_observations_of_this_release(last_release: Path) -
 async def test_new_release_deployed_over_the_last_under_load_loses_no_call(
     serving: Serving, last_release: Path
 ) -> None:
-    """Callers notice nothing, and no detached scheduler of the old release keeps leading."""
+    """The deployment must end the old release's scheduler, and callers must notice nothing."""
     service = serving.service(
         "upgraded",
         fake={"max_num_seqs": _SEATS, "iteration_s": _ITERATION_S},

@@ -21,7 +21,7 @@ async def test_live_and_simulated_figures_are_in_one_table(
     loop = asyncio.get_running_loop()
 
     class SharedApp(nullcontext[None]):
-        """The tests' application in place of the script's own."""
+        """The tests' application, in place of the one that the script would start."""
 
         values: dict[str, Any] = {"applications": [{"args": {}}]}  # noqa: RUF012
         url = limited.url

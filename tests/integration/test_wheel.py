@@ -22,11 +22,11 @@ PathFinder.find_spec = lambda name, *rest: (
     None if name.split(".")[0] in hidden else find_spec(name, *rest)
 )
 """
-"""`sitecustomize` module of the environment, which hides installed modules from imports."""
+"""Text of a `sitecustomize` module that hides installed packages from imports."""
 
 
 class WheelEnvironment:
-    """Environment with the wheel, and with the tests' own third-party packages."""
+    """Python environment with the project's wheel, and with the tests' own third-party packages."""
 
     def __init__(self, directory: Path) -> None:
         """Build and install the wheel.
@@ -52,7 +52,7 @@ class WheelEnvironment:
     def run_python(
         self, arguments: Sequence[str | Path], *, hidden: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run this environment's Python outside the sources.
+        """Run this environment's Python outside the repository.
 
         Args:
             arguments: Of Python.
@@ -72,7 +72,6 @@ class WheelEnvironment:
     def run_justitia(
         self, *words: str | Path, hidden: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command that the wheel installs."""
         return self.run_python([self._python.with_name("justitia"), *words], hidden=hidden)
 
 
@@ -82,7 +81,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
 
 
 def test_package_comes_from_the_wheel(installed: WheelEnvironment) -> None:
-    """Other tests of the wheel would otherwise test the sources."""
+    """Without this check, the other tests of the wheel might test the sources."""
     where = installed.run_python(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
 
     assert str(_ROOT) not in where.stdout
@@ -90,7 +89,7 @@ def test_package_comes_from_the_wheel(installed: WheelEnvironment) -> None:
 
 
 def test_wheel_starts_haproxy_without_splicing(installed: WheelEnvironment) -> None:
-    """A script in a wheel works only if its file mode was kept."""
+    """HAProxy's start script works only if the wheel keeps its file mode."""
     program = (
         "import subprocess\n"
         "from justitia_ray.serve.front import plan_front\n"
@@ -115,7 +114,7 @@ def test_wheel_serves_an_application(installed: WheelEnvironment) -> None:
 
 
 def test_wheel_has_every_file_of_the_console_page(installed: WheelEnvironment) -> None:
-    """The console page is data of the package: its modules, style, and licences of others' code."""
+    """The console page consists of data files: modules, style, and licences of others' code."""
     program = "from justitia_ray.console.files import page_files; print(*sorted(page_files()))"
     listed = installed.run_python(["-c", program])
     page = _ROOT / "justitia_ray" / "console" / "page"
@@ -198,7 +197,7 @@ def test_command_without_a_reachable_service_reports_that(
             ((command, "--help"), "usage: justitia", _EXTRAS)
             for command in ("replay", "predictor", "calibrate", "data", "status")
         ),
-        # The dashboard is generated in the repository, and can be written without it.
+        # The dashboard file is generated in the repository; without it, it can still be written.
         (("dashboard",), '"panels"', _EXTRAS),
         # The schema is in the wheel.
         (("check-config", _ROOT / "deployments" / "local-fake.yaml"), "is fine", ""),

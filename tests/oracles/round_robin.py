@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class RoundRobin:
-    """Four steps of the paper's App. C.2 over clients, which are their positions in the ring."""
+    """Deficit round-robin of the paper's App. C.2, with clients at positions in a ring."""
 
     def __init__(self, quantum: int) -> None:
         """Step 1 of the algorithm: set the quantum Q."""
@@ -15,10 +15,9 @@ class RoundRobin:
         self.balance: dict[int, int] = {}
         """Step 2 of the algorithm: balance C_i of each client, initially 0."""
         self.at = 0
-        """Client that is being visited; 0 before the first visit."""
+        """Number of the client whose turn it is; 0 before the first turn."""
 
     def add_client(self, client: int) -> None:
-        """Add a client to the ring."""
         self.balance.setdefault(client, 0)
 
     def schedule(self, prompts: Mapping[int, int]) -> int:

@@ -13,31 +13,31 @@ from justitia_ray.core.stages import ExpectedStage
 
 @dataclass
 class Member:
-    """Application of the shadow, with the stage it has entered and that stage's started part."""
+    """Application in the simulated schedule of VTC, with its current stage."""
 
     weight: Any
     sequence: int
     stages: list[ExpectedStage]
     came: Any = Fraction(0)
-    """Level of the shadow when the application arrived."""
+    """Virtual time of the simulated VTC schedule at the application's arrival."""
     at: int = 0
     entered: Any = Fraction(0)
     took: Any = Fraction(0)
-    """Service of the first inference of the stage."""
+    """Service in KV token-time of the stage's first inference."""
     first_since: Any = None
     first_iteration_s: Any = None
     first_until: Any = None
-    """End of the first inference in seconds; None: it has ended."""
+    """End of the stage's first inference, in seconds; None after it has ended."""
     started_at: Any = None
     ready_at: Any = None
     next_level: Any = None
-    """Level for which the application waits; None: it waits for no level."""
+    """Virtual time of the application's next event; None if it waits for no virtual time."""
     next_time: Any = None
-    """Time for which the application waits, in seconds; None: it waits for no time."""
+    """Time in seconds at which the application's next event happens; None if it waits for no time.
+    """
 
     @property
     def is_last(self) -> bool:
-        """Return whether the application is in its last stage."""
         return self.at == len(self.stages) - 1
 
     @property
@@ -51,16 +51,16 @@ class Member:
         return self.took / (self.first_until - self.first_since)
 
     def levels(self, number: int) -> Any:
-        """Return the number of levels of a stage."""
+        """Return by how much virtual time rises during a stage."""
         return Fraction(self.stages[number].compute_tokens) / self.weight
 
     def levels_of_starts(self, number: int) -> Any:
-        """Return the number of levels until the last inference of the stage starts."""
+        """Return by how much virtual time rises until the stage's last inference starts."""
         inferences = max(1, self.stages[number].inferences)
         return self.levels(number) * (inferences - 1) / inferences
 
     def ratio(self) -> Any:
-        """Return KV token-time per unit of level in the present stage, ω·k/w with the weight ω."""
+        """Return a stage's KV token-time per unit of virtual time: ω·k/w with the weight ω."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return Fraction(0)
@@ -69,17 +69,17 @@ class Member:
 
 @dataclass
 class Cohort:
-    """Inferences that started within 32 iterations of each other, as the level rose."""
+    """Inferences that start within 32 iterations of each other, simulated together."""
 
     gathers_until: Any
     service: Any = Fraction(0)
     rate: Any = Fraction(0)
-    """Service per second of the cohort's inferences."""
+    """Service per second of all inferences of the cohort."""
     flies: bool = False
 
     @property
     def until(self) -> Any:
-        """Return the end: gathering time plus the mean duration of the inferences."""
+        """Return when the cohort ends: its gathering time plus the inferences' mean duration."""
         if not self.rate:
             return self.gathers_until
         return self.gathers_until + self.service / self.rate
@@ -90,7 +90,7 @@ class Cohort:
 
 
 class LiteralShadow:
-    """Applications of the shadow, simulated literally from event to event."""
+    """Simulated schedule of applications under VTC, computed event by event as an oracle."""
 
     def __init__(self, iteration_s: Any) -> None:
         self.iteration_s = iteration_s
@@ -102,7 +102,7 @@ class LiteralShadow:
         self.cohorts: list[Cohort] = []
 
     def density(self) -> Any:
-        """Return the sum of the ratios of all applications that wait for a level."""
+        """Return the KV token-time per unit of virtual time, over all applications that wait."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
@@ -116,7 +116,7 @@ class LiteralShadow:
         return self.rest() + free * length
 
     def mean_length(self) -> Any:
-        """Return the mean iterations of the inferences that start next; None: none waits."""
+        """Return the mean length in iterations of the inferences that start next, or None."""
         asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
         starting = [m for m in asking if self._starts(m)] or asking
         if not starting:
@@ -125,18 +125,18 @@ class LiteralShadow:
         return lengths / sum(m.ratio() for m in starting)
 
     def rest(self) -> Any:
-        """Return the remaining service of first inferences and of cohorts."""
+        """Return the remaining service of all running inferences."""
         running_rate = [m for m in self.members.values() if m.first_until is not None]
         first_ones = sum(m.first_rate * (m.first_until - self.now) for m in running_rate)
         return first_ones + sum(cohort.rest(self.now) for cohort in self.cohorts)
 
     def running_rate(self) -> Any:
-        """Return the service per second of all running work, without the gathering cohort."""
+        """Return the service per second of all running inferences, except newly started ones."""
         first_ones = sum(m.first_rate for m in self.members.values() if m.first_until is not None)
         return first_ones + sum(cohort.rate for cohort in self.cohorts if cohort.flies)
 
     def overdue(self) -> Any:
-        """Return the owed service that exceeds the work in flight."""
+        """Return by how much service is behind what the running inferences will deliver."""
         in_flight = self.in_flight()
         return Fraction(0) if in_flight is None else max(Fraction(0), self.owed - in_flight)
 
@@ -146,11 +146,10 @@ class LiteralShadow:
         self._enter(member, 0)
 
     def remove(self, name: str) -> None:
-        """Remove an application, and the service owed for its first inference."""
+        """Remove an application, and the service due to its first inference."""
         self.owed = max(Fraction(0), self.owed - self.members.pop(name).took)
 
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
-        """Replace the stages and the weight of an application."""
         member = self.members[name]
         was_beyond = member.at >= len(member.stages)
         tokens = (self.level - member.entered) * member.weight
@@ -170,7 +169,7 @@ class LiteralShadow:
             self._continue_member(member)
 
     def advance(self, amount: Any, now: Any) -> None:
-        """Let `amount` of service flow evenly from the last call until `now`."""
+        """Spread `amount` of service evenly over the time since the last call."""
         if self.now is None:
             self.now = now
         while True:
@@ -214,23 +213,23 @@ class LiteralShadow:
             amount -= rate * (until - self.now)
             self.owed -= rate * (until - self.now)
             self.now = until
-            self._raise_level()  # the level rises before later events of the same time
+            self._raise_level()  # The level rises before later events of the same time.
             if self.now == opens:
                 self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
 
     def _paying(self) -> Any:
-        """Return the service that starts per unit of level."""
+        """Return the KV token-time of inferences that start per unit of virtual time."""
         return sum(m.ratio() for m in self.members.values() if self._starts(m))
 
     def _owed_for(self, level: Any) -> Any:
-        """Return the service needed until the level is reached; 0 if no application waits."""
+        """Return the service needed to reach a virtual time; 0 if no application waits."""
         in_flight = self.in_flight()
         if in_flight is None:
             return Fraction(0)
         return self.owed + (level - self.level) * self._paying() - in_flight
 
     def _raise_level(self) -> None:
-        """Start work that fits in memory, up to the next level; unusable service is lost."""
+        """Start inferences that fit in memory, up to the next event; unusable service is lost."""
         if not (paying := self._paying()):
             self.owed = max(self.rest(), self.owed)
             return
@@ -243,7 +242,7 @@ class LiteralShadow:
             self.level += levels
 
     def _start(self, service: Any) -> None:
-        """Start service in the stages that start inferences while the level rises."""
+        """Start inferences of the stages that start them evenly over virtual time."""
         self.owed += service
         if not service or not (length := self.mean_length()):
             return
@@ -254,7 +253,6 @@ class LiteralShadow:
             cohort.rate += service / (length * self.iteration_s)
 
     def _gathering(self) -> list[Cohort]:
-        """Return a list of the gathering cohort, or an empty list."""
         return [cohort for cohort in self.cohorts if not cohort.flies]
 
     def _reach(self, first: Member) -> None:
@@ -263,7 +261,7 @@ class LiteralShadow:
         self._continue_member(first)
 
     def deadline(self, name: str, now: Any, kv_per_s: Any) -> Any:
-        """Return the time at which the last inference has started and run."""
+        """Return the time at which an application's last inference would end under VTC."""
         member = self.members[name]
         tail = member.stages[-1].output_tokens * self.iteration_s
         if member.is_through:
@@ -321,7 +319,7 @@ class LiteralShadow:
         member.ready_at = at + self._path_s(member.stages[member.at])
 
     def _continue_member(self, member: Member) -> None:
-        """Make an application wait for its next level or time, or enter its next stage."""
+        """Move an application to its next event or its next stage."""
         member.next_level = member.next_time = None
         last_starts = member.entered + member.levels_of_starts(member.at)
         if last_starts > self.level:

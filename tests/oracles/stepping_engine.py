@@ -41,19 +41,18 @@ class _Replica:
     running: list[_Running] = field(default_factory=list)
     swapped: list[_Running] = field(default_factory=list)
     boundary: float | None = None
-    """End of the present iteration; None: no iteration runs."""
+    """End of the current iteration; None if no iteration runs."""
 
     @property
     def used(self) -> int:
         return sum(running.context for running in self.running)
 
     def needed(self, block_size: int) -> int:
-        """Return the KV tokens that the next iteration needs."""
         return sum(running.blocks(block_size, 1) for running in self.running)
 
 
 class SteppingEngine:
-    """Engine simulated by single iterations, with true predictions."""
+    """Engine simulated by single iterations, with exact predictions."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class SteppingEngine:
             self._handle(ev.PullAnswered(str(replica.index)), 0.0)
 
     def run(self, applications: Sequence[WorkloadApplication]) -> None:
-        """Run until all have ended; fill `rows` and `ended` by id."""
+        """Run until all applications have ended; fill `rows` and `ended` by id."""
         self._inferences = {
             f"{a.application_id}/{i.inference_id}": (a, i)
             for a in applications
@@ -248,7 +247,7 @@ class SteppingEngine:
             replica.swapped, key=lambda r: self.core.place(r.request_id)
         ):  # step 1
             wanted = replica.needed(self._block_size) + swapped.blocks(self._block_size, 1)
-            # at block size 1: the used tokens, its context, and one token for each sequence
+            # With block size 1: the used tokens, its context, and one token for each sequence.
             if wanted > self._kv_tokens:
                 break
             if len(replica.running) >= self._seats:

@@ -9,49 +9,44 @@ import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tests.oracles.gps import FluidServer, ServedRules
+from tests.oracles.gps import ExactFairShare, GpsServer
 
 ROOT = ""
 
 
 @dataclass
 class Leaf:
-    """Leaf of the tenant tree: GPS among its applications, and their remaining work."""
+    """Leaf of the tenant tree, with GPS among its applications, and their remaining work."""
 
-    gps: FluidServer = field(default_factory=FluidServer)
+    gps: GpsServer = field(default_factory=GpsServer)
     left: dict[str, Fraction] = field(default_factory=dict)
     finished: dict[str, Fraction] = field(default_factory=dict)
-    """Virtual time V of the root when the leaf's last work was done."""
+    """Virtual time of the root when the leaf's last work was done."""
     order: dict[str, int] = field(default_factory=dict)
     asked: Fraction = Fraction(1)
     """Weight of the application that arrived last."""
 
     def first(self) -> str | None:
-        """Return the application that the leaf's share serves, or None."""
+        """Return the application that GPS serves when the leaf gets service, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=lambda n: (self.gps.tag(n), self.order[n]), default=None)
 
 
-class TreeRules(ServedRules):
-    """Rules of the served clock over a tree; `gps` is the root's fluid server.
+class ExactTreeShare(ExactFairShare):
+    """Exact fair sharing over a tree of tenants; `gps` is the root's server.
 
     Names of nodes are their paths; the leaf of a node's own applications is `path/.`.
     """
 
     def __init__(self, weights: dict[str, Fraction] | None = None) -> None:
-        """Create an empty tenant tree.
-
-        Args:
-            weights: Weights of nodes; any other leaf has the weight of its applications.
-        """
         super().__init__()
         self.weights = weights or {}
-        self.nodes: dict[str, FluidServer] = {ROOT: self.gps}
+        self.nodes: dict[str, GpsServer] = {ROOT: self.gps}
         self.leaves: dict[str, Leaf] = {}
         self.leaf_of: dict[str, str] = {}
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
-        """Apply rule 6: charge a new application of a tenant its predicted cost."""
+        """Charge a new application of a tenant its predicted cost."""
         parts = tenant.split("/")
         for depth in range(1, len(parts)):
             self._branch("/".join(parts[:depth]))
@@ -61,7 +56,7 @@ class TreeRules(ServedRules):
         self.arrive(name, predicted, weight)
 
     def keys(self) -> dict[str, Fraction]:
-        """Return the root's V at which each application, present or future, is done."""
+        """Return the root's virtual time at which each application is done."""
         later = copy.deepcopy(self)
         later._serve(ROOT, sum(self.gps.owed.values(), Fraction(0)))
         return {
@@ -71,13 +66,13 @@ class TreeRules(ServedRules):
         }
 
     def key(self, name: str) -> Fraction:
-        """Return the key of one application."""
+        """Return the root's virtual time at which one application is done."""
         return self.keys()[name]
 
     def _branch(self, path: str) -> None:
         if path in self.nodes:
             return
-        self.nodes[path] = node = FluidServer()
+        self.nodes[path] = node = GpsServer()
         above = self.nodes[_parent(path)]
         above.join(path, Fraction(1))
         if (leaf := self.leaves.pop(path, None)) is not None:
@@ -97,25 +92,25 @@ class TreeRules(ServedRules):
         leaf.order.setdefault(name, len(self.leaf_of))
         self.nodes[_parent(path)].join(path, self.weights.get(path, weight))
 
-    def _ask(self, name: str, work: Fraction) -> None:
+    def _add_work(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
-        # without owed work it joins again, at the larger of its tag and virtual time
+        # Without work it joins again, at the larger of finish tag and virtual time.
         if leaf.gps.owed[name] == 0:
             del leaf.gps.owed[name]
             leaf.gps.join(name, leaf.gps.weight[name])
-        leaf.gps.ask(name, work)
+        leaf.gps.add_work(name, work)
         leaf.left[name] += work
         if leaf.left[name] > 0:
             leaf.finished.pop(name, None)
         while path != ROOT:
-            self.nodes[_parent(path)].ask(path, work)
+            self.nodes[_parent(path)].add_work(path, work)
             path = _parent(path)
         if leaf.left[name] == 0:
             leaf.finished[name] = self._done_up_to(name)
 
     def _done_up_to(self, name: str) -> Fraction:
-        """Return the V of the root when an application and all before it in its leaf are done."""
+        """Return when an application and all before it are done, in the root's virtual time."""
         later = copy.deepcopy(self)
         leaf = later.leaves[self.leaf_of[name]]
         place = (leaf.gps.tag(name), leaf.order[name])
@@ -123,10 +118,10 @@ class TreeRules(ServedRules):
         later._serve(ROOT, sum(self.gps.owed.values(), Fraction(0)))
         return max([leaf.finished[n] for n in before], default=self.gps.virtual_time)
 
-    def _take_back(self, name: str, work: Fraction) -> None:
+    def _remove_work(self, name: str, work: Fraction) -> None:
         path = self.leaf_of[name]
         leaf = self.leaves[path]
-        leaf.gps.take_back(name, work)
+        leaf.gps.remove_work(name, work)
         taken = min(work, leaf.left[name])
         if taken > 0:
             self._serve_application(leaf, name, taken)
@@ -134,24 +129,24 @@ class TreeRules(ServedRules):
         while path != ROOT:
             above = self.nodes[_parent(path)]
             owed = min(work, above.owed[path])
-            above.take_back(path, owed)
+            above.remove_work(path, owed)
             path, excess = _parent(path), work - owed
             self._serve(path, excess)
 
-    def _pour(self, work: Fraction) -> None:
+    def _give_service(self, work: Fraction) -> None:
         self._serve(ROOT, work)
 
     def _serve(self, path: str, work: Fraction) -> None:
-        """Let a node serve all nodes below it, from event to event; V passes only at the root."""
+        """Serve all nodes below a node, event by event; virtual time passes only at the root."""
         while work > 0 and self.nodes[path].busy():
             rates = self._rates(path)
             step = min(work, *(self._until_event(name, rate) for name, rate in rates.items()))
-            self.nodes[path].pour(step)
+            self.nodes[path].give_service(step)
             for name, rate in rates.items():
                 if name in self.nodes:
-                    self.nodes[name].pour(step * rate)
+                    self.nodes[name].give_service(step * rate)
                 else:
-                    self.leaves[name].gps.pour(step * rate)
+                    self.leaves[name].gps.give_service(step * rate)
                     self._serve_leaf(self.leaves[name], step * rate)
             work -= step
 
@@ -170,7 +165,7 @@ class TreeRules(ServedRules):
         return rates
 
     def _until_event(self, name: str, rate: Fraction) -> Fraction:
-        """Return the service of the node until a busy child, or its work, changes."""
+        """Return the node's service until a child runs out of work."""
         owed = self.nodes[_parent(name)].owed[name] / rate
         if name in self.nodes:
             return owed

@@ -19,7 +19,7 @@ from tests.fake_replica import FakeReplica, HeldLease
 
 @dataclass
 class Call:
-    """Inference as its ingress stores it."""
+    """Inference as its ingress knows it."""
 
     application_id: ApplicationId
     ingress_id: IngressId
@@ -33,15 +33,15 @@ class Call:
     prefixes: bytes = b""
     copies: int = 1
     cached: Tokens | None = None
-    """Prompt tokens that each replica finds in its prefix cache; None: not reported."""
+    """Prompt tokens that each replica finds in its prefix cache; None if it does not report any."""
     seen: Tokens = 0
     """Largest number of output tokens that a replica has reported or returned on abort."""
     read: Tokens = 0
-    """Prompt tokens that were prefilled before the inference was aborted."""
+    """Prompt tokens that were computed before the inference was aborted."""
 
 
 class CoreWorld:
-    """Scheduler core with its replicas and ingresses, checked after every event."""
+    """Scheduler core with replicas and ingresses, checked against invariants after every event."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CoreWorld:
         """Inferences that have not ended."""
         self.ended: dict[RequestId, str] = {}
         self.to_resubmit: list[RequestId] = []
-        """Inferences outstanding at the last restart that are not resubmitted yet."""
+        """Inferences that were outstanding at the last restart and are not yet resubmitted."""
         self.lease_owner: dict[LeaseId, RequestId] = {}
         self.finished: set[LeaseId] = set()
         """Leases that a replica has reported as finished."""
@@ -115,7 +115,7 @@ class CoreWorld:
             self._drop_unsubmitted(request_id, "cancelled")
 
     def kill_ingress(self, ingress_id: IngressId) -> None:
-        """Stop the heartbeats of an ingress and drop its inferences that are not resubmitted."""
+        """Stop the heartbeats of an ingress, and drop its inferences that are not resubmitted."""
         self.live_ingresses.discard(ingress_id)
         for request_id in list(self.to_resubmit):
             if self.calls[request_id].ingress_id == ingress_id:
@@ -164,7 +164,7 @@ class CoreWorld:
         first, claim_first = core.ledger.queue.first, core.ledger.queue.claim_first
 
         def checked_choice(chosen: Application | None) -> Application | None:
-            """Return the chosen application after checking that the policy's order allows it."""
+            """Choose an application by the policy, and check the choice against the order."""
             policy = core.ledger.policy
             if not isinstance(policy, GuardedPolicy) or not policy.lets_pass:
                 expected = expected_first(core)
@@ -217,7 +217,7 @@ class CoreWorld:
     def _end(self, request_id: RequestId, event: ev.Event, actions: list[Action]) -> None:
         assert request_id not in self.ended, "ended twice"
         call = self.calls[request_id]
-        # the lease named by the resubmission had finished
+        # The resubmitted inference had already finished under its lease.
         if isinstance(event, ev.InferenceSubmitted):
             last_words = self.finished & {event.lease_id or ""}
         elif isinstance(event, ev.ReplicaPulled):

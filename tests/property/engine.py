@@ -30,17 +30,17 @@ _CHECK_EVERY = 8
 """Number of iterations between two checks of all invariants."""
 
 Sizes = tuple[tuple[int, int], ...]
-"""Prompt and output tokens of each inference."""
+"""(prompt tokens, output tokens) of each inference of a stage."""
 
 
 def work_of(sizes: Sizes) -> int:
-    """Return the KV token-time of the inferences, in token·iterations."""
+    """Return the KV token-time of inferences, in token·iterations."""
     return sum(int(kv_token_time(p, d)) for p, d in sizes)
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Application with its arrival iteration, its stages and its predictions."""
+    """Application of a property test, with its arrival iteration, stages and predictions."""
 
     iteration: int
     stages: tuple[Sizes, ...]
@@ -50,21 +50,21 @@ class Arrival:
     predicted: Fraction = Fraction(1)
     """Predicted cost as a multiple of the true cost."""
     overlaps: bool = False
-    """Whether a stage begins when the first call of the last one ends; then it is never idle."""
+    """Whether each stage begins when the first call of the previous stage ends."""
     predicted_output: int | None = None
-    """Predicted output tokens of each inference; None: the true number."""
+    """Predicted output tokens of each inference; None predicts the true number."""
     expected: Fraction | None = None
-    """Predicted remaining cost at each later stage, over the true one; None: no prediction."""
+    """Predicted remaining cost at each later stage, over the true one; None for no prediction."""
     tenant: str = "tenant"
     cached: Fraction = Fraction(0)
-    """Share of each prompt that its replica finds in its cache."""
+    """Share of each prompt that its replica finds in the prefix cache."""
 
     @property
     def cost(self) -> int:
         return sum(work_of(sizes) for sizes in self.stages)
 
     def found(self, prompt: int) -> int:
-        """Return the tokens of a prompt that its replica finds in its cache."""
+        """Return the tokens of a prompt that its replica finds in the prefix cache."""
         return int(prompt * self.cached)
 
 
@@ -79,28 +79,28 @@ class Server:
     report_every: int = 1
     """Number of iterations between two reports."""
     progress_every: int = 1
-    """Number of reports from one with progress to the next; the others contain only ends."""
+    """Every how many reports one contains progress; the others contain only ended inferences."""
 
 
 @dataclass
 class Outcomes:
-    """Measurements of a run, in token·iterations unless said otherwise."""
+    """Measurements of a simulated run, in token·iterations unless said otherwise."""
 
     ended: dict[str, EndApplication] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
-    """Service between the report in which V passed an application's tag, S(f̄), and its last start,
-    S(e).
+    """Lag of each application: service between the virtual finish time and the application's last
+    start.
     """
     in_flight: int = 0
-    """Largest remaining service of running inferences, I, computed from reported tokens."""
+    """Largest remaining service of running inferences, computed from reported tokens."""
     report: int = 0
     """Largest service of one report."""
     passed: int = 0
-    """Work started while an application with a smaller tag waited."""
+    """Work that started while an application with an earlier virtual finish time waited."""
     finished: dict[str, int] = field(default_factory=dict)
     """Iteration in which the last inference ended."""
     jct: dict[str, int] = field(default_factory=dict)
-    """Completion times, in iterations."""
+    """Completion times of applications, in iterations."""
 
     @property
     def worst(self) -> int:
@@ -114,7 +114,7 @@ class _Running:
     output: int
     found: int = 0
     prefill: int = 0
-    """Cost of the prompt tokens that are computed, which counts from the first token on."""
+    """Cost of the computed prompt tokens; it is charged at the first output token."""
     made: int = 0
     reported: int = 0
 
@@ -128,7 +128,7 @@ class _Running:
 
 
 class Engine:
-    """Replicas that run applications until all have ended."""
+    """Simulated replicas that run applications until all have ended."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Engine:
         return self.outcomes
 
     def late_by(self, name: str, allowance: float = 0) -> int:
-        """Return the service from the time V reached an application's tag to its last start.
+        """Return an application's lag: the service from its virtual finish time to its last start.
 
         `allowance` is added to the tag.
         """
@@ -209,10 +209,10 @@ class Engine:
                 self.outcomes.jct[name] = self._now - self._arrivals[name].iteration
 
     def note_handled(self) -> None:
-        """Note the state of the core after an event, before the core's actions are executed."""
+        """Record the core's state after an event and before its actions."""
 
     def found_tokens(self, grant: Grant, prompt: int) -> int:
-        """Return the tokens of a started prompt that its replica finds in its cache."""
+        """Return the tokens of a started prompt that its replica finds in the prefix cache."""
         return self._arrivals[grant.request_id.split("/")[0]].found(prompt)
 
     def _arrive(self, name: str, arrival: Arrival) -> None:

@@ -44,17 +44,18 @@ class Moment:
 
 @dataclass
 class Run:
-    """Measurements of a run, in VTC's unit of service."""
+    """Measurements of a simulated run, in VTC's unit of service."""
 
     moments: list[Moment] = field(default_factory=list)
     gap: float = 0
-    """Largest difference between the counters of clients that wait at the same time."""
+    """Largest difference between the VTC counters of clients that wait at the same time."""
     ahead: dict[str, int] = field(default_factory=dict)
-    """Largest uncharged service (D) of each client after one of its admissions."""
+    """Largest uncharged service (D in the VTC paper's proof) of each client."""
     in_flight: int = 0
-    """Largest uncharged service (I) of all clients after an admission."""
+    """Largest uncharged service (I) of all clients together."""
     overtaken: int = 0
-    """Largest service of other clients between a call of an idle client and its dispatch."""
+    """Largest service of other clients between the arrival of an idle client's call and its start.
+    """
 
     def backlogged(self, *clients: str) -> list[list[Moment]]:
         """Return the longest intervals in which all given clients are backlogged (Def. 4.1)."""
@@ -83,10 +84,9 @@ class OneServer:
         self._service: dict[str, int] = {}
         self._run = Run()
         self._fresh: dict[str, int] = {}
-        """Service of other clients at the submission of each call whose client was idle."""
+        """For each call of an idle client: service of other clients at its submission."""
 
     def run(self, calls: Sequence[Call], iterations: int | None = None) -> Run:
-        """Run the calls to their end, or for the given number of iterations."""
         for client in sorted({call.client for call in calls}):
             weight = exact(self._weights.get(client, 1))
             self._handle(ev.ApplicationArrived(client, "class", client, weight, exact(2), "i0"), 0)

@@ -6,6 +6,6 @@ _CI_EXAMPLES = settings.get_profile("ci").max_examples
 
 
 def examples(count: int) -> settings:
-    """Return settings for this number of examples in CI, and for fewer elsewhere."""
+    """Return Hypothesis settings with this number of examples in CI, and fewer elsewhere."""
     share = settings().max_examples / _CI_EXAMPLES
     return settings(max_examples=max(5, round(count * share)))

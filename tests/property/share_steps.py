@@ -9,7 +9,7 @@ from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.units import ApplicationId, KvTokenTime
 from tests.exact import exact
-from tests.oracles.gps import ServedRules
+from tests.oracles.gps import ExactFairShare
 
 VERBS = (
     *("arrive", "arrive", "deliver", "deliver"),
@@ -21,7 +21,7 @@ WORK = st.integers(0, 60 * 60).map(lambda parts: Fraction(parts, 60))
 
 @dataclass(frozen=True)
 class Step:
-    """Operation on an application; it is skipped if the state does not allow it."""
+    """Random operation on an application; it is skipped if the state does not allow it."""
 
     verb: str
     name: str
@@ -48,7 +48,7 @@ def apply_step(
     work: KvTokenTime,
     weight: float = 1,
 ) -> None:
-    """Apply an operation to a present application, if its state allows that."""
+    """Apply an operation to an application, if the application's state allows that."""
     if verb == "deliver" and not share.accounts[name].withdrawn:
         share.deliver([(name, work)])
     elif verb == "withdraw":
@@ -67,13 +67,13 @@ _NOTHING = Fraction(0)
 
 
 class Pair:
-    """Fair-share accounts and an exact oracle that run the same steps."""
+    """Fair-share accounts and an exact reference that run the same steps, to be compared."""
 
     def __init__(self, origin: Fraction = _NOTHING) -> None:
-        """Start the accounts at virtual time `origin`, and the oracle at 0."""
+        """Start the accounts at virtual time `origin`, and the reference at 0."""
         self.origin = origin
         self.share: ServedShare = ServedShare(VirtualClock(exact(origin)))
-        self.oracle = ServedRules()
+        self.oracle = ExactFairShare()
         self.arrivals = 0
 
     def apply(self, step: Step) -> None:
@@ -97,7 +97,6 @@ class Pair:
         self.oracle.arrive(step.name, step.work, step.weight)
 
     def present(self) -> list[ApplicationId]:
-        """Return the applications that are charged at present."""
         return [name for name, ledger in self.oracle.ledgers.items() if not ledger.away]
 
     def _change_both(self, step: Step, name: ApplicationId) -> None:

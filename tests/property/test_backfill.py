@@ -86,11 +86,11 @@ def _run_calls(
 def test_first_in_line_starts_no_later_with_backfill(
     calls: list[Call], kv_tokens: int, seats: int, admission: str
 ) -> None:
-    """Calls that overtake the first in line must not delay it, however often that happens."""
+    """Smaller calls that start before the first in line must not delay it."""
     strict, _, blocked = _run_calls(calls, kv_tokens, seats, admission, 0)
     free, _, _ = _run_calls(calls, kv_tokens, seats, admission, "unlimited")
 
-    # from the second blocked call on the runs differ, and its start may be sooner or later
+    # After the second blocked call the runs differ, so later starts are not compared.
     assert all(free[name] <= strict[name] for name in blocked[:1])
 
 
@@ -108,7 +108,7 @@ _LONG_AND_SHORT = [Call(20, 20), Call(60, 20), Call(10, 40)]
 """Three calls: the second waits for the first, and the third would delay the second."""
 
 
-def test_check_of_the_first_start_finds_backfill_that_delays(
+def test_backfill_that_delays_the_first_in_line_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strict, _, blocked = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")

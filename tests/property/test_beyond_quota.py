@@ -34,14 +34,14 @@ _TREE = TenantTree(
 
 
 class _Share(TenantShare):
-    """Exact fair-share accounts in which some applications are beyond their quota."""
+    """Exact fair-share accounts in which some applications exceed their quota."""
 
     def __init__(self) -> None:
         super().__init__(VirtualClock(exact(0)), _TREE)
         self.nodes.beyond.start(exact(0))
         self.sequence = 0
         self.has_none: set[str] = set()
-        """Applications that are beyond their quota."""
+        """Applications that exceed their quota."""
 
     def apply(self, step: Step) -> None:
         name, weight = step.name, exact(step.weight)
@@ -69,20 +69,20 @@ class _Share(TenantShare):
         self.move(name, leaf, self.accounts[name].weight)
 
     def keys_of(self, names: set[str]) -> dict[str, tuple[float, float]]:
-        """Return the keys of present applications, at the top and inside their tenants."""
+        """Return the sort keys of applications, at the top and inside their tenants."""
         there = sorted(names & self.accounts.keys())
         return {name: (self.tag(name), self.tag_in_tenant(name)) for name in there}
 
 
 class _LowWeightShare(_Share):
-    """Accounts in which work beyond a quota has a millionth of its weight."""
+    """Wrong accounts in which work beyond a quota only has a millionth of its weight."""
 
     def place_application(self, name: str) -> None:
         self.reweigh(name, self.accounts[name].weight * LEAST_WEIGHT)
 
 
 def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> _Share:
-    """Return accounts after all steps, and after the steps of work within quota only."""
+    """Return accounts with all steps, and accounts without the steps beyond quotas."""
     without = _Share()
     for step in steps:
         share.apply(step)
@@ -101,10 +101,10 @@ def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> 
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_work_beyond_quotas_changes_no_key_of_work_within(
+def test_work_beyond_quotas_changes_no_sort_key_of_work_within(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
-    """V and all keys are as if the work beyond quotas did not exist."""
+    """Virtual time and sort keys are as if the work beyond quotas did not exist."""
     share = _Share()
     without = _with_and_without(share, steps, beyond_it)
     names = set(_TENANT_OF) - beyond_it
@@ -118,7 +118,7 @@ def test_work_beyond_quotas_changes_no_key_of_work_within(
 def test_work_beyond_quotas_is_shared_by_the_tenant_tree(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
-    """Splitting a tenant gains nothing beyond the quotas either."""
+    """Splitting a tenant must gain nothing beyond the quotas either."""
     share, only = _Share(), _Share()
     _with_and_without(share, steps, beyond_it)
     for step in steps:
@@ -136,7 +136,7 @@ def test_work_beyond_quotas_is_shared_by_the_tenant_tree(
 
 
 def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
-    """A low weight alone is not enough: only a separate clock keeps the order within quotas.
+    """Only a separate virtual time keeps work beyond quotas from delaying other work.
 
     Both applications have 12 to do. Without the rule x of X (weight 3, no quota left) is done at V
     = 4, and f of Y, which has quota left, at V = 12.
@@ -157,8 +157,8 @@ def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
 
 @examples(80)
 @given(_MOVING)
-def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
-    """After any number of moves between the two trees no work is owed twice."""
+def test_work_left_in_each_tenant_tree_is_that_charged_to_it(steps: list[Step]) -> None:
+    """Applications beyond their quota have a tenant tree of their own; no work counts in both."""
     share = _Share()
     for step in steps:
         share.apply(step)
@@ -180,8 +180,8 @@ def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
             assert owed == branch.clock.backlog()
 
 
-def test_reused_id_takes_over_no_debt_of_the_other_tree() -> None:
-    """Application j ends while 8 of its 16 beyond quota are owed; a new j is within quota.
+def test_reused_application_id_inherits_no_charge() -> None:
+    """An application beyond its quota ends; a new one with its id is within the quota.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
     quota, is charged only its own 10.
@@ -199,10 +199,9 @@ def test_reused_id_takes_over_no_debt_of_the_other_tree() -> None:
 
 @examples(60)
 @given(_MOVING, _NAMES)
-def test_move_to_the_other_tree_is_like_an_end_for_the_applications_left(
+def test_application_that_exceeds_its_quota_leaves_others_as_if_it_had_ended(
     steps: list[Step], name: str
 ) -> None:
-    """Service received before the move stays received."""
     share, ended = _Share(), _Share()
     for step in steps:
         share.apply(step)
@@ -233,10 +232,10 @@ _FLOATS = st.lists(
 
 @examples(80)
 @given(_FLOATS, st.randoms(use_true_random=False))
-def test_restored_accounts_have_the_same_keys_in_both_trees(
+def test_restored_accounts_have_equal_sort_keys_in_both_tenant_trees(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
-    """Keys are equal to the last bit, in whatever order a store returns the records."""
+    """Sort keys are equal to the last bit, in whatever order a store returns the records."""
     share = TenantShare(tree=TenantTree({"X": TenantNode(weight=3.0)}))
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
@@ -268,7 +267,6 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
 def test_no_work_beyond_a_quota_is_granted_while_work_within_quotas_waits(
     arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
 ) -> None:
-    """Work beyond a quota is granted after the waiting work of all tenants within quota."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=_FLAT))
     for number, (name, cost) in enumerate(arrivals):
         application_id = f"{name}{number}"

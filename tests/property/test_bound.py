@@ -28,7 +28,7 @@ from tests.property.workloads import arrivals, servers
 
 
 def assert_bounds_of_the_core(outcomes: Outcomes) -> None:
-    """Fail if an application started later than its own bound allows."""
+    """Fail if an application started later than the core's bound on its lag allows."""
     for name, ended in outcomes.ended.items():
         lag = ended.lag
         assert lag is not None
@@ -39,7 +39,7 @@ def assert_bounds_of_the_core(outcomes: Outcomes) -> None:
 
 
 def _assert_lags_of_the_engine(outcomes: Outcomes) -> None:
-    """Check the core's lag against the engine's, where V reached the tag before the end."""
+    """Check the lag that the core measures against that of the simulated engine."""
     for name, ended in outcomes.ended.items():
         assert ended.lag is not None
         seen = outcomes.lag[name]
@@ -48,7 +48,7 @@ def _assert_lags_of_the_engine(outcomes: Outcomes) -> None:
 
 
 _PASSING: dict[str, object] = {"order": "sgps"}
-"""Options that let applications with slack be overtaken; the bounds are the same."""
+"""Options that let urgent applications overtake others; the bounds stay valid."""
 
 
 @pytest.mark.parametrize("options", [{}, _PASSING])
@@ -57,7 +57,7 @@ _PASSING: dict[str, object] = {"order": "sgps"}
 def test_lag_of_one_stage_is_within_the_work_in_flight(
     options: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """An application waits only as long as in GPS and for the work in flight."""
+    """An application waits at most as long as under GPS, plus the work in flight."""
     outcomes = Engine(replicas, options=options).run(applications)
 
     assert outcomes.worst <= outcomes.in_flight + outcomes.report
@@ -73,13 +73,13 @@ _PRICES = [PrefillCost(1), PrefillCost(40), PrefillCost(3, 2)]
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
 @examples(20)
 @given(arrivals(weighted=True), servers(2, lagging=True), st.sampled_from(_PRICES))
-def test_prefill_in_flight_is_a_part_of_the_bound(
+def test_uncounted_prefill_is_part_of_the_bound(
     options: dict[str, object],
     applications: list[Arrival],
     replicas: list[Server],
     price: PrefillCost,
 ) -> None:
-    """Service jumps by a prompt's cost at its first token; until then it was in flight."""
+    """Service rises by a prompt's cost at the first token; until then the cost is in flight."""
     engine = Engine(replicas, options=options, prefill_cost=price)
     outcomes = engine.run(applications)
 
@@ -103,7 +103,7 @@ def test_wrong_prompt_costs_stay_within_the_bound_of_the_core(
 
 
 def test_bound_without_the_prefill_in_flight_would_be_exceeded() -> None:
-    """A long prompt has just started when a short one arrives that GPS finishes before it."""
+    """The example: a short prompt arrives just after a long one has started."""
     first = one_stage(0, ((30, 1),))
     engine = Engine([Server(40, 1, report_every=5)], prefill_cost=PrefillCost(40))
     outcomes = engine.run([first, one_stage(1, ((1, 1),)), one_stage(1, ((1, 1),))])
@@ -120,14 +120,15 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 @pytest.mark.parametrize(
     ("applications", "replicas", "options"),
     [
-        # a larger weight brings a larger share; other applications keep their bound
+        # A larger weight brings a larger share; other applications keep their bound.
         pytest.param(arrivals(weighted=True), servers(), {}, id="weights"),
-        # I is the work in flight on all replicas; a start on a replica too small for all that wait
+        # The work in flight counts on all replicas, since some may be too small for those that
+        # wait.
         # is work out of order
         pytest.param(arrivals(weighted=True), servers(3), {}, id="replicas"),
-        # service that is not reported yet is still in flight to the core, so nothing else is added
+        # Unreported service is still in flight for the core, so nothing is added.
         pytest.param(arrivals(weighted=True), servers(3, lagging=True), {}, id="late reports"),
-        # backfill counts as work out of order, as often as the inference at the head is overtaken
+        # Backfilled inferences are work out of order, each counted as often as it may overtake.
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 1}, id="backfill"),
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 4}, id="backfill of 4"),
         pytest.param(arrivals(weighted=True), servers(3), _PASSING, id="shortest, replicas"),
@@ -150,7 +151,7 @@ def test_work_out_of_order_is_added_to_the_work_in_flight(
     options: dict[str, object],
     data: st.DataObject,
 ) -> None:
-    """Each application has one stage of known cost, so nothing else is added."""
+    """Each application has one stage of known cost, so the bound has no other part."""
     engine = Engine(data.draw(replicas), options=options)
     outcomes = engine.run(data.draw(applications))
     may_pass = bool(options) or len(engine.core.state.replicas) > 1
@@ -163,20 +164,20 @@ def test_work_out_of_order_is_added_to_the_work_in_flight(
 @pytest.mark.parametrize(
     ("applications", "replicas"),
     [
-        # each stage is charged again from V, so only the surplus is added that GPS gives to others
+        # Each stage is charged anew, so only the surplus that GPS gives to others is added.
         # when a stage ends
         pytest.param(
             arrivals(stages=4, weighted=True), servers(2, lagging=True), id="stages and tool gaps"
         ),
-        # an application whose stages overlap is never idle, and its bound grows by its own longest
+        # Applications with overlapping stages are never idle; their longest inference is added.
         # chain of inferences
         pytest.param(arrivals(stages=4, weighted=True, overlaps=True), servers(2), id="overlaps"),
-        # rule 1 doubles a charge only once it is used up, so work in flight then was started too
+        # Rule 1 doubles a charge only when it is used up, so the work in flight had started before.
         # early
         pytest.param(
             arrivals(stages=2, weighted=True, predicted=_ERRORS), servers(2), id="wrong predictions"
         ),
-        # rule 7 raises a charge while inferences run, so GPS owes their work later than they
+        # Rule 7 raises a charge while inferences run, so GPS serves their work later.
         # started
         pytest.param(
             arrivals(stages=3, predicted=_FACTORS, expected=_FACTORS), servers(2), id="raised"
@@ -210,10 +211,6 @@ _ORDERS: list[dict[str, object]] = [
 def test_lag_is_measured_with_true_costs_under_any_accounts(
     accounts: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """Lag is measured by true costs, the served clock and applications, under every policy.
-
-    The order is run twice, with true predictions and with wrong predictions or other accounts.
-    """
     right = [replace(application, predicted=Fraction(1)) for application in applications]
     expected = Engine(replicas, "fcfs").run(right).ended
     told = Engine(replicas, "fcfs", accounts, tell_truth=True).run(applications).ended
@@ -223,8 +220,8 @@ def test_lag_is_measured_with_true_costs_under_any_accounts(
     }
 
 
-def test_bound_is_nearly_reached() -> None:
-    """A small application arrives just after a very large inference has started.
+def test_bound_on_the_lag_is_nearly_reached() -> None:
+    """The example: a small application arrives just after a very large inference has started.
 
     The giant costs 931. After an iteration S = V = 40, and the mouse's tag is 42: V reaches it in
     the next report. It starts at S = 931.
@@ -244,8 +241,8 @@ def elephant_and_mice() -> list[Arrival]:
     return [elephant, *(one_stage(iteration, ((4, 4),) * 10) for iteration in range(0, 600, 20))]
 
 
-def test_elephant_among_endless_mice_is_within_the_bound() -> None:
-    """The elephant finishes when its share of the machine is served, whatever arrives later."""
+def test_large_application_among_endless_small_ones_is_within_the_bound() -> None:
+    """The large application ends once its share is served, whatever arrives later."""
     outcomes = Engine([Server(16, 2)]).run(elephant_and_mice())
 
     assert outcomes.lag["a0"] <= outcomes.in_flight + outcomes.report

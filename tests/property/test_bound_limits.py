@@ -26,8 +26,8 @@ def _end_of(outcomes: Outcomes, name: str) -> EndApplication:
     return ended
 
 
-def test_srjf_starves_an_elephant_while_mice_arrive() -> None:
-    """The elephant waits for all mice under shortest-first; the last one arrives at 580."""
+def test_srjf_starves_a_large_application_while_small_ones_arrive() -> None:
+    """Under shortest-first, a large application waits for all small ones."""
     outcomes = Engine([Server(16, 2)], "srjf").run(elephant_and_mice())
 
     assert outcomes.jct["a0"] > 600
@@ -35,7 +35,7 @@ def test_srjf_starves_an_elephant_while_mice_arrive() -> None:
 
 
 def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
-    """VTC is fair in p + 2d: half the tokens of a long output are most of the KV token-time."""
+    """VTC is fair in prompt + 2·output tokens, but a long output occupies KV memory for longer."""
     prompts, outputs = one_stage(0, ((30, 1),) * 100), one_stage(0, ((1, 30),) * 30)
     outcomes = Engine([Server(62, 2)], "vtc").run([prompts, outputs])
 
@@ -44,7 +44,7 @@ def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
 
 
 def test_nominal_clock_exceeds_the_bound_under_fragmentation() -> None:
-    """With one inference of 60 in 100, V runs at 100 per iteration, the machine at about 60.
+    """If only 60 of 100 KV tokens are usable, the nominal virtual time runs too fast.
 
     The nominal GPS has finished the elephant when 60 % of its work is done. Mice that arrive then
     have later tags and wait for the remaining work.
@@ -79,7 +79,7 @@ def test_unlimited_backfill_exceeds_the_bound_if_predictions_are_too_short() -> 
 
 
 def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None:
-    """Each of 60 inferences that leave 40 % of the machine free is overtaken once.
+    """Each of 60 inferences is overtaken once, because it leaves 40 % of the memory free.
 
     The bound is therefore not n·c_max in all. The inferences that pass have nearly no weight, so
     that GPS serves them after the others.
@@ -93,8 +93,8 @@ def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None
     assert_bounds_of_the_core(outcomes)
 
 
-def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
-    """The largest work in flight since the arrival would leave out the two before it.
+def test_work_in_flight_before_an_arrival_is_part_of_its_bound() -> None:
+    """Work that was in flight before an application's arrival may delay it, too.
 
     The two arrive just after a giant has started, and GPS has finished them when the mouse arrives.
     When the giant ends, 58 later, both still have to run, one after the other.
@@ -109,7 +109,7 @@ def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
 
 
 def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
-    """Run a large application, one that GPS has half served, and five small ones during it."""
+    """Run a large application, one that GPS has half served, and five small ones."""
     large = one_stage(0, (_WHOLE,) * 24)
     mice = [one_stage(24 * 9 + 2, (_WHOLE,)) for _ in range(5)]
     engine = Engine([Server(100)])
@@ -123,8 +123,8 @@ def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
         pytest.param(Arrival(0, ((_WHOLE,),), predicted=Fraction(26)), id="it was predicted large"),
     ],
 )
-def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
-    """The work in flight bounds no lag if applications have stages or are predicted too large.
+def test_refund_lets_other_applications_start_earlier_than_the_bound_allows(one: Arrival) -> None:
+    """With stages or too high predictions, the lag can exceed the work in flight.
 
     GPS has served a second application half of its tag while the first was really served. When its
     stage or the application ends, GPS gives the surplus to the others, and V passes the tags of
@@ -139,7 +139,7 @@ def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
     assert_bounds_of_the_core(outcomes)
 
 
-def test_work_beyond_charges_adds_up_over_applications() -> None:
+def test_work_beyond_the_predictions_adds_up_over_applications() -> None:
     """Twenty small applications with tiny predictions run before five large ones.
 
     A mouse is charged only when it has run, and GPS gives the elephants their share meanwhile: the
@@ -160,7 +160,7 @@ def test_work_beyond_charges_adds_up_over_applications() -> None:
 
 
 def test_overlapping_stages_have_already_had_their_share_in_gps() -> None:
-    """An application may start late in GPS's order although GPS has served most of its charge.
+    """An application may start late although GPS has served most of its charge.
 
     GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
 
@@ -193,7 +193,7 @@ def test_theorem_1_fails_for_an_application_that_waits_for_tools() -> None:
 
 
 def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
-    """Eq. 8 fails: the machine idles in [b_m, a_j], while GPS serves future work there.
+    """The paper's Eq. 8 fails: while the machine idles, GPS already serves future work.
 
     Twenty applications call a tool for 200 iterations after a first small inference; the nominal
     GPS has finished them when they return. They return together, just before the last application

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
-from tests.oracles.gps import FluidServer
+from tests.oracles.gps import GpsServer
 from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
 _NAMES = st.sampled_from("abcde")
@@ -19,8 +19,8 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 
 @given(_STEPS)
-def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
-    """V and every tag are equal after every step, without rounding."""
+def test_virtual_time_and_finish_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
+    """Virtual time and finish tags are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:
         pair.apply(step)
@@ -41,8 +41,8 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 
 @given(_STEPS)
-def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]) -> None:
-    """No service is lost between the served clock and the accounts."""
+def test_work_left_in_gps_equals_charged_service_not_yet_received(steps: list[Step]) -> None:
+    """No service is lost between GPS and the charges of applications."""
     pair = Pair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -54,8 +54,8 @@ def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]
 
 
 @given(_STEPS)
-def test_raised_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
-    """V and other tags do not move; the return value says whether the tag moved."""
+def test_raised_estimate_never_lowers_a_finish_tag(steps: list[Step]) -> None:
+    """The finish tags of other applications stay."""
     pair = Pair()
     for step in steps:
         before = {name: pair.share.tag(name) for name in pair.share.accounts}
@@ -73,8 +73,8 @@ def test_raised_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
-def test_clocks_without_settling_raise_no_charge(share: NominalShare | UnsettledShare) -> None:
-    """The paper gives a tag once; such a clock shows the effect of raising tags."""
+def test_clocks_that_never_correct_charges_raise_none(share: NominalShare | UnsettledShare) -> None:
+    """The paper sets a finish tag once; this variant shows the effect of raising tags."""
     share.arrive("a", 10, 1, 1)
 
     assert share.expect("a", 500) is False
@@ -82,8 +82,10 @@ def test_clocks_without_settling_raise_no_charge(share: NominalShare | Unsettled
 
 
 @given(_STEPS, WORK)
-def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
-    """The order does not depend on the value of V, so a restart at any V changes nothing."""
+def test_finish_tags_shift_with_the_origin_of_virtual_time(
+    steps: list[Step], origin: Fraction
+) -> None:
+    """A restarted scheduler may begin at any virtual time without a change of the order."""
     pair, shifted = Pair(), Pair(origin)
     for step in steps:
         pair.apply(step)
@@ -94,8 +96,10 @@ def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) ->
 
 
 @given(_STEPS, st.sampled_from([2, 3, 10]))
-def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: int) -> None:
-    """With all weights multiplied by k the order is the same and tags are divided by k."""
+def test_order_of_finish_tags_does_not_depend_on_the_scale_of_weights(
+    steps: list[Step], scale: int
+) -> None:
+    """With all weights multiplied by k, the order stays equal and tags are divided by k."""
     pair, scaled = Pair(), Pair()
     for step in steps:
         pair.apply(step)
@@ -107,10 +111,10 @@ def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: in
 
 @given(step_lists(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
 def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
-    """Ended applications stay in GPS until it has served them."""
+    """GPS serves ended applications until their charged work is done."""
     iteration_s = Fraction(1, 4)
     share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))
-    gps = FluidServer()
+    gps = GpsServer()
     now, kv_tokens = Fraction(0), 8
     share.set_rate(kv_tokens, exact(now))
     for sequence, step in enumerate(steps):
@@ -118,11 +122,11 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
         if step.verb == "arrive" and not live:
             share.arrive(step.name, exact(step.work), exact(step.weight), sequence)
             gps.join(step.name, step.weight)
-            gps.ask(step.name, max(Fraction(2), step.work))
+            gps.add_work(step.name, max(Fraction(2), step.work))
         elif step.verb == "time":
             now += step.work / 10
             share.advance(exact(now))
-            gps.pour(step.work / 10 * kv_tokens / iteration_s)
+            gps.give_service(step.work / 10 * kv_tokens / iteration_s)
         elif step.verb == "rate":
             kv_tokens = int(step.work)
             share.set_rate(kv_tokens, exact(now))
@@ -156,7 +160,7 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
 def test_rounding_errors_stay_within_a_billionth(
     steps: list[tuple[str, str, float, float]],
 ) -> None:
-    """The service computes in floats; V must never fall."""
+    """The service computes in floats; virtual time must never fall."""
     share = ServedShare()
     charged = 1.0
     for sequence, (verb, name, work, weight) in enumerate(steps):

@@ -22,11 +22,11 @@ from tests.property.profiles import examples
 _APPLICATIONS = st.sampled_from("abcd")
 _SLOTS = st.sampled_from([0, 1, 2])
 _CAPACITIES = ((60, 2, 1, False), (150, 3, 4, True), (400, 5, 1, True))
-"""KV tokens, seats, block size and whether there is a cache, by replica slot."""
+"""KV tokens, seats, block size and whether there is a prefix cache, for each replica."""
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
 _NAMES = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""Policy names; `guarded` is justitia with an order that lets applications be overtaken."""
+"""Policy names; `guarded` stands for justitia with overtaking by urgent applications."""
 _POLICIES = st.sampled_from([policy_path(name) for name in _NAMES])
 _ACCOUNTS = st.sampled_from(
     ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
@@ -63,7 +63,7 @@ _ORDERS = st.sampled_from(
 def _policy_and_options(
     policy: str, accounts: dict[str, str], order: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
-    """Return a policy and its options; overtaking is allowed only where there is slack."""
+    """Return a policy and its options; some options let urgent applications overtake."""
     if policy == "justitia" and order and accounts["clock"] == "served":
         return "justitia-guarded", {**accounts, **order}
     return policy, {**accounts}
@@ -197,7 +197,6 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data(), weight=_WEIGHTS)
     def reweigh(self, data: st.DataObject, weight: float) -> None:
-        """Change the weight of an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._handle_event(ev.WeightChanged(name, weight))
 
@@ -231,7 +230,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, data=st.data())
     def pull_in_part(self, slot: int, data: st.DataObject) -> None:
-        """Report some leases as running with tokens, and others as without their payload."""
+        """Report some leases as running with tokens, and others as not yet started."""
         fake = self._replica(slot)
         for lease_id in list(fake.held):
             if data.draw(st.booleans()):
@@ -253,7 +252,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, cause=st.sampled_from(FailureCause), told=st.booleans())
     def lose_engine(self, slot: int, cause: FailureCause, told: bool) -> None:
-        """Let an engine die; its replica reports the leases that it ran, or the report is lost."""
+        """Let an engine die; the report of the leases that it ran may be lost."""
         fake = self._replica(slot)
         fake.start_all()
         self._handle_event(fake.pull())
@@ -268,7 +267,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, data=st.data(), told=st.booleans())
     def crash(self, slot: int, data: st.DataObject, told: bool) -> None:
-        """Crash a replica's process; some ingresses may have detected that before."""
+        """Crash a replica's process; some ingresses may have noticed before the scheduler."""
         fake = self._replica(slot)
         fake.start_all()
         self._handle_event(fake.pull())
@@ -285,7 +284,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slot=_SLOTS, told=st.booleans())
     def lose_replica(self, slot: int, told: bool) -> None:
-        """Stop a replica; the scheduler is notified or finds out by timeout."""
+        """Stop a replica; the scheduler is notified, or notices by a timeout."""
         fake = self._replica(slot)
         del self.slots[slot], self.world.replicas[fake.replica_id]
         if told:
@@ -327,7 +326,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule()
     def repeat_last_event(self) -> None:
-        # a repeated opening of an ended application would open a new one
+        # A repeated opening of an ended application would open a new one.
         if not isinstance(self.last, ev.ApplicationArrived):
             self._handle_event(self.last)
 
@@ -390,7 +389,7 @@ class CoreMachine(RuleBasedStateMachine):
             world.handle(ev.ApplicationClosed(name))
         world.pass_time(
             world.core.state.timeouts.replica_s
-        )  # no report of the aborted leases arrives
+        )  # No report of the aborted leases arrives.
 
         assert not world.calls, "never ended"
         assert not world.applications, "never ended"
@@ -402,7 +401,7 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     def _replica(self, slot: int) -> FakeReplica:
-        """Return the replica of a slot; a replacement of a dead one has another name."""
+        """Return a replica by number; a replacement of a dead replica has another name."""
         if slot not in self.slots:
             kv_tokens, seats, block, caches = _CAPACITIES[slot]
             self.replicas += 1

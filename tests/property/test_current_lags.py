@@ -19,7 +19,7 @@ class _BoundReadingEngine(Engine):
     def __init__(self, replicas: Sequence[Server], policy: str = "justitia") -> None:
         super().__init__(replicas, policy, meter=None)
         self.least: dict[str, Fraction] = {}
-        """Least bound that was read for each application."""
+        """Smallest bound that was read for each application."""
         self.greatest: dict[str, Fraction] = {}
 
     def _handle(self, event: ev.Event) -> None:
@@ -37,7 +37,7 @@ class _BoundReadingEngine(Engine):
 def test_no_application_starts_later_than_any_bound_read_for_it(
     applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """No bound that is read exceeds that of the order: the work in flight and one report."""
+    """The service promises each waiting application a latest start in units of service."""
     engine = _BoundReadingEngine(replicas)
     outcomes = engine.run(applications)
 

@@ -34,7 +34,7 @@ _FATES: Mapping[str, Callable[[int, int], int]] = {
     "gone": lambda believed, prompt: 0,
     "more": lambda believed, prompt: (believed + prompt) // 2,
 }
-"""Cached tokens of a prompt at its start, from those in the table and the prompt's length."""
+"""Functions that draw how many tokens of a prompt are still cached when it starts."""
 
 
 _TREE = {"one": Fraction(1), "two": Fraction(3), "two/x": Fraction(1), "two/y": Fraction(1, 2)}
@@ -43,30 +43,30 @@ _PRICE = PrefillCost(3)
 
 @dataclass(frozen=True)
 class _World:
-    """Sessions, replicas, and what happens to the contexts."""
+    """Sessions of a property test, replicas, and what happens to cached contexts."""
 
     sessions: Sequence[Arrival]
     replicas: Sequence[Server]
     fates: Sequence[str]
-    """Fate of the context of each started inference, repeated if there are more inferences."""
+    """What happened to the cached context of each started inference; repeated as needed."""
     price: PrefillCost = _PRICE
     options: Mapping[str, object] = field(default_factory=dict)
 
 
 class _EvictingEngine(Engine):
-    """Engine with evictions of which the core learns from the cached tokens in reports only."""
+    """Engine with evictions that the core learns of only from reported cached tokens."""
 
     def __init__(self, world: _World) -> None:
         super().__init__(world.replicas, options=world.options, prefill_cost=world.price)
         self.started: dict[str, tuple[Inference, int]] = {}
-        """Started inferences by request, each with the tokens that its engine computes."""
+        """Tokens that the engine computes for each started inference."""
         self._world = world
         self._forgiven: float = 0
         tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
         self.core.handle(ev.TenantsChanged(TenantTree(tree), TIERS), 0.0)
 
     def found_tokens(self, grant: Grant, prompt: int) -> int:
-        """Return the tokens of the prompt that the engine still has, by the drawn fate."""
+        """Return the tokens of the prompt that are still cached."""
         fates, state = self._world.fates, self.core.state
         believed = prompt - state.leases[grant.lease_id].uncomputed_tokens
         fate = fates[len(self.started) % len(fates)]
@@ -75,7 +75,7 @@ class _EvictingEngine(Engine):
         return found
 
     def note_handled(self) -> None:
-        """Compare what GPS owes with the charges; leave forgiven prefill out of the service."""
+        """Compare GPS's remaining work with the charges, without prefill that is not charged."""
         share, forgiven = self.core.ledger.fair_share, self.core.state.counters.forgiven
         if not share.sets_apart:
             self._served -= int(forgiven - self._forgiven)
@@ -89,7 +89,7 @@ class _EvictingEngine(Engine):
         assert owed == sum(account.charged - account.attained for account in live), "GPS owes"
 
     def computed_and_paid(self) -> dict[str, tuple[int, float, float]]:
-        """Return cost of the computed tokens, and what was paid and forgiven, by application."""
+        """Return each application's cost of computed tokens, and its paid and uncharged parts."""
         sums: dict[str, tuple[int, float, float]] = {}
         for inference, tokens in self.started.values():
             name, prefill = inference.application_id, inference.prefill
@@ -102,7 +102,7 @@ class _EvictingEngine(Engine):
 
 
 def _run(world: _World) -> tuple[_EvictingEngine, Outcomes]:
-    """Run a world; fail if a rule of the accounts is broken, or a start exceeds its bound.
+    """Run a drawn load; fail if the accounts are wrong or a start exceeds its bound.
 
     The lags are measured by the service that tags pay.
     """
@@ -166,7 +166,7 @@ _WORLDS = st.builds(
 @examples(60)
 @given(_WORLDS)
 def test_lost_contexts_break_neither_the_accounts_nor_the_bound(world: _World) -> None:
-    """Whatever is forgiven, GPS owes what tags are charged, and no start exceeds its bound."""
+    """Recomputing a context that others evicted is not charged to the application."""
     _run(world)
 
 
@@ -189,7 +189,7 @@ def _forgiven_moves_v_only() -> Iterator[None]:
 
 @contextmanager
 def _forgiven_does_not_move_v() -> Iterator[None]:
-    """Charge the tenant for forgiven prefill, but serve it to none."""
+    """Mutant of the accounts that charges a tenant for free prefill but serves it to none."""
     miss = TenantShare.miss
 
     def charge(share: TenantShare, name: str, amount: float) -> float:
@@ -220,7 +220,7 @@ _THREE = [
         (_forgiven_does_not_move_v, {"fairness": "tenant"}, "GPS owes"),
     ],
 )
-def test_broken_rule_of_forgiven_prefill_is_found(
+def test_each_mutant_of_uncharged_prefill_is_found(
     broken: Callable[[], AbstractContextManager[None]], options: dict[str, object], message: str
 ) -> None:
     world = _World(_THREE, [Server(60, seats=1)], ["kept"], options=options)

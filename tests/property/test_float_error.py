@@ -30,7 +30,7 @@ _WEIGHTS = (1, 2, 3)
 def _step_both(
     floats: ServedShare, fractions: ServedShare, draw: random.Random, sequence: int
 ) -> None:
-    """Apply the same step of whole work to float and to exact accounts."""
+    """Apply one step of whole work to float and to exact accounts."""
     name, amount = f"a{draw.randrange(4)}", draw.randint(1_000, 1_000_000)
     is_new = name not in floats.accounts
     verb = draw.choice(("deliver", "deliver", "deliver", "withdraw", "resume", "settle"))
@@ -46,7 +46,7 @@ def _step_both(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tags_at_a_quadrillion_are_as_far_from_v_as_in_exact_arithmetic(seed: int) -> None:
+def test_finish_tags_are_exact_at_virtual_time_of_a_quadrillion(seed: int) -> None:
     """10¹⁵ token·iterations are ten years of a large cluster; the order must still be exact."""
     floats = ServedShare(VirtualClock(float(_V)))
     fractions = ServedShare(VirtualClock(exact(_V)))
@@ -83,8 +83,8 @@ def test_rounding_error_of_the_backlog_is_a_random_walk(origin: int) -> None:
     assert abs(charged - share.clock.backlog()) < 2 * step * sqrt(events)
 
 
-def test_nominal_clock_after_a_billion_seconds_errs_less_than_a_tick() -> None:
-    """At 10⁹ s a double of seconds is a multiple of 2⁻²³: 0.04 token·iterations at this rate."""
+def test_nominal_clock_is_precise_after_a_billion_seconds() -> None:
+    """At 10⁹ s a float's resolution is 2⁻²³ s, which is 0.04 token·iterations at this rate."""
     kv_tokens, iteration_s, started = 10_000, Fraction(3, 100), 10**9
     floats = NominalShare(float(iteration_s), VirtualClock(float(_V)))
     fractions = NominalShare(exact(iteration_s), VirtualClock(exact(_V)))

@@ -54,7 +54,7 @@ def _held_tokens(leases: list[Footprint], block: int) -> int:
 
 
 def _peak_tokens(leases: list[Footprint], block: int) -> int:
-    """Return the peak KV tokens; a lease holds its last token until the next iteration."""
+    """Return the peak KV tokens; a lease keeps its last token until the next iteration."""
     return max(
         _held_tokens(
             [Footprint(0, c, p + c * now, a) for end, c, p, a in leases if end >= now], block
@@ -66,7 +66,7 @@ def _peak_tokens(leases: list[Footprint], block: int) -> int:
 def _fits_literally(
     rule: str, replica: KnownReplica, running: list[Footprint], wanted: Footprint
 ) -> bool:
-    """Return whether a lease fits, by the literal rule."""
+    """Return whether a lease fits, by direct computation over all iterations."""
     capacity = replica.capacity
     everybody = [*running, wanted]
     sequences = sum(lease.choices for lease in everybody)
@@ -78,10 +78,10 @@ def _fits_literally(
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
-def test_cached_fit_decisions_agree_with_the_literal_rule(
+def test_cached_admission_decisions_equal_computed_ones(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
-    """Cached sums decide most cases, and a scan of all ends the others."""
+    """Cached sums decide most cases, and a scan of all leases decides the others."""
     replica = _replica_with(leases, kv_tokens, block, seats)
     expected = _fits_literally(rule, replica, leases, wanted)
 
@@ -121,7 +121,7 @@ def test_forecast_counts_all_leases_in_any_order_of_their_starts(
 def test_peak_of_lease_ends_is_the_peak_of_all_moments(
     leases: list[Footprint], wanted: Footprint, block: int
 ) -> None:
-    """Only the ends of leases are examined, so the peak must be at one of them."""
+    """Memory use rises until a lease ends, so only the ends of leases need to be examined."""
     replica = _replica_with(leases, 1, block, 1)
     forecast = replica.leases.forecast(block)
 

@@ -19,7 +19,7 @@ from tests.oracles.shadow import LiteralShadow
 
 
 class GivenPace(Pace):
-    """Pace of an engine whose values the test sets."""
+    """Fixed iteration time of an engine, set by the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class GivenPace(Pace):
 
 
 class World:
-    """Shadow of VTC under test and a literal shadow, with the same events."""
+    """Simulated VTC schedule under test, and its oracle, which get the same events."""
 
     def __init__(self, reports: int = 1) -> None:
         self.reports = reports
@@ -102,7 +102,7 @@ class World:
         del self.applications[name]
 
     def pass_time(self, amount: int, seconds: int) -> None:
-        """Advance the time in several reports that share the service."""
+        """Advance the time in several reports, and divide the service among them."""
         for _ in range(self.reports):
             self.now += Fraction(seconds, 3 * self.reports)
             part = exact(amount, self.reports)
@@ -116,11 +116,11 @@ class World:
             self.pass_time(*values)
         elif kind == "memory":
             self.literal.kv_tokens = exact(values[0])
-            self.pass_time(0, 0)  # the shadow reads the memory at a report
+            self.pass_time(0, 0)  # The free memory is read at a report.
         elif kind == "pace":
             self.pace.kv_per_s = exact(values[0])
             self.pace.iteration_s = self.literal.iteration_s = exact(values[1], 1024)
-            self.pass_time(0, 0)  # the shadow reads the iteration time at a report
+            self.pass_time(0, 0)  # The iteration time is read at a report.
         elif self.applications:
             names = [*self.applications]
             getattr(self, kind)(names[values[0] % len(names)], *values[1:])
@@ -153,7 +153,7 @@ class World:
         return max(left, default=0) + later, gaps
 
     def _missing(self, name: str, number: int) -> int:
-        """Return the number of calls of the present stage that are not submitted yet."""
+        """Return the number of calls of a stage that are not submitted yet."""
         rows, expected = self.calls[name], self.expected[name]
         if number != len(rows) - 1 or not 0 <= number < len(expected):
             return 0
@@ -225,7 +225,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=4, max_size=30))
-def test_deadlines_and_urgency_equal_those_of_the_literal_shadow(
+def test_deadlines_and_urgency_equal_those_of_the_oracle(
     run: list[tuple[Any, ...]],
 ) -> None:
     """Heaps with stale keys may make an answer quicker, but must not change it."""
@@ -237,10 +237,10 @@ def test_deadlines_and_urgency_equal_those_of_the_literal_shadow(
 
 
 @given(st.lists(steps, min_size=4, max_size=20), st.integers(2, 5))
-def test_state_of_the_shadow_does_not_depend_on_the_number_of_reports(
+def test_simulated_vtc_does_not_depend_on_the_number_of_reports(
     run: list[tuple[Any, ...]], reports: int
 ) -> None:
-    """With evenly flowing service, several reports have the effect of one."""
+    """With an even flow of service, several reports have the effect of one."""
     once, often = World(), World(reports)
     for world in (once, often):
         world.arrive(1, _FIRST)

@@ -24,7 +24,7 @@ from tests.property.workloads import arrivals, servers
 
 
 def random_shadow(seed: int) -> type[ForetoldVtc]:
-    """Return a class of shadow that reports random applications as urgent each time."""
+    """Return a simulated schedule that reports random applications as urgent each time."""
 
     class RandomShadow(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
@@ -69,7 +69,7 @@ def run_with_urgency(
 def test_lag_is_within_the_budget_for_any_urgency(
     replicas: st.SearchStrategy[list[Server]], options: dict[str, object], data: st.DataObject
 ) -> None:
-    """With a single stage and true costs the bound is I, plus other work out of order, plus B."""
+    """The bound is the work in flight, other work out of order, and the budget for overtaking."""
     machines = data.draw(replicas)
     iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
     outcomes = run_with_urgency(
@@ -87,7 +87,7 @@ def test_lag_is_within_the_budget_for_any_urgency(
 @examples(60)
 @given(data=st.data())
 def test_stages_and_gaps_stay_within_the_bound_of_the_core(data: st.DataObject) -> None:
-    """The core adds the guard's budget to its bound where the guard has used it."""
+    """The core adds the overtaking budget to its bound where the budget was used."""
     outcomes = run_with_urgency(
         random_shadow(data.draw(st.integers(0, 99))),
         {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},
@@ -102,7 +102,7 @@ def _remove_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def _measure_slack_wrongly(patch: pytest.MonkeyPatch) -> None:
-    """Take the remaining charge as the slack of an overdue application, however late it is."""
+    """Mutant that takes the remaining charge as the slack of an application that is late."""
 
     def least_slack(slack: Slack, before: object) -> float:
         owed, found = 0.0, inf
@@ -126,10 +126,10 @@ def _measure_slack_wrongly(patch: pytest.MonkeyPatch) -> None:
     ("change", "holds"),
     [(lambda patch: None, True), (_remove_budget, False), (_measure_slack_wrongly, False)],
 )
-def test_urgent_mice_delay_an_elephant_by_at_most_the_budget(
+def test_urgent_small_applications_delay_a_large_one_by_at_most_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """The bound is lost without a budget, or with one that is renewed for late applications."""
+    """The bound is lost without a budget, or if the budget is renewed for late applications."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         iterations = 10

@@ -26,17 +26,17 @@ class _WaitingEngine(Engine):
     """Engine that reads every bound after every event, while inferences wait at random."""
 
     def __init__(self, replicas: Sequence[Server], draws: Sequence[int]) -> None:
-        options = {"working_set": False}  # otherwise contexts decide which inference may start
+        options = {"working_set": False}  # Otherwise contexts decide which inference may start.
         super().__init__(replicas, options=options, meter=None, caches=True)
         self.least: dict[str, Fraction] = {}
-        """Least bound that was read for each application."""
+        """Smallest bound that was read for each application."""
         self.waits = 0
         self._draws = draws
 
     def choose(
         self, application: Application, inference: Inference, alternative: KnownReplica
     ) -> Choice | None:
-        """Return any other replica, and a wait of up to twelve iterations or none."""
+        """Return a random other replica, and a random wait of up to twelve iterations or none."""
         iterations = self._draws[inference.sequence % len(self._draws)]
         others = [one for one in self.core.state.replicas.values() if one is not alternative]
         if not others or not iterations:
@@ -64,10 +64,10 @@ _DRAWS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 def _greatest_excess(
     applications: Sequence[Arrival], replicas: Sequence[Server], draws: Sequence[int]
 ) -> tuple[Fraction, int]:
-    """Return the most service by which a start exceeded its bound, and the number of waits."""
+    """Return by how much a start exceeded its bound, and the number of waits."""
     engine = _WaitingEngine(replicas, draws)
     outcomes = engine.run_waiting(applications)
-    # V reaches a tag with one report, and the other replica may be the last to pull
+    # Virtual time is updated at reports, and the other replica may report last.
     reports = len(replicas) * outcomes.report
     beyond = [outcomes.lag[name] - bound - reports for name, bound in engine.least.items()]
     return max(beyond, default=Fraction(0)), engine.waits
@@ -113,10 +113,10 @@ def _without_rule(rule: str) -> Iterator[None]:
         ),
     ],
 )
-def test_without_either_limit_of_the_waits_a_bound_is_broken(
+def test_without_its_limits_waiting_for_a_context_breaks_a_bound(
     rule: str, applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
-    """A late application waits, or others take the memory with which it could start."""
+    """Without limits, late applications wait for contexts, or lose the memory to others."""
     assert _greatest_excess(applications, replicas, draws)[0] <= 0
     with _without_rule(rule):
         assert _greatest_excess(applications, replicas, draws)[0] > 0

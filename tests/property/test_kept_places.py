@@ -29,17 +29,17 @@ class _PlaceEngine(Engine):
     def __init__(self, replicas: Sequence[Server]) -> None:
         super().__init__(replicas, meter=None, caches=True)
         self.with_places = 0
-        """Number of bounds that were read while another application kept a place."""
+        """Number of bounds read while another application kept its position between calls."""
         self._least: dict[str, Fraction] = {}
-        """Least bound that was read for each application and still holds."""
+        """Smallest bound that was read for each application and still holds."""
         self._tags: dict[str, tuple[float, bool]] = {}
         self._starts: list[tuple[Fraction, int, float]] = []
-        """Bound, service before, and tag of each start with a bound."""
+        """(bound, service before the start, finish tag) of each start with a bound."""
 
     def greatest_excess(self, applications: Sequence[Arrival]) -> Fraction:
-        """Return the most service by which a start exceeded its bound."""
+        """Return by how much a start exceeded its bound."""
         outcomes = self.run(applications)
-        # V reaches a tag with one report, and another replica may be the last to report
+        # Virtual time is updated at reports, and another replica may report last.
         reports = len(self._servers) * outcomes.report
         excess = Fraction(-1)
         for bound, started, tag in self._starts:
@@ -76,7 +76,7 @@ class _PlaceEngine(Engine):
         self._tags = tags
 
     def _passes(self, name: str) -> bool:
-        """Return whether another application has a place before this tag, and its tag behind."""
+        """Return whether an application with a later finish tag keeps an earlier position."""
         share, gate = self.core.ledger.fair_share, self.core.ledger.gate
         assert gate is not None
         own = share.tag(name), self.core.state.applications[name].sequence
@@ -103,7 +103,7 @@ _SHORT = st.builds(
     st.lists(st.tuples(st.integers(20, 40), st.integers(1, 3)), min_size=1, max_size=2).map(tuple),
     st.sampled_from([Fraction(1), Fraction(2)]),
 )
-"""Application that seldom fits beside the contexts of others."""
+"""Application that seldom fits into memory beside the contexts of others."""
 _SERVER = st.builds(Server, st.integers(80, 120), st.integers(3, 5))
 
 
@@ -113,7 +113,7 @@ _SERVER = st.builds(Server, st.integers(80, 120), st.integers(3, 5))
     st.lists(_SHORT, min_size=1, max_size=2),
     st.lists(_SERVER, min_size=1, max_size=2),
 )
-def test_no_application_starts_later_than_a_bound_with_the_places_of_others(
+def test_bound_that_includes_kept_positions_holds(
     long: list[Arrival], short: list[Arrival], replicas: list[Server]
 ) -> None:
     engine = _PlaceEngine(replicas)
@@ -135,8 +135,8 @@ _LONG_ONE = Arrival(
 )
 
 
-def test_bound_without_the_places_of_others_is_exceeded() -> None:
-    """Between its calls the long application keeps the place of its start, and the short one waits.
+def test_bound_that_ignores_kept_positions_is_exceeded() -> None:
+    """Between calls the long application keeps its position, and the short one waits.
 
     With `CI` set, the random test above finds such a world, too.
     """

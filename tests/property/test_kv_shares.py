@@ -17,7 +17,7 @@ _LENDS = st.sampled_from([0.0, 0.5, 1.0])
 
 @st.composite
 def _guaranteed_shares(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
-    """Return shares of the tiers and of two top-level tenants, at most 1 in sum."""
+    """Return the guaranteed memory shares of tiers and tenants, at most 1 in sum."""
     left, found = parts, {}
     for name in (*_TIERS, "a", "b"):
         part = draw(st.integers(0, left))
@@ -32,7 +32,7 @@ class _Request:
     tier: str
     tokens: int
     ends: int | None
-    """Index of a running request that ends before this one; None: none ends."""
+    """Index of a running request that ends before this one; None if none ends."""
 
 
 _WISHES = st.lists(
@@ -59,7 +59,7 @@ class _Memory:
         self._started = 0
 
     def held(self, name: str | None = None) -> int:
-        """Return the tokens held by a tier or a top-level tenant; None: by all."""
+        """Return the tokens in use by a tier or a top-level tenant; None stands for all."""
         return sum(
             one.tokens
             for one in self.running.values()
@@ -67,11 +67,11 @@ class _Memory:
         )
 
     def reserved_at_most(self, names: set[str]) -> float:
-        """Return the tokens that are reserved for these names while they hold none."""
+        """Return the most tokens that are reserved for the given tiers and tenants."""
         return sum(self.of[n].guaranteed * (1 - self.of[n].lends) * _TOTAL for n in names)
 
     def reserved_for(self, names: set[str]) -> float:
-        """Return the tokens that are reserved for these names at present."""
+        """Return the tokens that are now reserved for the given tiers and tenants."""
         return sum(
             max(
                 0.0, self.of[name].guaranteed * (1 - self.of[name].lends) * _TOTAL - self.held(name)
@@ -85,7 +85,7 @@ class _Memory:
         return share.guaranteed * (1 - share.lends) > 0
 
     def is_within(self, name: str, tokens: int) -> bool:
-        """Return whether more tokens stay within what a tier or a top-level tenant reserves."""
+        """Return whether more tokens would stay within a tier's or a tenant's reservation."""
         if name not in self.of:
             return False
         share = self.of[name]
@@ -151,7 +151,7 @@ def _top_tenant(wish: _Request) -> str:
 def test_reserved_memory_of_a_tier_is_available_on_arrival(
     shares: dict[str, KvShare], wishes: list[_Request]
 ) -> None:
-    """If tenants have no shares, a tier gets its unlent share at once."""
+    """Without shares of tenants, a tier gets the memory that it does not lend at once."""
     memory = _Memory({**shares, "a": KvShare(), "b": KvShare()})
     kept = memory.reserved_for(set(_TIERS))
     for wish in wishes:

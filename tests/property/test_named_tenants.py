@@ -23,10 +23,10 @@ _STEPS = step_lists(VERBS, st.sampled_from("abcuv"), st.just(Fraction(1)), 30)
 
 @examples(60)
 @given(_STEPS, st.lists(_BELOW, min_size=3, max_size=3), _WEIGHTS)
-def test_tenants_named_below_another_move_no_key_of_others(
+def test_naming_subtenants_changes_no_sort_key_of_other_tenants(
     steps: list[Step], names: list[str], weight: Fraction
 ) -> None:
-    """`tenant_weights: {acme: w}` is acme's weight as a leaf and as a node with children."""
+    """`tenant_weights: {acme: w}` is acme's weight, whether or not it has sub-tenants."""
     tenant_of = {**dict(zip("abc", names, strict=True)), "u": "u", "v": "v"}
     tree = TenantTree(weights={"acme": exact(weight)})
     named, plain = (TenantShare(VirtualClock(exact(0)), tree) for _ in range(2))
@@ -47,7 +47,7 @@ def test_tenants_named_below_another_move_no_key_of_others(
                 assert named.tag(name) == plain.tag(name)
 
 
-def test_check_finds_a_branch_without_its_configured_weight() -> None:
+def test_subtree_without_its_configured_weight_is_found() -> None:
     """If every branch weighed 1, a name below a light tenant would be worth more."""
     keys = []
     for weights in ({"acme": 0.5}, {}):
@@ -59,8 +59,8 @@ def test_check_finds_a_branch_without_its_configured_weight() -> None:
     assert [(200, 150), (100, 150)] == keys
 
 
-def test_branch_weighs_no_more_than_its_applications_may() -> None:
-    """`max_weight` also limits a node without a weight, and the nodes above it."""
+def test_weight_limit_holds_for_inner_nodes_of_the_tenant_tree() -> None:
+    """`max_weight` also limits tenants without a configured weight, and their parents."""
     tree = TenantTree(
         {"acme": TenantNode(max_weight=0.5), "acme/b": TenantNode(weight=0.25)}, {"acme/c": 3.0}
     )
@@ -72,7 +72,7 @@ def test_branch_weighs_no_more_than_its_applications_may() -> None:
 @examples(60)
 @given(st.lists(st.tuples(_BELOW, st.integers(1, 30)), min_size=1, max_size=30))
 def test_limits_of_a_node_hold_for_all_names_below_it(wishes: list[tuple[str, int]]) -> None:
-    """KV share, weight, queue places and caps hold as if all applications were acme's own."""
+    """Memory share, weight, queue length and caps hold for acme and its sub-tenants together."""
     caps = ApplicationCaps(inferences=5)
     node = TenantNode(max_weight=2.0, kv_share=KvShare(most=0.5), caps=caps, deadline_s=9.0)
     tree = TenantTree({"acme": node})

@@ -27,7 +27,7 @@ _STEPS = st.lists(
 
 
 class _World:
-    """Leases with the blocks that each one holds, and the ledger of them."""
+    """Leases with the blocks that each one holds, and the ledger of shared prefixes under test."""
 
     def __init__(self, *, names_all: bool) -> None:
         self.ledger = Footprints()
@@ -62,7 +62,7 @@ class _World:
         self.leases[lease_id] = (prompt, footprint)
 
     def held_tokens(self, after: int = 0) -> int:
-        """Return the KV tokens held after some iterations, with each shared block counted once."""
+        """Return the KV tokens in use after some iterations; each shared block counts once."""
         own = 0
         blocks: dict[str, list[bool]] = {}
         for lease_id, (prompt, footprint) in self.leases.items():
@@ -75,7 +75,7 @@ class _World:
         return own + BLOCK * sum(max(1, sum(copies)) for copies in blocks.values())
 
     def unshared_tokens(self) -> int:
-        """Return the KV tokens that the leases would hold without sharing."""
+        """Return the KV tokens that the leases would use without sharing."""
         return sum(footprint.context_tokens for _, footprint in self.leases.values())
 
 
@@ -89,7 +89,7 @@ def named_prefixes(prompt: str, lengths: object) -> tuple[Prefix, ...]:
 
 @given(_STEPS)
 def test_prefix_ledger_equals_the_union_of_the_blocks(steps: list) -> None:  # type: ignore[type-arg]
-    """The two are equal at present and at each end, in any order of starts, ends and misses."""
+    """Equal in any order of starts, ends and cache misses."""
     world = _World(names_all=True)
     for step in steps:
         world.apply(step)
@@ -105,8 +105,8 @@ def test_prefix_ledger_equals_the_union_of_the_blocks(steps: list) -> None:  # t
 
 
 @given(_STEPS)
-def test_unnamed_prefix_counts_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
-    """The ledger is never below the union, so no engine is granted more than fits."""
+def test_prefix_without_a_name_counts_once_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
+    """The ledger is never below the union of the blocks, so no engine gets more than fits."""
     world = _World(names_all=False)
     for step in steps:
         world.apply(step)

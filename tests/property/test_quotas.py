@@ -58,13 +58,13 @@ class _Scheduler:
     given_up: list[str] = field(default_factory=list)
     """Reservations that ended while their request was unanswered."""
     saved: dict[str, _Claimed] = field(default_factory=dict)
-    """Applications of earlier terms, with their recorded use."""
+    """Applications of earlier schedulers, with their recorded use."""
     ended: set[str] = field(default_factory=set)
-    """Applications that ended unreported in an earlier term; their names are not used again."""
+    """Applications that ended unreported under an earlier scheduler."""
 
 
 class _World:
-    """Quota book with schedulers that reserve and use quota, and a list of all real use."""
+    """Quota service with schedulers that reserve and use quota, and a list of all real use."""
 
     def __init__(self) -> None:
         self.now = exact(86_400 * 59 - 30)
@@ -83,7 +83,7 @@ class _World:
         self.repeat(name)
 
     def request(self, name: str, claim: str, tenant: str, more: float) -> None:
-        """Request an application, and more KV token-time than it holds."""
+        """Request an application, and more KV token-time than it has reserved."""
         self._repeat_until_answered(name)
         if claim in self.schedulers[name].ended:
             return
@@ -93,12 +93,12 @@ class _World:
         self.send(name, (Ask(claim, known.tenant, wants),))
 
     def _repeat_until_answered(self, name: str) -> None:
-        """Repeat the last exchange until it is answered, since no other may be sent before."""
+        """Repeat the last message to the quota service until it is answered."""
         while not self.schedulers[name].is_answered:
             self.repeat(name)
 
     def repeat(self, name: str) -> None:
-        """Send the last exchange, perhaps again; only the first answer is accepted."""
+        """Send the last message again; only the first answer is accepted."""
         one = self.schedulers[name]
         if one.last is None:
             return
@@ -119,13 +119,13 @@ class _World:
                 }
 
     def _new_claim(self, one: _Scheduler, ask: Ask) -> _Claimed:
-        """Return a new claim, or the claim of an earlier term with its recorded use."""
+        """Return a new reservation, or one of an earlier scheduler with its recorded use."""
         before = one.saved.pop(ask.name, None)
         used = {} if before is None or before.tenant != ask.tenant else before.used
         return _Claimed(ask.tenant, used=used)
 
     def use(self, name: str, claim: str, share: float) -> None:
-        """Use a share of a claim's remaining amount without reporting it yet."""
+        """Use a share of a reservation's remaining amount without reporting it yet."""
         of = self.schedulers[name].claims.get(claim)
         if of is None:
             return
@@ -145,11 +145,11 @@ class _World:
             one.over.append(Use(claim, {**of.used}, is_over=True))
 
     def lose_answer(self, name: str) -> None:
-        """Lose the answer to the scheduler's next exchange."""
+        """Lose the answer to the scheduler's next message."""
         self.schedulers[name].loses = True
 
     def replace_scheduler(self, name: str) -> None:
-        """Replace a scheduler by one without claims that starts from the saved ones."""
+        """Replace a scheduler by one that starts from the saved reservations."""
         dead = self.schedulers[name]
         ended = {use.name for use in dead.over} | {*dead.given_up} | dead.ended
         saved = dead.saved | dead.claims
@@ -193,7 +193,7 @@ class _World:
 _NAMES = st.sampled_from(_SCHEDULERS)
 _CLAIMS = st.sampled_from(("p", "q", "r"))
 _AMOUNTS = st.sampled_from([Fraction(n, 4) for n in (0, 3, 8, 20)])
-"""Multiples of 1/4, which floats and the stored records hold exactly."""
+"""Multiples of 1/4, which floats and the stored records represent exactly."""
 _PAUSES = [Fraction(n, 7) for n in (5, 141, 427, 25_207)]
 _STEPS = st.one_of(
     st.tuples(st.just("ask"), _NAMES, _CLAIMS, st.sampled_from(_TENANTS), _AMOUNTS),
@@ -210,8 +210,8 @@ _STEPS = st.one_of(
 
 @examples(600)
 @given(st.lists(_STEPS, min_size=10, max_size=60))
-def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) -> None:
-    """Use in any window plus the open claims is within each limit.
+def test_no_quota_window_exceeds_its_limit(steps: list[tuple[object, ...]]) -> None:
+    """Use in any window, plus the open reservations, is within each limit.
 
     Schedulers die with claims and unreported use, exchanges are repeated, and the accounts are
     restored from their records.
@@ -240,7 +240,7 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
         world.check()
 
 
-def test_check_finds_use_that_is_dated_too_early() -> None:
+def test_quota_use_with_a_too_early_time_is_found() -> None:
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

@@ -23,7 +23,7 @@ _APPLICATIONS = 4
 
 
 class _Both:
-    """Round-robin policy and a literal simulation with the same events; h = p + 2d."""
+    """Round-robin policy and a direct simulation with equal events; the charge is p + 2d tokens."""
 
     def __init__(self, quantum: int, unit: str) -> None:
         self.driver = PolicyDriver("drr", {"quantum": quantum, "unit": unit})
@@ -36,12 +36,12 @@ class _Both:
         self.prompts: dict[RequestId, Tokens] = {}
         """Prompt tokens that are not charged yet, by request."""
         self.best: dict[RequestId, Tokens] = {}
-        """Largest number of tokens made by each request; tokens made again cost nothing."""
+        """Largest number of tokens made by each request; repeated tokens cost nothing."""
         for number in range(_APPLICATIONS):
             self.driver.open_and_submit(f"a{number}", tenant=f"t{number % 2}")
 
     def apply(self, operation: _Operation) -> None:
-        """Apply an operation to both, and compare the grants."""
+        """Apply an operation to the policy and the simulation, and compare the grants."""
         kind, number, prompt, pull = operation
         if kind == "submit":
             self._submit(number, prompt)
@@ -75,7 +75,7 @@ class _Both:
         self.waiting += leaving["requeue"]
         self.waiting.sort(key=lambda name: int(name.split("/")[1]))
         stay = len(self.driver.made) - len(leaving["finish"]) - len(leaving["requeue"])
-        seats = max(seats, 0 if stay else 1)  # an empty replica always fits one
+        seats = max(seats, 0 if stay else 1)  # An empty replica always has room for one.
         granted = self.driver.step(stay + seats, make, leaving["finish"], leaving["requeue"])
         assert granted == self._expected_grants(seats)
 
@@ -114,10 +114,10 @@ def _operations(kinds: list[str], fates: list[str]) -> st.SearchStrategy[list[_O
         ["submit", "submit", "pull", "pull", "cancel"], ["run", "run", "finish", "requeue"]
     ),
 )
-def test_grants_equal_those_of_the_literal_round_robin(
+def test_grants_equal_those_of_simulated_round_robin(
     quantum: int, unit: str, operations: list[_Operation]
 ) -> None:
-    """The policy computes all rounds at once by keys, the literal algorithm visits each client."""
+    """The policy computes all rounds at once, the simulation visits each client."""
     both = _Both(quantum, unit)
     for operation in operations:
         both.apply(operation)
@@ -128,8 +128,10 @@ def test_grants_equal_those_of_the_literal_round_robin(
     st.sampled_from([7, 30]),
     _operations(["submit", "submit", "pull", "pull", "restart"], ["run", "run", "finish"]),
 )
-def test_restart_changes_no_grant(quantum: int, operations: list[_Operation]) -> None:
-    """Ring, sweep and balances survive the scheduler; prompts are not charged again."""
+def test_restart_of_round_robin_changes_no_grant(
+    quantum: int, operations: list[_Operation]
+) -> None:
+    """The stored state has each client's position and balance, so no prompt is charged again."""
     both = _Both(quantum, "application")
     for operation in operations:
         both.apply(operation)

@@ -27,7 +27,7 @@ _SEEDS = 20
 
 @dataclass
 class Agent:
-    """Application whose prompts repeat all of its earlier turns."""
+    """Agent whose prompts repeat all of its earlier turns."""
 
     number: int
     context: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Agent:
 
 @dataclass
 class Turn:
-    """Running turn in both caches."""
+    """Running turn in vLLM's and in the simulated prefix cache."""
 
     agent: Agent
     prompt: list[int]
@@ -50,13 +50,13 @@ class Turn:
 
     @property
     def peak(self) -> Tokens:
-        """Largest number of tokens that the turn will hold."""
+        """Largest number of KV tokens that the turn will use."""
         return self.sequence.prompt_tokens + self.sequence.max_tokens
 
 
 @dataclass(frozen=True)
 class Found:
-    """Prompt tokens of a turn that each cache has found."""
+    """Prompt tokens of a turn that each of the two caches has found."""
 
     prompt_tokens: Tokens
     context_tokens: Tokens
@@ -65,7 +65,7 @@ class Found:
 
 
 class BothCaches:
-    """Serves turns on the engine model, and tells the simulator's cache of their starts and ends.
+    """Serves turns on the engine model, and tells the simulated prefix cache of them.
 
     A turn starts when the peaks of all running turns fit, as under `admission: peak`, so that none
     is preempted.
@@ -88,7 +88,7 @@ class BothCaches:
         return any(turn.agent is agent for turn in self._running)
 
     def start(self, agent: Agent, prompt: list[int], output: Tokens) -> Found | None:
-        """Start a turn, and return what it found; None if it does not fit."""
+        """Start a turn, and return its cached tokens; None if it does not fit."""
         peak = sum(map(self._whole_blocks, (turn.peak for turn in self._running)))
         if peak + self._whole_blocks(len(prompt) + output) > self._kv_tokens:
             return None
@@ -123,7 +123,7 @@ class BothCaches:
         return Found(simulated.prompt_tokens, context, sequence.cached_tokens, cached)
 
     def step(self) -> None:
-        """Run an iteration; the contexts of turns that end become those of their agents."""
+        """Run an iteration; contexts of ended turns become those of their agents."""
         made = self._engine.end(self._engine.plan())
         for turn in [turn for turn in self._running if turn.sequence in made]:
             token = turn.sequence.generated % 7
@@ -143,7 +143,7 @@ class BothCaches:
 
 @lru_cache
 def _turns(block_size: Tokens, agents: int, kv_tokens: Tokens) -> list[Found]:
-    """Serve turns of agents in random orders; return what each after an agent's first has found."""
+    """Serve turns of agents in random order; return what later turns found in the caches."""
     return [
         found
         for seed in range(_SEEDS)
@@ -172,17 +172,17 @@ def _turns_of_seed(
 
 
 _FITTING, _SHORT = (3, 4000), ((4, 1600), (8, 1600), (12, 1600))
-"""Agents at once, and KV tokens; a context may take a third of the memory."""
+"""Number of concurrent agents, and KV tokens; a context may take a third of the memory."""
 with_block_sizes = pytest.mark.parametrize("block_size", [1, 16])
 
 
 @pytest.mark.slow
 @with_block_sizes
 @pytest.mark.parametrize(("agents", "kv_tokens"), [_FITTING, *_SHORT])
-def test_hit_is_at_most_a_block_longer_than_vllms(
+def test_simulated_cache_hit_exceeds_that_of_vllm_by_at_most_a_block(
     agents: int, kv_tokens: Tokens, block_size: Tokens
 ) -> None:
-    """The last output token has no KV in vLLM, so that the last block may not be full there.
+    """VLLM keeps no KV of the last output token, so its last block may be incomplete.
 
     A context that is evicted in part is lost as a whole in the simulator.
     """
@@ -194,8 +194,8 @@ def test_hit_is_at_most_a_block_longer_than_vllms(
 
 @pytest.mark.slow
 @with_block_sizes
-def test_hits_are_vllms_where_all_contexts_fit(block_size: Tokens) -> None:
-    """Nothing is evicted: both find every context, up to its last block."""
+def test_simulated_cache_hits_equal_those_of_vllm_if_all_contexts_fit(block_size: Tokens) -> None:
+    """Nothing is evicted: both caches find every context, up to its last block."""
     for found in _turns(block_size, *_FITTING):
         assert 0 <= found.simulator - found.engine <= block_size
 
@@ -203,10 +203,10 @@ def test_hits_are_vllms_where_all_contexts_fit(block_size: Tokens) -> None:
 @pytest.mark.slow
 @with_block_sizes
 @pytest.mark.parametrize(("agents", "kv_tokens"), _SHORT)
-def test_cached_share_is_a_few_points_below_vllms_under_eviction(
+def test_simulated_cache_finds_slightly_less_than_vllm_under_eviction(
     agents: int, kv_tokens: Tokens, block_size: Tokens
 ) -> None:
-    """What vLLM keeps of contexts that are evicted in part is 2 to 5 % of the prompt tokens."""
+    """VLLM keeps parts of evicted contexts, which are 2 to 5 % of the prompt tokens."""
     served = _turns(block_size, agents, kv_tokens)
     prompts = sum(found.prompt_tokens for found in served)
     simulator = sum(found.simulator for found in served) / prompts

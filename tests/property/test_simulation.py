@@ -112,7 +112,7 @@ def _assert_equal_to_stepping(
 
 
 _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""Policies without guards, for which an application may become urgent within a jump."""
+"""Policies under which no application can become urgent between two simulated events."""
 
 
 @pytest.mark.parametrize("policy", _ORDERED_BY_EVENTS)
@@ -135,7 +135,7 @@ def test_jumping_simulation_equals_single_iterations_with_options(
     engine: EngineProfile,
     replicas: int,
 ) -> None:
-    """The options let later applications overtake, hold clients back, or share by tenants."""
+    """The options let later applications overtake, delay clients, or share by tenants."""
     _assert_equal_to_stepping(applications, engine, policy, options, replicas)
 
 
@@ -193,7 +193,7 @@ def _most_held_tokens(result: RunResult) -> int:
 def test_each_inference_runs_once_and_completely_on_any_engine(
     drawn: tuple[list[WorkloadApplication], RunSettings],
 ) -> None:
-    """No inference is lost, doubled, cut or early, KV stays within M, and runs are repeatable.
+    """No inference is lost, repeated, cut or early, and KV use stays within the memory.
 
     This holds also with wrong predictions, late reports and preempted work.
     """

@@ -67,7 +67,7 @@ def test_wanted_replicas_are_within_limits_and_positive_with_work(
 
 
 @given(demands(), rules, fleets, st.floats(1, 10))
-def test_more_work_never_wants_fewer_replicas(
+def test_more_waiting_work_never_needs_fewer_replicas(
     reading: Demand, own: SizingRules, fleet: Fleet, factor: float
 ) -> None:
     """A longer queue must not remove replicas."""
@@ -78,7 +78,7 @@ def test_more_work_never_wants_fewer_replicas(
 
 
 @given(demands(), rules, fleets)
-def test_longer_target_never_wants_more_replicas(
+def test_longer_target_wait_never_needs_more_replicas(
     reading: Demand, own: SizingRules, fleet: Fleet
 ) -> None:
     """An operator who accepts longer waits needs fewer replicas."""

@@ -71,8 +71,8 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
 
 
 @pytest.mark.slow
-def test_splitting_pays_only_under_fairness_between_applications() -> None:
-    """A tenant has 40 inferences, as one application or as 40, beside five others of 20."""
+def test_splitting_an_application_pays_only_under_fairness_between_applications() -> None:
+    """A tenant runs 40 inferences as one application or as 40, beside five others of 20."""
     size = (4, 4)
     rest = {f"o{n}": _arrival_of(f"O{n}", 0, (size,) * 20) for n in range(5)}
     last = {}
@@ -106,7 +106,7 @@ def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
     kv_tokens: int,
     seats: int,
 ) -> None:
-    """While no key is moved back, the lag is at most the work in flight and one report."""
+    """While no sort key decreases, the lag is at most the work in flight and one report."""
     arrivals = [
         _arrival_of(f"T{number}", at, inferences, weights[number])
         for number, (at, applications) in enumerate(tenants)
@@ -118,7 +118,7 @@ def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
 
 
 def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
-    """Cut in two, application x of tenant X ends earlier, because tenant Z's key moves later.
+    """Application x, cut in two, ends earlier because a later arrival delays another tenant.
 
     Tenants Y and Z ask for 10 at virtual time 0; Z gets the first slot, until z2 arrives.
 
@@ -137,7 +137,7 @@ def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
 
 @pytest.mark.slow
 def test_tenant_with_ever_smaller_applications_exceeds_the_bound() -> None:
-    """Each application precedes the last one in GPS and moves the tenant's key back.
+    """Each new, smaller application moves the tenant's sort key back.
 
     So the tenant's keys never show the service beyond its share, and nine others wait.
     """

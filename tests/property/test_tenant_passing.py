@@ -63,7 +63,7 @@ class TenantEngine(Engine):
         return share
 
     def inner_lags(self) -> dict[str, int]:
-        """Return S(e) − S(f̄) of each application, with f̄ at the start of its report."""
+        """Return each application's lag S(e) − S(f̄), with f̄ at the start of its report."""
         return {
             name: start - self._reached.get(name, self._served)
             for name, start in self._last_start.items()
@@ -94,7 +94,7 @@ def _run_with_urgency(
     replicas: list[Server],
     applications: list[Arrival] | dict[str, Arrival],
 ) -> tuple[Outcomes, dict[str, int], float]:
-    """Return the engine, the lags inside tenants, and the least active weight of tenants."""
+    """Return the engine, the lags inside tenants, and the smallest weight of active tenants."""
     weights = [inf]
     budget_in = GuardedPolicy.budget_in
 
@@ -116,7 +116,7 @@ def _run_with_urgency(
 def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """The bound is work in flight I plus budget B, which is larger while less weight is active."""
+    """The overtaking budget is larger while fewer tenants are active."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     urgent = random_shadow(data.draw(st.integers(0, 99)))
     outcomes, lags, weight = _run_with_urgency(urgent, options, replicas, applications)
@@ -139,7 +139,6 @@ def _all_urgent_except(*but: str) -> type[ForetoldVtc]:
 @examples(60)
 @given(data=st.data())
 def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(data: st.DataObject) -> None:
-    """Tenant T0 has any urgency and no limit; others keep the work in flight as their bound."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
     others = [name for name, a in named.items() if a.tenant != "T0"]
@@ -151,7 +150,7 @@ def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(data: st.DataObj
 
 
 def _mouse_among_elephants() -> dict[str, Arrival]:
-    """Return a small and large applications of one tenant, and one of another tenant."""
+    """Return one small and several large applications of a tenant, and another tenant's one."""
     found = {"mouse": Arrival(0, (((4, 4),) * 10,), tenant="T")}
     found |= {f"e{n}": Arrival(0, (((4, 4),) * 30,), tenant="T") for n in range(8)}
     return found | {"other": Arrival(0, (((4, 4),) * 50,), tenant="U")}
@@ -162,10 +161,10 @@ def _remove_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_remove_budget, False)])
-def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
+def test_urgent_large_applications_delay_a_small_one_of_their_tenant_by_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """Without a budget the mouse waits for all elephants."""
+    """Without a budget, the small application would wait for all large ones."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         outcomes, lags, _ = _run_with_urgency(
@@ -190,7 +189,7 @@ def _charge_no_overtaking(patch: pytest.MonkeyPatch) -> None:
 def test_tenant_that_is_not_charged_for_overtaking_delays_others(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """Without the charge, tenant T keeps the key of a small application that it never starts."""
+    """Mutant: the tenant keeps the sort key of a small application that it never starts."""
     applications = _mouse_among_elephants()
     applications["mouse"] = Arrival(0, (((4, 4),) * 28,), tenant="T")
     with pytest.MonkeyPatch.context() as patch:
@@ -219,7 +218,7 @@ def test_split_application_finishes_no_earlier_by_overtaking(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Pieces of an application, even urgent ones, end no earlier than the whole would."""
+    """Even urgent pieces of an application end no earlier than the whole would."""
     cut, came = data.draw(st.integers(1, inferences - 1)), data.draw(st.integers(0, 40))
     rest = {
         f"o{n}": Arrival(at, ((size,) * k,), tenant=f"O{n}") for n, (at, k) in enumerate(others)
@@ -244,7 +243,7 @@ def test_split_application_finishes_no_earlier_by_overtaking(
 def test_every_start_follows_the_literal_rules_of_the_order(
     options: dict[str, object], data: st.DataObject
 ) -> None:
-    """Each start has the least key among tenants, and enough slack inside its tenant."""
+    """Each start has the smallest sort key among tenants, and enough slack inside its tenant."""
     book = TenantShare.transfer
 
     def transfer_checked(share: TenantShare, source: str, target: str, amount: KvTokenTime) -> None:

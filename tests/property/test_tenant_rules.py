@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
-from tests.oracles.tenant_gps import TenantRules
+from tests.oracles.tenant_gps import ExactTenantShare
 from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
 _NAMES = st.sampled_from("abcdef")
@@ -20,19 +20,18 @@ _STEPS = step_lists(VERBS, _NAMES, _WEIGHTS, 35)
 
 
 class TenantPair(Pair):
-    """Accounts and an oracle with tenants; an arrival under a used name is a new application."""
+    """Accounts with tenants and their reference; a reused name stands for a new application."""
 
     share: TenantShare
-    oracle: TenantRules
+    oracle: ExactTenantShare
 
     def __init__(self) -> None:
         super().__init__()
         self.share = TenantShare(VirtualClock(exact(0)))
-        self.oracle = TenantRules()
+        self.oracle = ExactTenantShare()
         self._lives: dict[str, str] = {}
 
     def id_of(self, name: str) -> str:
-        """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
     def arrive(self, step: Step) -> None:
@@ -44,7 +43,7 @@ class TenantPair(Pair):
 
 @given(_STEPS)
 def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -> None:
-    """V and all tags and keys, inside tenants and between them, are equal after every step."""
+    """Virtual times, finish tags and sort keys are equal after every step."""
     pair = TenantPair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -61,7 +60,7 @@ def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -
 
 
 @given(_STEPS)
-def test_top_level_gps_and_tenants_reference_server_owe_the_same(steps: list[Step]) -> None:
+def test_both_levels_of_gps_agree_on_the_work_left(steps: list[Step]) -> None:
     """No level gives service that another did not receive, and all of it was charged."""
     pair = TenantPair()
     for step in steps:
@@ -77,8 +76,8 @@ def test_top_level_gps_and_tenants_reference_server_owe_the_same(steps: list[Ste
 
 
 @given(_STEPS, WORK)
-def test_service_changes_no_key(steps: list[Step], work: Fraction) -> None:
-    """An order of grants stays right during service: only charges and refunds move a key."""
+def test_service_changes_no_sort_key(steps: list[Step], work: Fraction) -> None:
+    """Only charges and refunds change a sort key, so the order of grants holds during service."""
     pair = TenantPair()
     for step in steps:
         pair.apply(step)
@@ -99,8 +98,8 @@ def test_service_changes_no_key(steps: list[Step], work: Fraction) -> None:
 
 
 @given(_STEPS)
-def test_key_below_v_does_not_change(steps: list[Step]) -> None:
-    """Work that the reference server has finished precedes work that is requested later."""
+def test_sort_key_below_virtual_time_does_not_change(steps: list[Step]) -> None:
+    """Work that GPS has finished precedes work that is requested later."""
     pair = TenantPair()
     frozen: dict[str, float] = {}
     for step in steps:
@@ -116,7 +115,7 @@ def test_key_below_v_does_not_change(steps: list[Step]) -> None:
 
 
 @given(_STEPS)
-def test_tag_of_a_withdrawn_application_is_its_tag_after_resuming(steps: list[Step]) -> None:
+def test_finish_tag_of_an_idle_application_is_that_after_resuming(steps: list[Step]) -> None:
     """The tag may be read at any time, and reading it changes nothing."""
     pair = TenantPair()
     for step in steps:
@@ -147,7 +146,7 @@ def _run_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
         if verb == "arrive" and account is None:
-            # the tenant changes with each new application: an ended one may be owed work in
+            # An ended application may still have work in its old tenant, so each gets a new one.
             # another.
             share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
         elif account is not None:
@@ -156,10 +155,10 @@ def _run_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
 
 
 @given(_FLOAT_STEPS)
-def test_rounding_errors_of_the_three_backlogs_are_small(
+def test_rounding_errors_of_the_work_left_are_small(
     steps: list[tuple[str, str, float, float]],
 ) -> None:
-    """The service computes in floats: the sums hold to a part in 1e9 of all service."""
+    """The service computes in floats: sums are exact to a part in 1e9 of all service."""
     share = _run_in_floats(steps)
     live = [account for account in share.accounts.values() if not account.withdrawn]
     scale = 1 + sum(work for _, _, work, _ in steps) * 10
@@ -174,7 +173,7 @@ def test_rounding_errors_of_the_three_backlogs_are_small(
 
 
 @given(_FLOAT_STEPS, st.randoms(use_true_random=False))
-def test_restored_accounts_give_the_same_keys_to_the_last_bit(
+def test_restored_accounts_give_exactly_equal_sort_keys(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
     """Float keys are equal to the last bit, in whatever order a store returns the records."""

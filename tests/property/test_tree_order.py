@@ -52,7 +52,7 @@ class TreeEngine(_TenantEngine):
     """Engine that records when GPS inside the tenant would have finished each application."""
 
     def least_part(self, tenant: str) -> float:
-        """Return the tenant's least share of the machine by weight, over all reports."""
+        """Return the tenant's smallest share of the machine by weight, over all reports."""
         return self._parts.get(tenant, 1.0)
 
     def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
@@ -65,7 +65,7 @@ class TreeEngine(_TenantEngine):
         for leaf in self.share.nodes.kept_leaves().values():
             self.share._update_path(
                 leaf
-            )  # without this, V inside the tenant would be that of its last change
+            )  # Otherwise the tenant's virtual time would be that of its last change.
         for leaf in self.share.nodes.kept_leaves().values():
             part: float = 1
             node: Node | None = leaf
@@ -83,10 +83,10 @@ class TreeEngine(_TenantEngine):
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(15)
 @given(data=st.data())
-def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
+def test_lag_inside_a_tenant_is_bounded_at_any_depth_of_the_tree(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """The bound is work in flight plus the budget in total, not per level, for any urgency."""
+    """The overtaking budget applies in total, not once for each level of the tree."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_trees())
     parts: dict[str, list[float]] = {}
     budget_in = GuardedPolicy.budget_in
@@ -125,7 +125,7 @@ def test_tenant_split_into_children_finishes_no_earlier(
     size: tuple[int, int],
     seats: int,
 ) -> None:
-    """Naming tenants below one's own must gain nothing; inferences have one size."""
+    """Sub-tenants must gain a tenant nothing; all inferences have one size."""
     cut = data.draw(st.integers(1, inferences - 1))
     came = data.draw(st.integers(0, 40))
     rest = {f"o{n}": _arrival_of(f"O{n}", at, size, k) for n, (at, k) in enumerate(others)}
@@ -145,8 +145,10 @@ def _arrival_of(tenant: str, iteration: int, size: tuple[int, int], inferences: 
 
 
 @pytest.mark.parametrize(("below", "holds"), [("/", True), ("-", False)])
-def test_others_wait_for_a_split_tenant_only_without_a_tree(below: str, holds: bool) -> None:
-    """T has 40 inferences, as one tenant or as eight below it, beside five others of 20.
+def test_splitting_a_tenant_delays_others_only_without_a_tenant_tree(
+    below: str, holds: bool
+) -> None:
+    """A tenant runs 40 inferences as one tenant or as eight sub-tenants, beside five others.
 
     As eight top-level tenants (`T-0`, …) it has eight times the share, and the others wait for it.
     """
@@ -159,10 +161,10 @@ def test_others_wait_for_a_split_tenant_only_without_a_tree(below: str, holds: b
     gained = whole.finished["w"] - max(parts.finished[name] for name in pieces)
     later = max(parts.finished[name] - whole.finished[name] for name in rest)
     assert (gained <= 0) == holds
-    assert (later <= 8) == holds  # two iterations of four tokens: the seats that are taken
+    assert (later <= 8) == holds  # Two iterations of four tokens occupy the seats.
 
 
-def test_a_nodes_own_applications_take_turns_with_its_children() -> None:
+def test_own_applications_of_a_tenant_share_with_its_children() -> None:
     """Tenant T shares equally among T/a, T/b and its own applications; U has half the machine."""
     size = (4, 4)
     tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}

@@ -13,7 +13,7 @@ from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.tenants import TenantNode, TenantTree
 from tests.exact import exact
-from tests.oracles.tree_gps import TreeRules
+from tests.oracles.tree_gps import ExactTreeShare
 from tests.property.profiles import examples
 from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
@@ -43,20 +43,19 @@ _TREE = {
 
 
 class TreePair(Pair):
-    """Accounts and an oracle with a tree; an arrival under a used name is a new application."""
+    """Accounts with a tenant tree and their reference; a reused name is a new application."""
 
     share: TenantShare
-    oracle: TreeRules
+    oracle: ExactTreeShare
 
     def __init__(self) -> None:
         super().__init__()
         tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
         self.share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
-        self.oracle = TreeRules(_TREE)
+        self.oracle = ExactTreeShare(_TREE)
         self._lives: dict[str, str] = {}
 
     def id_of(self, name: str) -> str:
-        """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
     def arrive(self, step: Step) -> None:
@@ -68,8 +67,8 @@ class TreePair(Pair):
 
 @examples(30)
 @given(_STEPS)
-def test_keys_at_every_node_equal_exact_fluid_servers(steps: list[Step]) -> None:
-    """The root's V and every key are equal after every step, without rounding."""
+def test_sort_keys_at_every_node_equal_those_of_exact_gps(steps: list[Step]) -> None:
+    """Virtual time and sort keys are equal after every step, without rounding."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -88,7 +87,9 @@ def _owed_by_parent(share: TenantShare, node: Branch | Tenant) -> float:
 
 @examples(60)
 @given(_STEPS)
-def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step]) -> None:
+def test_every_node_has_as_much_work_left_for_its_children_as_its_parent_for_it(
+    steps: list[Step],
+) -> None:
     """No level gives service that another did not receive, and all of it was charged."""
     pair = TreePair()
     for step in steps:
@@ -106,7 +107,7 @@ def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step])
 @examples(60)
 @given(_STEPS_WITH_MISSES)
 def test_cache_misses_are_owed_by_every_node_above_the_application(steps: list[Step]) -> None:
-    """A miss is charged at every level and served at once; V falls at none."""
+    """Prefill after a cache miss is charged and served at every level at once."""
     tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
     share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
     for number, step in enumerate(steps):
@@ -138,8 +139,8 @@ def _charged_names(share: TenantShare) -> list[str]:
 
 @examples(60)
 @given(_STEPS, WORK)
-def test_service_changes_no_key_at_any_level(steps: list[Step], work: Fraction) -> None:
-    """An order of grants stays right during service: only charges and refunds move a key."""
+def test_service_changes_no_sort_key_at_any_level(steps: list[Step], work: Fraction) -> None:
+    """Only charges and refunds change a sort key, so the order of grants holds during service."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -170,8 +171,8 @@ def _all_keys(pair: TreePair) -> dict[str, list[float]]:
 
 @examples(60)
 @given(_STEPS)
-def test_order_level_by_level_is_the_order_by_keys_at_the_root(steps: list[Step]) -> None:
-    """The least child, level by level, is the least of all: keys rise together."""
+def test_choosing_level_by_level_gives_the_smallest_sort_key(steps: list[Step]) -> None:
+    """Choosing the smallest child at each level gives the smallest key of all."""
     pair = TreePair()
     for step in steps:
         pair.apply(step)
@@ -201,7 +202,7 @@ def _branches_above(share: TenantShare, name: str) -> list[Branch]:
 
 @examples(60)
 @given(_STEPS)
-def test_key_of_a_withdrawn_application_is_that_after_resuming(steps: list[Step]) -> None:
+def test_sort_key_of_an_idle_application_is_that_after_resuming(steps: list[Step]) -> None:
     """The key may be read at any time, and reading it changes nothing."""
     pair = TreePair()
     for step in steps:
@@ -217,10 +218,10 @@ def test_key_of_a_withdrawn_application_is_that_after_resuming(steps: list[Step]
 
 @examples(60)
 @given(_STEPS)
-def test_events_below_a_sibling_move_no_key(
+def test_events_in_another_subtree_change_no_sort_key(
     steps: list[Step],
 ) -> None:
-    """Only the nodes above both children see a change, as more or less work owed to them."""
+    """Only the common ancestors of both children see a change."""
     pair = TreePair()
     share = pair.share
     for step in steps:
@@ -239,8 +240,8 @@ def test_events_below_a_sibling_move_no_key(
 
 @examples(60)
 @given(_STEPS)
-def test_splitting_a_node_into_children_moves_no_key_outside(steps: list[Step]) -> None:
-    """Splitting gains nothing: keys outside X are exactly those with X as one tenant."""
+def test_splitting_a_tenant_changes_no_sort_key_of_others(steps: list[Step]) -> None:
+    """Splitting gains nothing: other tenants' keys are equal with and without it."""
     tops = TenantTree({path: TenantNode(weight=exact(1)) for path in "XYZ"})
     split = TenantShare(VirtualClock(exact(0)), tops)
     whole = TenantShare(VirtualClock(exact(0)), tops)
@@ -304,7 +305,7 @@ def restored_from_records(share: TenantShare, names: list[str]) -> TenantShare:
 
 @examples(80)
 @given(_FLOAT_STEPS, st.randoms(use_true_random=False))
-def test_restored_tree_gives_the_same_keys_to_the_last_bit(
+def test_restored_tenant_tree_gives_exactly_equal_sort_keys(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
     """Float keys are equal to the last bit, in whatever order a store returns the records."""

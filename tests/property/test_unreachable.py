@@ -21,18 +21,18 @@ _LARGE = 200
 
 @dataclass
 class _Pool:
-    """Replicas, and the connections of ingresses to them."""
+    """Replicas, ingresses and the connections between them."""
 
     sizes: list[int]
     cut: set[tuple[str, str]]
-    """Pairs of ingress and replica whose connection is cut."""
+    """(ingress, replica) pairs whose connection is cut."""
     driver: CoreDriver = field(
         default_factory=lambda: CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     )
     running: dict[str, list[str]] = field(default_factory=dict)
     """Running leases by replica."""
     tried: list[tuple[str, str]] = field(default_factory=list)
-    """Request and replica of each grant that was refused."""
+    """(request, replica) of each grant that was refused."""
     done: int = 0
 
     def submit(self, number: int, ingress_id: str, prompt: int) -> None:
@@ -63,7 +63,7 @@ class _Pool:
                 self.running.setdefault(grant.replica_id, []).append(grant.lease_id)
 
     def _check_order(self, grant: Grant) -> None:
-        """Check that only inferences that cannot run on a replica are overtaken there."""
+        """Check that an inference is only overtaken where it cannot run."""
         core = self.driver.core
         replica = core.state.replicas[grant.replica_id]
         granted = core.state.inferences[grant.request_id]
@@ -76,7 +76,7 @@ class _Pool:
 
 @st.composite
 def _random_pool(draw: st.DrawFn) -> _Pool:
-    """Draw a pool where each ingress can reach at least one of the largest replicas."""
+    """Draw replicas and ingresses; each ingress can reach at least one of the largest replicas."""
     sizes = [*draw(st.lists(st.sampled_from([60, 120, _LARGE]), max_size=3)), _LARGE, _LARGE]
     names = [f"r{number}" for number in range(len(sizes))]
     pairs = [(ingress_id, name) for ingress_id in _INGRESSES for name in names]

@@ -60,7 +60,7 @@ def _bursts(draw: st.DrawFn, prompt: int, output: int) -> list[Call]:
 
 _MEMORY = 60
 _PROMISED = st.tuples(_bursts(12, 48), st.integers(1, 16))
-"""Calls and seats whose limit is memory, so that memory is promised more than once."""
+"""Calls and seats whose limit is memory, so that the same memory is counted on twice."""
 _RESERVED = st.tuples(_bursts(6, 9), st.integers(1, 4))
 """Calls and seats with Σ(p + d) ≤ 4·15 = M in every combination."""
 
@@ -71,7 +71,7 @@ def _paper_bound(calls: Sequence[Call], kv_tokens: int) -> int:
 
 
 def _peak_bound(calls: Sequence[Call], kv_tokens: int, seats: int) -> int:
-    """Return the bound of the work in flight I under peak admission."""
+    """Return the bound of the work in flight if admission looks at the peak of memory."""
     to_come = sum(max(0, kv_tokens // j - 1) for j in range(1, seats + 1))
     return PROMPT_PRICE * max(call.prompt for call in calls) + OUTPUT_PRICE * to_come
 
@@ -142,7 +142,7 @@ def test_bounds_of_the_paper_hold_if_memory_is_reserved(
 
 
 def test_bounds_of_the_paper_fail_if_memory_is_promised_twice() -> None:
-    """Six inferences of f end one by one, each in the memory that the previous one has freed.
+    """Six inferences of client f end one by one, each in memory that the previous one freed.
 
     M = 120. They have 19, 23, 29, 39, 59 and 119 tokens to come, 288 in all and not 120. The next
     of f and the one of g need all of the memory, so they wait to the end while f makes 2·287 units.
@@ -165,7 +165,7 @@ def test_bounds_of_the_paper_fail_if_memory_is_promised_twice() -> None:
 def test_weighted_counters_stay_together(
     workload: tuple[list[Call], int], numbers: list[int]
 ) -> None:
-    """Sec. 4.3: the same bounds hold with all counters divided by the weights."""
+    """VTC paper, Sec. 4.3: the bounds hold with all counters divided by the weights."""
     calls, seats = workload
     weights = dict(zip(_CLIENTS, numbers, strict=True))
     run = OneServer(_MEMORY, seats, weights=weights).run(calls)
@@ -201,7 +201,7 @@ def test_clients_are_served_in_proportion_to_their_weights() -> None:
 
 
 def _on_off_then_overload() -> list[Call]:
-    """Return Fig. 10 of the VTC paper: one client pauses below its share, then both exceed theirs.
+    """Return the load of the VTC paper's Fig. 10: a client pauses, then both send too much.
 
     The server handles one call per iteration (8 seats, 8 tokens each).
     """
@@ -217,7 +217,7 @@ def _on_off_then_overload() -> list[Call]:
     return calls
 
 
-def test_client_that_was_away_has_no_credit_under_vtc() -> None:
+def test_client_that_pauses_gains_no_credit_under_vtc() -> None:
     """VTC paper, Fig. 10: in the overload both clients get equal service."""
     calls = _on_off_then_overload()
     run = OneServer(128, 8).run(calls, iterations=400)
@@ -227,8 +227,8 @@ def test_client_that_was_away_has_no_credit_under_vtc() -> None:
     assert _largest_difference(run, "1", "2") <= 2 * bound
 
 
-def test_lcf_and_fcfs_exceed_the_bounds_of_vtc() -> None:
-    """Without VTC's lift of counters, LCF repays the deficit of the first phase.
+def test_least_counter_first_and_fcfs_exceed_the_bounds_of_vtc() -> None:
+    """Without VTC's lift of counters, LCF repays a client for its pause.
 
     FCFS serves by the number of calls sent; its service also differs by more than 2·U.
     """
@@ -246,7 +246,9 @@ def test_lcf_and_fcfs_exceed_the_bounds_of_vtc() -> None:
     ("policy", "least", "most"),
     [("vtc", 400, 800), ("vtc-noisy", 150, 250), ("vtc-predict", 0, 128), ("vtc-oracle", 0, 128)],
 )
-def test_prediction_keeps_overloaded_clients_closer(policy: str, least: int, most: int) -> None:
+def test_length_predictions_make_service_of_clients_more_equal(
+    policy: str, least: int, most: int
+) -> None:
     """VTC paper, Table 6: eight clients with calls of equal lengths, under three predictions.
 
     All is scaled by 1/8: 32 + 32 tokens, M = 1,250. 96 is the price of one call.

@@ -17,9 +17,9 @@ from justitia_ray.units import Seconds
 from tests.agent_world import PROFILE, Agent, AgentWorld, Result, Turn, agent
 
 BREAK_EVEN_S = PROFILE.kv_tokens * PROFILE.per_prompt_token_s
-"""Longest time in seconds for which an idle context counts."""
+"""Longest time in seconds for which an idle context counts as used memory."""
 LATENESS_S: Seconds = 0.5
-"""Interval in seconds of pulls, and the time for which a refusal is cached."""
+"""Seconds between two pulls of a replica; for as long, a refusal is cached."""
 RUNS = Agent("runs", 0.0, (Turn(500, 3_000),))
 """Application that runs for 100 s, so that contexts may delay others all the time."""
 
@@ -43,7 +43,7 @@ def count_starts_before(result: Result, begin: str, at: Seconds) -> int:
 
 
 def pretender(name: str, arrives_at: Seconds) -> Agent:
-    """Return an application that leaves a context of 6,000 tokens and stays open forever."""
+    """Return an application that leaves a context of 6,000 tokens and never calls again."""
     return Agent(name, arrives_at, (Turn(6_000, 10),), stays_s=None)
 
 
@@ -64,7 +64,7 @@ def test_context_that_counts_forever_would_delay_others_forever(
 
 
 def _stream_of_pretenders() -> list[Agent]:
-    """Return more pretenders than fit, each smaller than the victim, one every three seconds."""
+    """Return applications that never call again: one every three seconds, more than fit."""
     return [
         RUNS,
         victim(2.0),
@@ -72,8 +72,8 @@ def _stream_of_pretenders() -> list[Agent]:
     ]
 
 
-def test_stream_of_pretenders_delays_by_their_service_and_their_break_even_gaps() -> None:
-    """Pretenders that arrive once V has passed the difference of the costs follow the victim."""
+def test_applications_that_never_return_delay_others_for_a_limited_time() -> None:
+    """Attackers that arrive later start after their victim, and delay it no further."""
     result = AgentWorld().run(_stream_of_pretenders())
     at = started_s(result, "victim")
     before = count_starts_before(result, "p", at)
@@ -83,7 +83,7 @@ def test_stream_of_pretenders_delays_by_their_service_and_their_break_even_gaps(
     assert at - 2.0 <= before * (turn_s + BREAK_EVEN_S) + LATENESS_S
 
 
-def test_contexts_of_later_applications_must_not_count(
+def test_contexts_of_later_applications_must_not_count_as_used_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WorkingSet, "_counts_for_place", lambda *_: True)
@@ -96,18 +96,18 @@ def test_contexts_of_later_applications_must_not_count(
 
 
 def _tiny_caller(calls: int) -> Agent:
-    """Return an application that keeps 6,000 tokens by a tiny call each second."""
+    """Return an application that keeps 6,000 tokens in memory by a tiny call each second."""
     turns = (Turn(6_000, 10), *(Turn(6_010, 1, 1.0) for _ in range(calls)))
     return Agent("warm", 1.0, turns, predicted=60_055)
 
 
-def test_tiny_calls_keep_a_place_only_for_four_times_the_charge() -> None:
+def test_tiny_calls_keep_a_context_only_for_four_times_the_charge() -> None:
     """A charge of 60,055 pays for the first turn and for 30 tiny calls of 6,011 each."""
     result = AgentWorld().run([RUNS, _tiny_caller(60), victim(2.0)])
     calls = 4 * 60_055 / 6_011 - 10
 
     first_s = AgentWorld().run([RUNS, _tiny_caller(0)]).ended_at["warm"]
-    each_s = 1.2  # a gap of a second, and a call
+    each_s = 1.2  # a second's gap and a call
 
     assert started_s(result, "victim") <= first_s + (calls + 1) * each_s + BREAK_EVEN_S
 
@@ -126,7 +126,7 @@ def test_without_the_limit_tiny_calls_would_delay_others_forever(
 
 
 def _found_share_beside(tenant: str) -> float:
-    """Return the share of prompts that honest agents find, with a tenant that never returns."""
+    """Return the share of prompts that honest agents find cached beside such a tenant."""
     silent = [
         Agent(f"p{i}", 0.2 * i, (Turn(20, 1),), tenant=tenant, stays_s=20.0) for i in range(300)
     ]
@@ -138,7 +138,7 @@ def _found_share_beside(tenant: str) -> float:
 
 @pytest.mark.slow
 def test_tenant_that_never_returns_costs_other_tenants_nothing() -> None:
-    """Contexts of other tenants count by their own gaps."""
+    """Contexts of each tenant count by the gaps between that tenant's own calls."""
     assert _found_share_beside("evil") > 1.1 * _found_share_beside("tenant")
 
 
@@ -164,18 +164,17 @@ def mean_end(
     last: str,
     options: Mapping[str, object] | None = None,
 ) -> Seconds:
-    """Return the mean time at which the agent named `last` ends among honest ones."""
+    """Return the mean end of the agent named `last` among honest agents."""
     return statistics.fmean(
         AgentWorld(options=options).run(make(seed)).ended_at[last] for seed in range(3)
     )
 
 
 _WORK = Agent("x", 5.0, tuple(Turn(3_000 + 60 * k, 20, 10.0 if k else 0.0) for k in range(5)))
-"""Agent with gaps of more than twice the break-even gap."""
+"""Agent with gaps of more than twice the longest time for which a context counts."""
 
 
 def _with_tiny_calls(every_s: Seconds, *, is_aside: bool = True) -> Agent:
-    """Return the agent with tiny calls in its gaps, and with the same prediction."""
     turns: list[Turn] = []
     for turn in _WORK.turns:
         left_s = turn.gap_s
@@ -187,7 +186,7 @@ def _with_tiny_calls(every_s: Seconds, *, is_aside: bool = True) -> Agent:
 
 
 def _mean_ends(work: Agent, seeds: int = 3) -> tuple[Seconds, Seconds]:
-    """Return the mean time at which `x` ends, and the mean completion time of the honest ones."""
+    """Return the mean end of agent `x`, and the mean completion time of honest agents."""
     results = [AgentWorld().run([*honest_agents(seed), work]) for seed in range(seeds)]
     others = [s for one in results for name, s in one.completion_s.items() if name != "x"]
     return statistics.fmean(one.ended_at["x"] for one in results), statistics.fmean(others)
@@ -210,10 +209,10 @@ def test_tiny_calls_gain_little_and_cost_others_little() -> None:
 
 
 @pytest.mark.slow
-def test_too_low_prediction_gains_little(
+def test_predicting_too_low_a_cost_gains_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The place is kept for four times the predicted cost.
+    """A context is kept for at most four times the predicted cost.
 
     Measured: an agent predicted at a hundredth of its cost ends 13 % earlier, 32 % without limit.
     """
@@ -231,7 +230,7 @@ _WHOLE = agent("x", 5.0, turns=10, begin=1_500, tenant="evil")
 
 
 def _split_work() -> list[Agent]:
-    """Return the agent's turns as applications, each of which begins after the last one."""
+    """Return the agent's turns as applications, each of which begins after the previous one."""
     parts: list[Agent] = []
     for number, turn in enumerate(_WHOLE.turns):
         parts.append(
@@ -258,8 +257,8 @@ def _gain_by_splitting(**options: object) -> float:
 
 
 @pytest.mark.slow
-def test_working_set_adds_no_gain_by_splitting() -> None:
-    """Parts have smaller tags than the whole; only fairness by tenant limits that gain."""
+def test_holding_contexts_adds_no_gain_from_splitting_applications() -> None:
+    """Parts precede the whole in the order; only fairness by tenant limits that gain."""
     without = _gain_by_splitting(fairness="tenant", working_set=False)
 
     assert _gain_by_splitting(fairness="tenant") <= without

@@ -22,7 +22,7 @@ def arrivals(
     expected: Sequence[Fraction | None] = (None,),
     cached: Sequence[Fraction] = (Fraction(0),),
 ) -> st.SearchStrategy[list[Arrival]]:
-    """Return applications with up to `stages` stages and at most 42 KV tokens per inference."""
+    """Return random applications with at most `stages` stages and 42 KV tokens per inference."""
     return st.lists(
         st.builds(
             Arrival,

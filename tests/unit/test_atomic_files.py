@@ -17,7 +17,7 @@ def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
 
 
 def test_file_is_replaced_at_the_end_of_a_write(tmp_path: Path) -> None:
-    """A reader sees the old file until the new one is complete, and no temporary file remains."""
+    """Readers see the old file until the new one is complete."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
 

@@ -192,9 +192,7 @@ def test_invalid_setting_is_named_with_key_value_and_allowed_values(
         ),
     ],
 )
-def test_process_that_waits_must_not_count_as_silent(
-    sections: dict[str, Any], message: str
-) -> None:
+def test_timeouts_must_exceed_reporting_intervals(sections: dict[str, Any], message: str) -> None:
     """A waiting call's inference would be ended, or an idle replica would get no leases."""
     with pytest.raises(ConfigError, match=message):
         AppArgs.parse(sections)
@@ -406,7 +404,7 @@ def test_each_of_several_models_has_a_separate_queue_and_deployments() -> None:
     assert first.config.data_dir != second.config.data_dir
 
 
-def test_list_of_one_model_uses_the_names_of_several() -> None:
+def test_list_of_one_model_is_named_like_a_list_of_several() -> None:
     """Adding a second model must not restart the engines of the first."""
     (alone,) = parse_models(model_entry("m")).each_model()
     beside, _ = parse_models(model_entry("m"), model_entry("n")).each_model()
@@ -421,7 +419,7 @@ def test_replica_of_a_model_entry_reports_before_its_leases_expire() -> None:
 
 
 def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
-    """The whole section is replaced, because options of one engine mean nothing to another."""
+    """Options of one engine mean nothing to another."""
     shared = {"vllm_args": {"dtype": "float32"}}
     models = (model_entry("m"), model_entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
     first, second = parse_models(
@@ -439,8 +437,8 @@ def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
     ]
 
 
-def test_arguments_reach_the_ingress_unchanged() -> None:
-    """The arguments travel as a dict and must come out as they were checked."""
+def test_configured_arguments_reach_the_ingress_unchanged() -> None:
+    """The arguments travel as a dictionary and must arrive as they were checked."""
     args = parse_models(
         model_entry("m", adapters={"m-sql": "/sql"}), model_entry("n", engine=_FAKE), name="a"
     )
@@ -486,7 +484,6 @@ def test_ambiguous_model_names_are_refused(values: dict[str, Any], message: str)
 
 
 def test_model_overrides_only_the_settings_that_it_names() -> None:
-    """The other keys are shared, so that a change is made once."""
     values = {
         "policy_options": {"backfill": 2},
         "tenant_weights": {"t": 2},
@@ -510,7 +507,7 @@ _BEYOND = {
 
 @pytest.mark.parametrize("policy", ["justitia", "justitia-guarded"])
 def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
-    """On one clock the work beyond quotas moves V a million times as fast as other work."""
+    """Without shares by tenant, work beyond quotas would delay the work within quotas."""
     by_application = {"policy": policy, "policy_options": {"fairness": "application"}}
     assert SchedulingConfig.parse(by_application).policy_options == {"fairness": "application"}
     with pytest.raises(ConfigError, match=r"policy_options\.fairness: application is not allowed"):
@@ -521,7 +518,7 @@ def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
     assert unset.fair_between_tenants().policy_options == {"fairness": "tenant"}
 
 
-def test_shares_by_tenant_are_the_default_only_for_an_order_by_tags() -> None:
+def test_shares_by_tenant_are_the_default_only_for_policies_with_finish_tags() -> None:
     for settings in (
         {"policy": "fcfs"},
         {"policy_options": {"clock": "nominal"}},

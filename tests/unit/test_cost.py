@@ -9,7 +9,7 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
     ("prompt", "output", "cost"),
     [
         (0, 0, 0),
-        (10, 0, 0),  # no output tokens, so no memory is held over an iteration
+        (10, 0, 0),  # No output tokens, so no memory is used over an iteration.
         (10, 1, 11),
         (10, 3, 11 + 12 + 13),
         (0, 4, 1 + 2 + 3 + 4),
@@ -17,7 +17,7 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
     ],
 )
 def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost: int) -> None:
-    """Each of d iterations holds the prompt and the tokens so far: the sum of (p + i).
+    """The memory of each iteration is the prompt and the tokens so far, so the cost is Σ(p + i).
 
     The difference of two progress reports is therefore the service between them.
     """
@@ -36,7 +36,7 @@ def test_cost_is_exact_for_integers() -> None:
     assert 10**9 * 10**9 + 10**9 * (10**9 + 1) // 2 == kv_token_time(10**9, 10**9)
 
 
-def test_choices_share_prompt_and_output_evenly() -> None:
+def test_cost_of_several_choices_divides_the_tokens_evenly() -> None:
     """Three sequences of 20 prompt tokens with 3, 2 and 2 tokens."""
     expected = kv_token_time(20, 3) + 2 * kv_token_time(20, 2)
 

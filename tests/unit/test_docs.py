@@ -50,7 +50,6 @@ def test_every_choice_of_a_setting_is_documented(name: str) -> None:
 
 
 def options_by_stage() -> dict[str, set[str]]:
-    """Return the options in the table of stages, each as a user would write it, by their stage."""
     page = (ROOT / "justitia_ray" / "core" / "policies" / "README.md").read_text(encoding="utf-8")
     section = page.split("## What is stable\n")[1].split("\n## ")[0]
     found: dict[str, set[str]] = {}
@@ -80,7 +79,7 @@ def test_table_of_stages_has_every_cost_of_the_scheduler() -> None:
     assert {f"scheduler.cost: {cost}" for cost in costs} <= listed
 
 
-def test_table_of_stages_and_settings_agree_on_what_is_experimental() -> None:
+def test_documentation_and_settings_agree_on_experimental_options() -> None:
     """A setting is experimental as a whole, or with one of its values."""
     rows = re.findall(r"^\| `([\w.]+)` \| [^|]* \| (.*) \|$", SETTINGS, re.MULTILINE)
     whole = {key for key, text in rows if text.startswith("Experimental")}
@@ -130,7 +129,6 @@ def test_links_of_a_page_have_targets(page: Path) -> None:
 
 
 def heading_anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the page's headings."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
@@ -173,9 +171,9 @@ def test_documented_example_is_valid_python(example: str) -> None:
     assert ast.parse(example).body
 
 
-def test_table_of_paths_names_the_served_paths() -> None:
+def test_documented_table_of_paths_names_the_served_paths() -> None:
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
-    # paths follow from the model's configuration; its parts are only used by requests
+    # Paths follow from the model's configuration; its parts are only used by requests.
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))
     served = {
         route.path.replace("{application_id:path}", "{id}")
@@ -206,7 +204,7 @@ def test_every_example_file_is_listed() -> None:
 
 
 def test_documented_waiting_reasons_are_those_of_the_code() -> None:
-    """The list of reasons is closed, and each has the same remedy in code and documentation."""
+    """Each reason must have the same remedy in the code and in the documentation."""
     page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
     section = page.split("## Reasons\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))

@@ -29,7 +29,7 @@ _SAMPLES: dict[str, Any] = {
 
 
 def _sample_error(error: type[JustitiaError]) -> JustitiaError:
-    """Return an instance with a value of the right type for every argument."""
+    """Return an error with a value of the right type for every argument."""
     if error.__init__ is Exception.__init__:
         return error("what is wrong")
     parameters = list(inspect.signature(error.__init__).parameters.values())[1:]

@@ -2,72 +2,72 @@
 
 from fractions import Fraction
 
-from tests.oracles.gps import FluidServer, ServedRules
+from tests.oracles.gps import ExactFairShare, GpsServer
 
 F = Fraction
 
 
-def _server_with_sessions(**sessions: tuple[int, int]) -> FluidServer:
-    server = FluidServer()
+def _server_with_sessions(**sessions: tuple[int, int]) -> GpsServer:
+    server = GpsServer()
     for name, (work, weight) in sessions.items():
         server.join(name, F(weight))
-        server.ask(name, F(work))
+        server.add_work(name, F(work))
     return server
 
 
 def test_equal_weights_share_equally_until_the_smaller_session_departs() -> None:
     server = _server_with_sessions(a=(2, 1), b=(6, 1))
-    server.pour(F(4))  # 2 each: a is done
+    server.give_service(F(4))  # 2 each: a is done
 
     assert (F(2), {"b"}) == (server.virtual_time, server.busy())
 
-    server.pour(F(3))
+    server.give_service(F(3))
 
     assert (F(5), F(1)) == (server.virtual_time, server.owed["b"])
 
 
-def test_weights_share_in_proportion() -> None:
+def test_gps_shares_service_in_proportion_to_weights() -> None:
     """A session of weight 3 gets three quarters of the service beside one of weight 1."""
     server = _server_with_sessions(a=(2, 1), b=(6, 3))
 
     assert (F(2), F(2)) == (server.tag("a"), server.tag("b"))
 
-    server.pour(F(4))  # W = 4, so V = 1
+    server.give_service(F(4))  # W = 4, so V = 1
 
     assert (F(1), F(1), F(3)) == (server.virtual_time, server.owed["a"], server.owed["b"])
 
 
-def test_one_report_of_service_covers_several_departures() -> None:
+def test_gps_serves_several_sessions_to_their_ends_in_one_report() -> None:
     """A report may contain more service than the first session still needs."""
     server = _server_with_sessions(a=(1, 1), b=(2, 1), c=(10, 1))
-    server.pour(F(8))
+    server.give_service(F(8))
 
     assert (F(5), {"c"}, F(5)) == (server.virtual_time, server.busy(), server.owed["c"])
     assert (F(1), F(2), F(10)) == (server.tag("a"), server.tag("b"), server.tag("c"))
 
 
 def test_virtual_time_stops_without_backlog() -> None:
-    """Service without a session leaves V unchanged, and the next session starts at this V."""
+    """Service without a session leaves the virtual time unchanged."""
     server = _server_with_sessions(a=(3, 1))
-    server.pour(F(10))
-    server.ask("a", F(4))
+    server.give_service(F(10))
+    server.add_work("a", F(4))
 
-    assert (F(3), F(3), F(7)) == (server.virtual_time, server.poured, server.tag("a"))
+    assert (F(3), F(3), F(7)) == (server.virtual_time, server.given, server.tag("a"))
 
 
-def test_refunded_service_goes_to_the_other_sessions() -> None:
-    """A refund removes owed work first; work already served is served again to the others."""
+def test_service_refunded_to_gps_goes_to_the_other_sessions() -> None:
+    """A refund first removes remaining work; service already given goes to the others."""
     server = _server_with_sessions(a=(6, 1), b=(9, 1))
-    server.pour(F(8))  # V = 4: a owed 2, b owed 5
-    server.take_back("a", F(5))  # 2 removed, 3 for b
+    server.give_service(F(8))  # V = 4: a owed 2, b owed 5
+    server.remove_work("a", F(5))  # 2 removed, 3 for b
 
     assert (F(7), F(2)) == (server.virtual_time, server.owed["b"])
     assert F(4) == server.tag("a")
 
 
 def test_charge_doubles_when_an_application_attains_more() -> None:
-    """A charge of 4 becomes 8 and 16 when 9 are attained (rule 1)."""
-    rules = ServedRules()
+    """When 9 are attained, a charge of 4 becomes 8 and then 16 (rule 1)."""
+    rules = ExactFairShare()
     rules.arrive("a", F(4), F(1))
     rules.report([("a", F(9))])
 
@@ -76,8 +76,8 @@ def test_charge_doubles_when_an_application_attains_more() -> None:
 
 
 def test_owed_service_stays_equal_to_charged_service() -> None:
-    """Equality holds after a tool gap, an end and a change of weight."""
-    rules = ServedRules()
+    """They must be equal after a tool gap, an end and a change of weight."""
+    rules = ExactFairShare()
     rules.arrive("a", F(10), F(1))
     rules.arrive("b", F(30), F(2))
     rules.arrive("c", F(1), F(1))  # charged 2

@@ -49,7 +49,7 @@ sys.exit(group == os.environ.get("FAILS"))
 
 
 class Script:
-    """`scripts/test` in a temporary directory with a pytest that records its arguments."""
+    """`scripts/test` in a temporary directory with a fake pytest that records its arguments."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -66,11 +66,11 @@ class Script:
 
     @contextmanager
     def started(self, *arguments: str, **settings: str) -> Iterator["subprocess.Popen[str]"]:
-        """Run the script during the block.
+        """Run the script during a `with` block.
 
         The arguments name groups that fail, wait or never end.
         """
-        # the test process may ignore SIGINT, which child processes inherit
+        # The test process may ignore SIGINT, which child processes inherit.
         command = ["env", "--default-signal=INT", "scripts/test", *arguments]
         with subprocess.Popen(
             command,
@@ -113,7 +113,6 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def has_tests_with(group: str, marks: set[str]) -> bool:
-    """Return whether a group has the tests with these marks; mark expressions are Python's."""
     return bool(eval(group, {mark: mark in marks for mark in _MARKS}))
 
 
@@ -141,7 +140,7 @@ def test_every_short_test_is_in_exactly_one_group(groups: list[str]) -> None:
 def test_tests_with_a_cluster_run_beside_and_after_the_engines(
     script: Script, groups: list[str]
 ) -> None:
-    """On two cores three groups at a time starve, and a single one leaves a core idle.
+    """On two cores, three groups at a time starve, and a single one leaves a core idle.
 
     The waiting group would wait forever if the other one did not start meanwhile.
     """
@@ -170,7 +169,7 @@ def test_failing_group_fails_the_script_after_all_groups_have_run(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-async def test_interruption_ends_all_groups(
+async def test_interrupting_the_test_script_ends_all_groups(
     script: Script, groups: list[str], sent: signal.Signals
 ) -> None:
     """An interrupt lets pytest end its child processes, which a kill would prevent."""

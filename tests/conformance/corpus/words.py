@@ -7,7 +7,7 @@ CONTEXT = 512
 LONG = "word " * 2_000
 """Text of more tokens than the model's context."""
 FILLING = "a " * 300
-"""Text of 300 to 500 tokens, which leaves a part of the context free."""
+"""Prompt of 300 to 500 tokens; it fits into the model's context and leaves room."""
 IMAGE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA"
     "WjR9awAAAABJRU5ErkJggg=="
@@ -29,7 +29,6 @@ def function_tool(name: str = "weather", **more: Any) -> dict[str, Any]:
 
 
 def tool_call_message(arguments: Any, **more: Any) -> dict[str, Any]:
-    """Return an assistant's message that calls a tool."""
     called = {"name": "weather", "arguments": arguments}
     calls = [{"id": "call_1", "type": "function", "function": called}]
     return {"role": "assistant", "content": None, "tool_calls": calls} | more
@@ -39,5 +38,4 @@ TOLD = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
 
 
 def conversation_with(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a conversation that begins with a user's message."""
     return [user_message(), *messages]

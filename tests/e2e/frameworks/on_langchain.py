@@ -14,7 +14,7 @@ from tests.e2e.frameworks import Weather
 
 
 def chat_answers(chat: Any) -> dict[str, Any]:
-    """Return a chat model's answers: whole, streamed, with a forced tool, and with a schema."""
+    """Return a chat model's answers: one whole, one streamed, one tool call, one by a schema."""
     with_tool = chat.bind_tools([Weather], tool_choice="Weather")
     calls = with_tool.invoke("a b c").tool_calls
     calls += reduce(add, with_tool.stream("a b c")).tool_calls
@@ -29,7 +29,6 @@ def chat_answers(chat: Any) -> dict[str, Any]:
 
 
 def main(generating: str, reading: str, key: str) -> None:
-    """Call two services by their addresses with an API key."""
     options: dict[str, Any] = {"api_key": key, "max_tokens": 32, "temperature": 0}
     of_openai: dict[str, Any] = options | {"base_url": f"{generating}/v1", "model": "tiny-llama"}
     openai = ChatOpenAI(**of_openai)
@@ -37,7 +36,7 @@ def main(generating: str, reading: str, key: str) -> None:
     measured = openai.bind(logprobs=True, top_logprobs=2).invoke("a b c")
     probabilities = measured.response_metadata["logprobs"]["content"]
     anthropic = ChatAnthropic(base_url=generating, model="tiny-llama", **options)  # type: ignore[call-arg]
-    # By default LangChain would send token ids of OpenAI's tokenizer.
+    # By default, LangChain would send token ids from OpenAI's tokenizer.
     embeddings = OpenAIEmbeddings(
         base_url=f"{reading}/v1",
         api_key=key,  # type: ignore[arg-type]

@@ -19,7 +19,6 @@ _NAMED: Any = {"type": "function", "function": {"name": "Weather"}}
 
 
 def rank_documents(reading: str, model: str, key: str) -> list[int]:
-    """Return the order in which a model ranks documents."""
     ranked: Any = litellm.rerank(
         model=f"hosted_vllm/{model}",
         query="a b",
@@ -31,7 +30,6 @@ def rank_documents(reading: str, model: str, key: str) -> list[int]:
 
 
 def main(generating: str, reading: str, key: str) -> None:
-    """Call two services by their addresses with an API key."""
     at: dict[str, Any] = {"api_base": f"{generating}/v1", "api_key": key}
     said = [{"role": "user", "content": "a b c"}]
     limits: dict[str, Any] = {"max_tokens": 32, "temperature": 0}

@@ -18,7 +18,6 @@ def weather(warm: bool) -> str:
 
 
 def main(generating: str, reading: str, key: str) -> None:
-    """Call two services by their addresses with an API key."""
     options: dict[str, Any] = {
         "api_base": f"{generating}/v1",
         "api_key": key,

@@ -22,14 +22,14 @@ def _continuation_obstacle(self: VllmEngine, lease_id: LeaseId) -> str:
 
 
 class ScriptedReplica(EngineReplica):
-    """Replica with a scripted engine; its process imports this module."""
+    """Replica with a scripted engine; its Ray worker imports this module."""
 
 
 VllmEngine.obstacle = _continuation_obstacle  # type: ignore[method-assign]
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` with scripted replicas.
+    """Return the Serve application of `justitia_ray.serve.app:build` with scripted replicas.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """

@@ -6,7 +6,7 @@ from tests.e2e.harnesses.recorder import RecordedCall
 
 
 def side_call_times(calls: Sequence[RecordedCall]) -> list[str]:
-    """Return by side call the time since the last begin or end of another call."""
+    """Return for each side call the seconds since the conversation's last call began or ended."""
     found = []
     for call in calls:
         if call.fields.get("tools"):

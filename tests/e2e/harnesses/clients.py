@@ -12,7 +12,7 @@ from tests.e2e.harnesses.script import ScriptedCall
 
 @dataclass(frozen=True, slots=True)
 class CodingAgent:
-    """Command line, files and tools of one coding agent."""
+    """A coding agent as a test client: its command line, its settings files and its tools."""
 
     name: str
     """Heading of the agent's section in `deployments/harnesses.md`."""
@@ -20,37 +20,35 @@ class CodingAgent:
     """Name of the agent's npm package."""
     program: str
     application_class: str
-    """Application class that the agent's calls must get."""
+    """Application class that the service must recognize in the agent's calls."""
     begin: tuple[str, ...]
-    """Arguments of a new session, before the prompt."""
+    """Command-line arguments that start a session; the prompt follows."""
     resume: tuple[str, ...]
-    """Arguments that resume the last session, before the prompt."""
+    """Command-line arguments that resume the last session; the prompt follows."""
     run_shell: Callable[[str], ScriptedCall]
-    """Function that returns the tool call to run a command."""
+    """Function that returns the agent's tool call for a shell command."""
     spawn: Callable[[str], ScriptedCall] | None = None
-    """Function that returns the tool call to start a sub-agent with a prompt; None without
-    sub-agents.
+    """Function that returns the tool call that starts a sub-agent with a prompt; None if the agent
+    has no sub-agents.
     """
     gives_up: bool = True
-    """Whether the agent ends at an error that no waiting helps; otherwise it repeats the call with
-    growing pauses.
-    """
+    """Whether the agent ends at an error that waiting cannot mend; otherwise it retries."""
     leaves_agents: bool = False
-    """Whether the agent's program may exit before its sub-agents, unless it has more to do."""
+    """Whether the agent's program may exit while its sub-agents still run."""
     impatience: Mapping[str, str] | None = None
     """Environment variables that make the agent give up a stream after five silent seconds."""
     impatient_lines: tuple[tuple[str, str], ...] = ()
-    """Pairs of lines in the agent's files: the original, and one that makes it give up silent
-    streams.
+    """(original line, replacement) in the agent's settings files; the replacement makes the agent
+    give up silent streams.
     """
     impatient_files: Mapping[str, str] | None = None
-    """Additional files that make the agent give up silent streams."""
+    """Additional settings files that make the agent give up silent streams."""
     variant: str = ""
-    """Heading of the part of the page's section whose lines the agent uses; empty for the whole
-    section.
+    """Heading of the subsection in `deployments/harnesses.md` with the agent's settings; empty for
+    the whole section.
     """
     asks_for: str = "MODEL"
-    """Prefix of the model names in the agent's calls."""
+    """Prefix of the model names that the agent sends."""
 
     def command_line(
         self, installed: Path, model: str, prompt: str, *, resume: bool = False
@@ -65,7 +63,7 @@ class CodingAgent:
     def write_files(
         self, home: Path, *, url: str, key: str, model: str, impatient: bool = False
     ) -> dict[str, str]:
-        """Write the agent's files into a home directory, and return its environment.
+        """Write the agent's settings files into a home directory, and return its environment.
 
         The environment has none of the tests' variables. The client can reach only this machine:
         the proxy for all other hosts does not exist.
@@ -168,4 +166,4 @@ VARIANTS = (
     replace(_PI, variant="pi with Responses"),
     replace(_PI, variant="pi with Messages"),
 )
-"""Agents with the settings of another part of their section."""
+"""Coding agents with the settings of another subsection of `deployments/harnesses.md`."""

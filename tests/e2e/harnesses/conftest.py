@@ -20,13 +20,14 @@ from tests.harness.key_ring import KeyRing
 
 OPERATOR = "operator"
 WAITS, DIES = "waits", "dies"
-"""Suffixes of two tenants: one whose call waits long, and one whose engine dies."""
+"""Suffixes of the names of two tenants: the calls of one wait long, the engine of the other dies.
+"""
 _NOTED = pytest.StashKey["UnknownParts"]()
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedService:
-    """Running service, and the secrets of its keys by tenant."""
+    """Running service with API keys, and the secrets of the keys by tenant."""
 
     service: ScriptedService
     secrets: dict[str, str]
@@ -48,7 +49,7 @@ def model_directory() -> Path:
 def _serve_scripted(
     directory: Path, model: Path, engines: tuple[str, ...], *, haproxy: bool
 ) -> Iterator[GuardedService]:
-    installed_package(CLIENTS[0].package)  # without npm: skipped before any process starts
+    installed_package(CLIENTS[0].package)  # skips the test if npm is missing
     keys = KeyRing(directory / "keys.yaml")
     names = (LENIENT, STRICT, WAITS, DIES)
     tenants = [f"{client}-{name}" for client in (*CLIENTS, *VARIANTS) for name in names]
@@ -68,7 +69,7 @@ def _serve_scripted(
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_directory: Path
 ) -> Iterator[GuardedService]:
-    """The service with both chat templates, behind each proxy in turn."""
+    """Service with lenient and strict chat templates, once behind each kind of HTTP proxy."""
     directory = tmp_path_factory.mktemp(request.param)
     yield from _serve_scripted(
         directory, model_directory, (LENIENT, STRICT), haproxy=request.param == "haproxy"
@@ -79,7 +80,6 @@ def guarded(
 def strict(
     tmp_path_factory: pytest.TempPathFactory, model_directory: Path
 ) -> Iterator[GuardedService]:
-    """The service with the strict chat template only."""
     yield from _serve_scripted(
         tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True
     )
@@ -87,13 +87,13 @@ def strict(
 
 @pytest.fixture
 def note_sent(pytestconfig: pytest.Config) -> "UnknownParts":
-    """Function that collects the headers and fields of a client's call."""
+    """Function that collects unknown headers and fields of a client's calls."""
     return pytestconfig.stash.setdefault(_NOTED, UnknownParts({}, {}))
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownParts:
-    """Unknown headers and fields, and side calls of conversations, by client."""
+    """Headers, body fields and side calls of coding agents that the project does not know yet."""
 
     unknown: dict[str, set[str]]
     beside: dict[str, list[str]]
@@ -108,7 +108,7 @@ class UnknownParts:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print the unknown headers and fields, which reveal a new release of a client."""
+    """Print unknown headers and fields: they show that a coding agent has a new release."""
     noted = config.stash.get(_NOTED, None)
     if noted is None:
         return

@@ -15,7 +15,7 @@ _WITHIN_S = 600.0
 
 
 def installed_package(package: str) -> Path:
-    """Return the directory of an installed package, whose name contains the release.
+    """Return the directory of an npm package; the directory's name contains the release.
 
     The calling test is skipped if npm or its registry is not available.
     """

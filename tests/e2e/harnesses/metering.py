@@ -15,7 +15,6 @@ class TokenCounts(NamedTuple):
 
 
 def tokens_in_answer(exchange: RecordedCall) -> TokenCounts:
-    """Return the tokens stated in an answer's events."""
     told: dict[str, Any] = {}
     for event in exchange.events:
         for holder in (event, event.get("message"), event.get("response")):
@@ -51,7 +50,7 @@ async def metered_usage(service: str, operator: str, tenant: str) -> tuple[int, 
 
 
 async def engine_tokens(exporter: str, model: str) -> TokenCounts:
-    """Return a model's tokens from vLLM's own counters.
+    """Return a model's token counts from vLLM's own metrics.
 
     Args:
         exporter: URL of Ray's metrics.

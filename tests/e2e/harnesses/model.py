@@ -31,13 +31,13 @@ _STRICT = (
     "{% for name, value in c.function.arguments | items %}<{{name}}>{{value}}</{{name}}>"
     "{% endfor %}</function>{% endfor %}<|end|>{% endfor %}" + _ASKS
 )
-"""Chat template with the rules of common models: system first, no developer role, arguments as an
-object.
+"""Strict chat template, as many models have: system message first, no developer role, tool
+arguments as an object.
 """
 
 
 def build_model(directory: Path) -> None:
-    """Write configuration, weights and tokenizer with both templates."""
+    """Write the configuration, weights and tokenizer of a tiny model with two chat templates."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -63,7 +63,7 @@ def build_model(directory: Path) -> None:
 
 
 def _train_tokenizer() -> Any:
-    """Return a byte-level BPE tokenizer trained on this repository's English and Python."""
+    """Return a byte-level BPE tokenizer, trained on this repository's text."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

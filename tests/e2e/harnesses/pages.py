@@ -13,17 +13,17 @@ _BLOCK = re.compile(r"(?:`~/(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*
 
 @dataclass(frozen=True, slots=True)
 class SectionSettings:
-    """Settings in one section of the page."""
+    """A coding agent's settings in one section of `deployments/harnesses.md`."""
 
     variables: dict[str, str]
     files: dict[str, str]
-    """Text of each file, by path below the home directory."""
+    """Text of each settings file, by its path below the home directory."""
 
 
 def settings_on_page(
     section: str, variant: str, *, url: str, key: str, model: str
 ) -> SectionSettings:
-    """Return a client's settings as on the page.
+    """Return a coding agent's settings from `deployments/harnesses.md`.
 
     Args:
         section: Heading of its section.
@@ -53,7 +53,7 @@ def settings_on_page(
 
 
 def served_model(name: str) -> dict[str, Any]:
-    """Return the page's configuration of a served model.
+    """Return the model configuration in `deployments/harnesses.md`.
 
     Args:
         name: In place of `MODEL`.

@@ -27,14 +27,14 @@ def check_calls(played: ClientSession) -> None:
     repeated = [times for times in Counter(call.body for call in calls).values() if times > 1]
     assert not repeated
     named = {call.application for call in calls if call.application is not None}
-    # None: the application had ended when it was read
+    # The application is None if it had ended before it was read.
     assert 1 == len(named), [call.application for call in calls]
     asked = {str(call.fields["model"]) for call in calls}
     assert all(name.startswith(played.model_prefix) for name in asked), asked
 
 
 async def run_session(played: ClientSession, *, agents: bool = True) -> None:
-    """Run tools, a sub-agent and a resume; check that all were done and none failed."""
+    """Run tools and a sub-agent, resume the session, and check that no call failed."""
     scripts = [TOOLS, AGENTS, AGAIN] if agents and played.client.spawn else [TOOLS, AGAIN]
     for number, name in enumerate(scripts):
         run = await played.run_client(f"{played.client.program}-{name}", resume=number > 0)
@@ -51,7 +51,7 @@ async def run_session(played: ClientSession, *, agents: bool = True) -> None:
 async def check_application(
     played: ClientSession, guarded: GuardedService, tenant: str, *, may_leave: bool = False
 ) -> TokenCounts:
-    """Check that the application has the client's class, and every token is metered.
+    """Check the application's class, and that every token is metered.
 
     Args:
         played: The session.
@@ -104,7 +104,7 @@ async def run_whole_session(
     *,
     agents: bool = True,
 ) -> None:
-    """Run a client's session; check that the service and the engine count the same tokens.
+    """Run a client's session, and check that service and engine count equal tokens.
 
     Args:
         guarded: The service; no other call runs on the model meanwhile.

@@ -20,7 +20,7 @@ from vllm.v1.sample.logits_processor import (
 from tests.e2e.harnesses.script import ROLES, SCRIPTS, next_words
 
 _DECISIVE = 1e4
-"""Amount added to the logit of the scripted token; a token that a grammar forbids stays at minus
+"""Amount added to the logit of the next scripted token; tokens that a grammar forbids stay at minus
 infinity.
 """
 
@@ -34,14 +34,14 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
         self._tools = self._tokenizer.convert_tokens_to_ids("<|tools|>")
         self._end = self._tokenizer.eos_token_id
         self._requests: dict[int, tuple[list[int], list[int]]] = {}
-        """(tokens to generate, tokens generated) by index in the batch."""
+        """(tokens to generate, number generated so far) by index in vLLM's batch."""
 
     def is_argmax_invariant(self) -> bool:
         """Return False: the processor changes the most likely token."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Track requests that enter, leave and move in the batch."""
+        """Track requests that enter, leave and move within vLLM's batch."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -56,7 +56,7 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
                 self._requests[one] = second
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Raise the logit of each request's next token."""
+        """Raise the logit of each request's next scripted token."""
         for index, (to_say, said) in self._requests.items():
             token = to_say[len(said)] if len(said) < len(to_say) else self._end
             logits[index, token] += _DECISIVE
@@ -70,7 +70,7 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
             (self._roles[prompt[start]], prompt[start + 1 : end])
             for start, end in zip(starts, chain(starts[1:], (len(prompt),)), strict=True)
         ]
-        *before, (_, begun) = said  # output before the continuation
+        *before, (_, begun) = said  # Outputs from before the stream was continued.
         texts = [
             (role, self._tokenizer.decode(tokens) if role == "user" else "")
             for role, tokens in before

@@ -21,7 +21,7 @@ _HOP_BY_HOP = frozenset(
 
 @dataclass(slots=True)
 class RecordedCall:
-    """A client's call with the service's answer."""
+    """An HTTP call of a client and the service's answer, as a test proxy recorded them."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class RecordedCall:
     answer_headers: Mapping[str, str] = field(default_factory=dict)
     answer: bytes = b""
     pieces: int = 0
-    """Number of pieces in which the answer came."""
+    """Number of network chunks in which the answer came."""
     is_whole: bool = False
     """Whether the answer ended before the client disconnected."""
     begun_at: float = field(default_factory=time.monotonic)
@@ -40,7 +40,7 @@ class RecordedCall:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of the body; empty if the body is no JSON object."""
+        """Fields of the request body; empty if the body is no JSON object."""
         try:
             read = json.loads(self.body)
         except ValueError:
@@ -49,14 +49,13 @@ class RecordedCall:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Complete events of the answer so far."""
+        """Complete server-sent events of the answer so far."""
         whole = self.answer.rpartition(b"\n\n")[0]
         lines = (line.removeprefix(b"data: ") for line in whole.splitlines())
         return [json.loads(line) for line in lines if line.startswith(b"{")]
 
     @property
     def said(self) -> str:
-        """Text of the answer so far."""
         texts: list[str] = []
         for event in self.events:
             delta = event.get("delta")
@@ -74,7 +73,7 @@ class RecordedCall:
 
     @property
     def is_inference(self) -> bool:
-        """Whether the call goes to a generating endpoint."""
+        """Whether the call goes to an endpoint that generates text."""
         path = self.path.partition("?")[0]
         return self.method == "POST" and path in (
             "/v1/chat/completions",
@@ -84,7 +83,7 @@ class RecordedCall:
 
 
 class Recorder:
-    """Proxy that forwards calls and keeps them in the order of arrival."""
+    """HTTP proxy that forwards calls and records them in the order of arrival."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -93,12 +92,11 @@ class Recorder:
 
     @property
     def inferences(self) -> list[RecordedCall]:
-        """Calls of the generating endpoints."""
+        """Recorded calls of endpoints that generate text."""
         return [one for one in self.exchanges if one.is_inference]
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:
-        """Serve the proxy on a free loopback port."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._forward_call)
         timeout = aiohttp.ClientTimeout(total=None)
@@ -134,7 +132,7 @@ class Recorder:
                     await answer.write(chunk)
                 exchange.is_whole = True
                 await answer.write_eof()
-            except ConnectionError:  # some clients disconnect after the end of an answer
+            except ConnectionError:  # Some clients disconnect after the end of an answer.
                 answered.close()
             except asyncio.CancelledError:
                 answered.close()

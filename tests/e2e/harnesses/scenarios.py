@@ -8,20 +8,22 @@ from tests.e2e.harnesses.script import ScriptedTurn
 TOOLS, AGENTS, AGAIN, LONG, HOG = "tools", "agents", "again", "long", "hog"
 BELOW = "below"
 FILES = ("first", "second", "third", BELOW, "fourth")
-"""Files to which the scripted commands append a line, each file once."""
+"""Files to which the scripted shell commands append a line, each file once."""
 ENDS = {
     TOOLS: "All of it is done.",
     AGENTS: "The agents are done.",
     AGAIN: "The resumed work is done.",
 }
 LONG_WORDS = " ".join(f"word{number}" for number in range(1200))
-"""Answer long enough to be cut in the middle while others begin."""
+"""Answer so long that it is cut in the middle while other calls begin."""
 ENDLESS = 60_000
-"""Words of an answer that occupies a seat until its caller disconnects."""
+"""Answer that never ends, so that its call occupies a seat of the engine until its caller
+disconnects.
+"""
 
 
 def scripts_for_client(client: CodingAgent) -> dict[str, Sequence[ScriptedTurn]]:
-    """Return the scripts for a client; each script's name starts with the client's."""
+    """Return the scripts of one client; each script's name starts with the client's name."""
 
     def append_command(*files: str) -> ScriptedTurn:
         return ScriptedTurn(
@@ -51,7 +53,6 @@ def scripts_for_client(client: CodingAgent) -> dict[str, Sequence[ScriptedTurn]]
 
 
 def all_scripts(clients: Sequence[CodingAgent]) -> dict[str, Sequence[ScriptedTurn]]:
-    """Return the scripts for all clients, and an endless script."""
     found: dict[str, Sequence[ScriptedTurn]] = {HOG: (ScriptedTurn("word " * ENDLESS),)}
     for client in clients:
         found |= scripts_for_client(client)

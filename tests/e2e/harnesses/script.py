@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = "SCRIPTS_OF_HARNESSES"
-"""Environment variable that gives an engine's process the path of the model's scripts."""
+"""Environment variable with the path of the file from which the scripted model reads its answers.
+"""
 ROLES = ("system", "user", "assistant", "tool")
-"""Roles, each marked in the prompt by a token `<|ROLE|>`."""
+"""Message roles; the chat template marks each in the prompt by a token `<|ROLE|>`."""
 TITLE = '{"title": "Words of a script", "isNewTopic": false}'
-"""Answer to a prompt without tools: JSON, because some clients request JSON."""
+"""The model's answer to a prompt without tools; it is JSON, because some clients request JSON."""
 UNSCRIPTED = "There is no script for this."
 FINISHED = "The script has ended."
 _NAME = re.compile(r"@@([a-z0-9-]+)@@")
@@ -25,7 +26,7 @@ _NAME = re.compile(r"@@([a-z0-9-]+)@@")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """Call of one of the client's tools."""
+    """Call of a client's tool, as the scripted model makes it."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -33,13 +34,13 @@ class ScriptedCall:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTurn:
-    """Answer of the model: text, tool calls, or both."""
+    """Scripted answer of the model: text, tool calls, or both."""
 
     text: str
     calls: tuple[ScriptedCall, ...] = ()
 
     def as_hermes_text(self) -> str:
-        """Return the turn as the model writes it, with calls in Hermes form."""
+        """Return the answer in the Hermes format, in which tool calls are marked text."""
         calls = (
             json.dumps({"name": call.name, "arguments": call.arguments}) for call in self.calls
         )
@@ -47,7 +48,7 @@ class ScriptedTurn:
 
 
 def write_scripts(file: Path, scripts: Mapping[str, Sequence[ScriptedTurn]]) -> None:
-    """Write the model's scripts to the file that engines read at each prompt."""
+    """Write the scripts to the file that the model's process reads for each prompt."""
     said = {name: [turn.as_hermes_text() for turn in turns] for name, turns in scripts.items()}
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(said), encoding="utf-8")
@@ -57,7 +58,7 @@ def write_scripts(file: Path, scripts: Mapping[str, Sequence[ScriptedTurn]]) -> 
 def next_words(
     said: Sequence[tuple[str, str]], scripts: Mapping[str, Sequence[str]], *, has_tools: bool
 ) -> str:
-    """Return the model's next output for a prompt.
+    """Return the scripted model's next output for a prompt.
 
     Args:
         said: Role and text of each message of the prompt.

@@ -25,10 +25,10 @@ _CPUS = 16
 _ENDS_WITHIN_S = 120.0
 _OF_RAY = {"RAY_worker_niceness": "0", "RAY_metrics_report_interval_ms": "1000"}
 SEATS = 6
-"""Seats of an engine: few enough for a test to take all of them."""
+"""Concurrent inferences of an engine: few enough for a test to occupy all of them."""
 KEEPALIVE_S = 1.0
 SPENT = "spent"
-"""Tenant whose quota is too small for any call."""
+"""Name of a tenant whose quota is too small for any call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,6 @@ class ScriptedService:
     pid: int
 
     def engine_process_ids(self, model: str) -> list[int]:
-        """Return the process ids of a model's engines."""
         children = psutil.Process(self.pid).children(recursive=True)
         return [
             child.pid
@@ -141,7 +140,7 @@ def _model_config(name: str, model: Path, scripts: Path) -> dict[str, Any]:
 def scripted_service(
     model: Path, scripts: Path, keys: Path, engines: Mapping[str, int], *, haproxy: bool
 ) -> Iterator[ScriptedService]:
-    """Serve the scripted models inside the block, as configured by `serve_config`.
+    """Run the service with scripted models for the length of a `with` block.
 
     Raises:
         AssertionError: If the service does not come up; the message is Serve's.

@@ -31,7 +31,7 @@ class ClientRun:
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
-    """Client with its own home and working directory."""
+    """Client program with a home directory and a working directory of its own."""
 
     client: CodingAgent
     recorder: Recorder
@@ -41,7 +41,7 @@ class ClientSession:
     environment: dict[str, str]
 
     async def run_client(self, script: str, *, resume: bool = False) -> ClientRun:
-        """Run the client with a prompt that names a script."""
+        """Run the client's program with a prompt that names a script."""
         prompt = f"Please do the work of @@{script}@@"
         command = self.client.command_line(
             installed_package(self.client.package), self.model, prompt, resume=resume
@@ -66,12 +66,10 @@ class ClientSession:
 
     @property
     def model_prefix(self) -> str:
-        """Prefix of the model names in the client's calls."""
         return self.client.asks_for.replace("MODEL", self.model)
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """Inferences of the session so far."""
         return self.recorder.inferences
 
 

@@ -23,17 +23,15 @@ from tests.eventually import eventually
 pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 
 _SILENT_S = 12
-"""Number of keep-alive pieces, one per second, after which a client with a limit of five silent
-seconds would have given up.
+"""Number of keep-alive events, one per second, after which a client that gives up silent streams
+would have done so.
 """
 _COME_WITHIN_S = 240.0
-"""Longest start of five clients on two cores, in seconds."""
+"""Longest time in seconds in which five clients start on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningClient:
-    """Client with its running session."""
-
     session: ClientSession
     tenant: str
     run: asyncio.Task[ClientRun]
@@ -42,7 +40,7 @@ class RunningClient:
         return str(self.session.client)
 
     async def check(self, said: str, guarded: GuardedService) -> None:
-        """Check that the client ends well as one application whose tokens are all metered."""
+        """Check that the client ends normally, as one application whose tokens are all metered."""
         ended = await self.run
         assert 0 == ended.status, ended
         assert said in ended.output, ended
@@ -61,7 +59,6 @@ async def start_all_clients(
     script: str,
     impatient: bool = False,
 ) -> AsyncIterator[list[RunningClient]]:
-    """Start all clients on a script concurrently."""
     for client in CLIENTS:
         installed_package(client.package)
     async with AsyncExitStack() as stack:
@@ -87,7 +84,6 @@ async def _end_client(run: asyncio.Task[ClientRun]) -> None:
 async def check_each_client(
     playing: list[RunningClient], check: Callable[[RunningClient], Awaitable[None]]
 ) -> None:
-    """Run a check for each client, and list the clients that fail it."""
     found = await asyncio.gather(*map(check, playing), return_exceptions=True)
     failed = []
     for one, error in zip(playing, found, strict=True):
@@ -102,7 +98,7 @@ async def check_each_client(
 async def seats_taken(
     guarded: GuardedService, model: str
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Fill all seats of an engine by another tenant's calls; yield a function that ends them."""
+    """Occupy all seats of an engine; yield a function that ends these calls."""
     hog = {"authorization": f"Bearer {guarded.secrets[HOG]}"}
     operator = {"authorization": f"Bearer {guarded.secrets[OPERATOR]}"}
     endless = {
@@ -137,7 +133,7 @@ def check_still_running(playing: list[RunningClient]) -> None:
 
 
 async def wait_until_all_wait(playing: list[RunningClient], signs: int) -> None:
-    """Wait until a call of each client has received `signs` keep-alive pieces."""
+    """Wait until a waiting call of each client has received `signs` keep-alive events."""
 
     def all_have_waited() -> bool:
         check_still_running(playing)
@@ -169,7 +165,7 @@ async def test_long_wait_in_the_queue_breaks_no_call(
 async def test_clients_do_not_notice_the_death_of_an_engine(
     guarded: GuardedService, tmp_path: Path
 ) -> None:
-    """The service's only engine dies during each answer; the answers continue once it is back."""
+    """The service's only engine dies during each answer; its successor continues the answers."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
         start_all_clients(
@@ -197,7 +193,7 @@ async def test_clients_do_not_notice_the_death_of_an_engine(
 async def test_client_makes_one_call_on_an_exhausted_quota(
     guarded: GuardedService, tmp_path: Path
 ) -> None:
-    """The refusal ends the session, unless the client retries every refusal."""
+    """The refusal ends the session, except for clients that retry every refusal."""
     async with start_all_clients(
         guarded, tmp_path, lambda client: f"{SPENT}/{client}", model=STRICT, script=TOOLS
     ) as playing:

@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An agent's HTTP call with its answer, byte for byte, and the number of its run.
+    """HTTP call of an agent with its answer, byte for byte.
 
     Attributes:
         client: Name of the kind of client, a key of `CLIENTS`.

@@ -8,7 +8,7 @@ from anthropic import AsyncAnthropic
 
 from tests.harness.agents.exchange import Document
 from tests.harness.agents.script import SYSTEM, call_tool
-from tests.harness.agents.talk import MODEL, Place
+from tests.harness.agents.talk import MODEL, ModelAddress
 
 _CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 _TOOLS: Any = [
@@ -29,13 +29,13 @@ _TOOLS: Any = [
 ]
 
 
-def anthropic_client(place: Place) -> AsyncAnthropic:
+def anthropic_client(place: ModelAddress) -> AsyncAnthropic:
     return AsyncAnthropic(
         base_url=place.url, api_key=place.key, http_client=place.lines.http2, max_retries=0
     )
 
 
-class MessagesTalk:
+class MessagesConversation:
     """Conversation over `/v1/messages` whose history holds the SDK's own message objects.
 
     As command-line agents do, the last block of the last message carries the cache mark. A
@@ -43,13 +43,12 @@ class MessagesTalk:
     moved on.
     """
 
-    def __init__(self, place: Place, *, streamed: bool) -> None:
+    def __init__(self, place: ModelAddress, *, streamed: bool) -> None:
         self._client = anthropic_client(place)
         self._streamed = streamed
         self._history: list[Any] = []
 
     async def ask_question(self, question: str) -> None:
-        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
             blocks = (await self._submit_turn()).content
@@ -67,8 +66,8 @@ class MessagesTalk:
                 return
             self._history.append({"role": "user", "content": results})
 
-    def forked_conversation(self, place: Place) -> "MessagesTalk":
-        fork = MessagesTalk(place, streamed=self._streamed)
+    def forked_conversation(self, place: ModelAddress) -> "MessagesConversation":
+        fork = MessagesConversation(place, streamed=self._streamed)
         fork._history = deepcopy(self._history)
         return fork
 

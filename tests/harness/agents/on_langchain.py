@@ -8,27 +8,27 @@ from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
 from tests.harness.agents.script import SYSTEM, TOOLS
-from tests.harness.agents.talk import MODEL, Place
+from tests.harness.agents.talk import MODEL, ModelAddress
 
 
-def openai_chat_model(place: Place, *, streamed: bool) -> Any:
+def openai_chat_model(place: ModelAddress, *, streamed: bool) -> Any:
     return ChatOpenAI(**_openai_options(place), streaming=streamed)
 
 
-def openai_responses_model(place: Place, *, streamed: bool) -> Any:
+def openai_responses_model(place: ModelAddress, *, streamed: bool) -> Any:
     return ChatOpenAI(**_openai_options(place), streaming=streamed, use_responses_api=True)
 
 
-def anthropic_model(place: Place, *, streamed: bool) -> Any:
+def anthropic_model(place: ModelAddress, *, streamed: bool) -> Any:
     options: dict[str, Any] = {"api_key": place.key, "model": MODEL, "max_tokens": 1024}
     model = ChatAnthropic(base_url=place.url, streaming=streamed, **options)
     place.lines.at_end.push_async_callback(model._async_client.close)
     return model
 
 
-class LangChainTalk:
+class LangChainConversation:
     def __init__(
-        self, place: Place, *, model: Callable[..., Any], streamed: bool, history: Any = ()
+        self, place: ModelAddress, *, model: Callable[..., Any], streamed: bool, history: Any = ()
     ) -> None:
         self._model, self._streamed = model, streamed
         self._agent: Any = create_agent(
@@ -40,13 +40,13 @@ class LangChainTalk:
         asked = {"messages": [*self._history, {"role": "user", "content": question}]}
         self._history = (await self._agent.ainvoke(asked))["messages"]
 
-    def forked_conversation(self, place: Place) -> "LangChainTalk":
-        return LangChainTalk(
+    def forked_conversation(self, place: ModelAddress) -> "LangChainConversation":
+        return LangChainConversation(
             place, model=self._model, streamed=self._streamed, history=self._history
         )
 
 
-def _openai_options(place: Place) -> dict[str, Any]:
+def _openai_options(place: ModelAddress) -> dict[str, Any]:
     return {
         "base_url": f"{place.url}/v1",
         "api_key": place.key,

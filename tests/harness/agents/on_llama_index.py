@@ -8,11 +8,11 @@ from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
 
 from tests.harness.agents.script import SYSTEM, TOOLS
-from tests.harness.agents.talk import MODEL, Place
+from tests.harness.agents.talk import MODEL, ModelAddress
 
 
-class LlamaIndexTalk:
-    def __init__(self, place: Place, *, streamed: bool, history: Any = ()) -> None:
+class LlamaIndexConversation:
+    def __init__(self, place: ModelAddress, *, streamed: bool, history: Any = ()) -> None:
         self._streamed = streamed
         model = OpenAILike(
             api_base=f"{place.url}/v1",
@@ -35,5 +35,7 @@ class LlamaIndexTalk:
     async def ask_question(self, question: str) -> None:
         await self._agent.run(user_msg=question, memory=self._memory)
 
-    def forked_conversation(self, place: Place) -> "LlamaIndexTalk":
-        return LlamaIndexTalk(place, streamed=self._streamed, history=self._memory.get_all())
+    def forked_conversation(self, place: ModelAddress) -> "LlamaIndexConversation":
+        return LlamaIndexConversation(
+            place, streamed=self._streamed, history=self._memory.get_all()
+        )

@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 
 from tests.harness.agents.exchange import Document
 from tests.harness.agents.script import SYSTEM, call_tool
-from tests.harness.agents.talk import MODEL, Place
+from tests.harness.agents.talk import MODEL, ModelAddress
 
 _SCHEMAS: dict[str, Document] = {
     "look_up": {
@@ -33,28 +33,27 @@ _RESPONSES_TOOLS: Any = [
 ]
 
 
-def openai_client(place: Place) -> AsyncOpenAI:
+def openai_client(place: ModelAddress) -> AsyncOpenAI:
     return AsyncOpenAI(
         base_url=f"{place.url}/v1", api_key=place.key, http_client=place.lines.http, max_retries=0
     )
 
 
-class ChatTalk:
+class ChatConversation:
     """Conversation by unary chat completions; its history holds the SDK's message objects."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ModelAddress) -> None:
         self._client = openai_client(place)
         self._history: list[Any] = [{"role": "system", "content": SYSTEM}]
 
     async def ask_question(self, question: str) -> None:
-        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while calls := await self._submit_turn():
             for call_id, name, arguments in calls:
                 told = call_tool(name, arguments)
                 self._history.append({"role": "tool", "tool_call_id": call_id, "content": told})
 
-    def forked_conversation(self, place: Place) -> "ChatTalk":
+    def forked_conversation(self, place: ModelAddress) -> "ChatConversation":
         fork = type(self)(place)
         fork._history = deepcopy(self._history)
         return fork
@@ -71,15 +70,15 @@ class ChatTalk:
         return message
 
 
-class DumpedChatTalk(ChatTalk):
-    """Conversation by unary chat completions; its history holds each message's `model_dump()`."""
+class DumpedChatConversation(ChatConversation):
+    """Conversation by unary chat completions whose history holds plain dictionaries."""
 
     def _history_entry(self, message: Any) -> Any:
         return message.model_dump()
 
 
-class HelpedChatTalk(ChatTalk):
-    """Conversation by streamed chat completions, joined by the SDK's own helper."""
+class HelpedChatConversation(ChatConversation):
+    """Conversation by streamed chat completions; the SDK's own helper joins the chunks."""
 
     async def _submit_turn(self) -> list[tuple[str, str, str]]:
         async with self._client.chat.completions.stream(
@@ -91,8 +90,8 @@ class HelpedChatTalk(ChatTalk):
         return _function_calls(message)
 
 
-class JoinedChatTalk(ChatTalk):
-    """Conversation by streamed chat completions whose chunks the class joins itself."""
+class JoinedChatConversation(ChatConversation):
+    """Conversation by streamed chat completions; the class itself joins the chunks."""
 
     async def _submit_turn(self) -> list[tuple[str, str, str]]:
         text = ""
@@ -122,16 +121,15 @@ class JoinedChatTalk(ChatTalk):
         return [(call_id, name, arguments) for call_id, name, arguments in calls.values()]
 
 
-class ResponsesTalk:
-    """Conversation over `/v1/responses`; the items of each output become part of the next input."""
+class ResponsesConversation:
+    """Conversation over `/v1/responses`; each output is added to the next input."""
 
-    def __init__(self, place: Place, *, streamed: bool) -> None:
+    def __init__(self, place: ModelAddress, *, streamed: bool) -> None:
         self._client = openai_client(place)
         self._streamed = streamed
         self._history: list[Any] = []
 
     async def ask_question(self, question: str) -> None:
-        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
             output = await self._submit_turn()
@@ -148,8 +146,8 @@ class ResponsesTalk:
                 for call in calls
             ]
 
-    def forked_conversation(self, place: Place) -> "ResponsesTalk":
-        fork = ResponsesTalk(place, streamed=self._streamed)
+    def forked_conversation(self, place: ModelAddress) -> "ResponsesConversation":
+        fork = ResponsesConversation(place, streamed=self._streamed)
         fork._history = deepcopy(self._history)
         return fork
 

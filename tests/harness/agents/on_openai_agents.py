@@ -14,15 +14,15 @@ from agents import (
 
 from tests.harness.agents.on_openai import openai_client
 from tests.harness.agents.script import SYSTEM, TOOLS
-from tests.harness.agents.talk import MODEL, Place
+from tests.harness.agents.talk import MODEL, ModelAddress
 
-_QUIET = RunConfig(tracing_disabled=True)  # else the SDK reports every run to OpenAI
+_QUIET = RunConfig(tracing_disabled=True)  # Otherwise the SDK reports every run to OpenAI.
 _Model = type[OpenAIChatCompletionsModel] | type[OpenAIResponsesModel]
 
 
-class OpenAIAgentsTalk:
+class OpenAIAgentsConversation:
     def __init__(
-        self, place: Place, *, model: _Model, streamed: bool, history: Sequence[Any] = ()
+        self, place: ModelAddress, *, model: _Model, streamed: bool, history: Sequence[Any] = ()
     ) -> None:
         self._model, self._streamed = model, streamed
         self._agent = Agent(
@@ -44,7 +44,7 @@ class OpenAIAgentsTalk:
             result = await Runner.run(self._agent, asked, run_config=_QUIET)
             self._history = result.to_input_list()
 
-    def forked_conversation(self, place: Place) -> "OpenAIAgentsTalk":
-        return OpenAIAgentsTalk(
+    def forked_conversation(self, place: ModelAddress) -> "OpenAIAgentsConversation":
+        return OpenAIAgentsConversation(
             place, model=self._model, streamed=self._streamed, history=self._history
         )

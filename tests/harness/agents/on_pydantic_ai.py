@@ -14,23 +14,23 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.harness.agents.on_openai import openai_client
 from tests.harness.agents.script import SYSTEM, TOOLS
-from tests.harness.agents.talk import MODEL, Place
+from tests.harness.agents.talk import MODEL, ModelAddress
 
 
-def openai_chat_model(place: Place) -> Model:
+def openai_chat_model(place: ModelAddress) -> Model:
     return OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
 
 
-def openai_responses_model(place: Place) -> Model:
+def openai_responses_model(place: ModelAddress) -> Model:
     return OpenAIResponsesModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
 
 
-class PydanticAITalk:
+class PydanticAIConversation:
     def __init__(
         self,
-        place: Place,
+        place: ModelAddress,
         *,
-        model: Callable[[Place], Model],
+        model: Callable[[ModelAddress], Model],
         streamed: bool,
         history: Sequence[Any] = (),
     ) -> None:
@@ -46,8 +46,8 @@ class PydanticAITalk:
         )
         self._history = result.all_messages()
 
-    def forked_conversation(self, place: Place) -> "PydanticAITalk":
-        return PydanticAITalk(
+    def forked_conversation(self, place: ModelAddress) -> "PydanticAIConversation":
+        return PydanticAIConversation(
             place, model=self._model, streamed=self._streamed, history=self._history
         )
 

@@ -8,7 +8,7 @@ from random import Random
 SYSTEM = (
     "You are a careful assistant.\n\nUse the tools where they help, and answer in one sentence."
 )
-"""System prompt of all agents: shared, so that it does not identify a conversation."""
+"""System prompt of all agents; a common prompt cannot identify a conversation."""
 
 _WORDS = (
     "amber birch copper delta ember fjord granite harbour island juniper kelp lantern meadow "
@@ -28,11 +28,11 @@ class Turn:
     text: str
     calls: tuple[ToolCall, ...]
     reasoning: str
-    """Reasoning text; empty for an answer without reasoning."""
+    """Reasoning text of the answer; empty for an answer without reasoning."""
 
 
 def look_up(words: str, count: int) -> str:
-    """Look words up, and return some passages.
+    """Search for words, and return some passages.
 
     Args:
         words: What to look for.
@@ -42,7 +42,7 @@ def look_up(words: str, count: int) -> str:
 
 
 def measure(place: str, depth: float) -> str:
-    """Measure how warm the water is at a place.
+    """Return the water temperature at a place.
 
     Args:
         place: Where.
@@ -55,7 +55,7 @@ TOOLS = (look_up, measure)
 
 
 def call_tool(name: str, arguments: str) -> str:
-    """Return a tool's result for arguments written by a model."""
+    """Run a tool with the JSON arguments that a model wrote, and return its result."""
     tools: dict[str, Callable[..., str]] = {"look_up": look_up, "measure": measure}
     return tools[name](**json.loads(arguments))
 
@@ -65,7 +65,7 @@ def random_words(random: Random, count: int) -> str:
 
 
 def random_turns(random: Random, count: int) -> list[Turn]:
-    """Return an agent's random turns up to the final answer; all but the last call tools.
+    """Return random answers for an agent; all but the last one call tools.
 
     The turns contain what clients are known to alter: text beside tool calls or none, surrounding
     white space, non-ASCII letters, and arguments with numbers and spaces that `json.dumps` would

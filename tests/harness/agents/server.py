@@ -38,14 +38,14 @@ class _PlannedBranch:
     client: str
     turns: deque[Turn]
     random: Random
-    """Source of ids, equal for equal seeds."""
+    """Seeded source of ids."""
 
     def next_id(self, prefix: str) -> str:
         return f"{prefix}{self.random.getrandbits(128):032x}"
 
 
 class ScriptedServer:
-    """Server that answers each branch of a run with its planned turns, in order.
+    """HTTP server that gives each conversation its planned answers, in order.
 
     The run is identified by the API address given to its client, so headers and bodies stay as they
     are in production.
@@ -57,21 +57,21 @@ class ScriptedServer:
         self._order = itertools.count()
         self._exchanges: list[Exchange] = []
         self.address = ""
-        """Address while the server runs, e.g. `http://127.0.0.1:4711`."""
+        """Base URL while the server runs, e.g. `http://127.0.0.1:4711`."""
 
     def branch_url(self, run: int, branch: int) -> str:
-        """Return the API address for one branch of a run, without `/v1`."""
+        """Return the API address for one branch of a conversation, without `/v1`."""
         return f"{self.address}/run/{run}/{branch}"
 
     def plan_turns(self, client: str, run: int, branch: int, turns: Sequence[Turn]) -> None:
-        """Append turns to the planned answers of a branch."""
+        """Append answers to the plan of a conversation's branch."""
         ids = Random(f"{self._seed}/{run}/{branch}")
         self._branches.setdefault((run, branch), _PlannedBranch(client, deque(), ids)).turns.extend(
             turns
         )
 
     def answered_exchanges(self) -> list[Exchange]:
-        """Return the fully answered exchanges in the order of arrival."""
+        """Return the completely answered calls in the order of arrival."""
         return sorted(self._exchanges, key=lambda exchange: exchange.asked_at)
 
     @asynccontextmanager

@@ -12,8 +12,8 @@ MODEL = "scripted"
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """HTTP clients that all runs share; closed together, because the libraries never close them."""
+class SharedClients:
+    """HTTP clients that all conversations share and that the test closes itself."""
 
     http: httpx.AsyncClient
     http2: httpx2.AsyncClient
@@ -23,31 +23,31 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Address and key of the model for one client."""
+class ModelAddress:
+    """Address and API key of the model for one client."""
 
     url: str
     """Base address without `/v1`."""
     key: str
-    lines: Lines
+    lines: SharedClients
 
-    def with_url(self, url: str) -> "Place":
+    def with_url(self, url: str) -> "ModelAddress":
         return replace(self, url=url)
 
 
-class Talk(Protocol):
+class Conversation(Protocol):
     async def ask_question(self, question: str) -> None:
         """Send a user message, and run tool calls until the model answers in text."""
 
-    def forked_conversation(self, place: Place) -> "Talk":
+    def forked_conversation(self, place: ModelAddress) -> "Conversation":
         """Return a copy of the conversation that continues independently at another address."""
 
 
 @asynccontextmanager
-async def open_http_clients() -> AsyncIterator[Lines]:
+async def open_http_clients() -> AsyncIterator[SharedClients]:
     async with (
         httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as http,
         httpx2.AsyncClient(limits=httpx2.Limits(max_connections=None), timeout=60) as http2,
         AsyncExitStack() as at_end,
     ):
-        yield Lines(http, http2, at_end)
+        yield SharedClients(http, http2, at_end)

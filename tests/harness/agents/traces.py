@@ -10,44 +10,50 @@ from agents import OpenAIChatCompletionsModel, OpenAIResponsesModel
 
 from tests.harness.agents import on_langchain, on_pydantic_ai
 from tests.harness.agents.exchange import Exchange
-from tests.harness.agents.on_anthropic import MessagesTalk
-from tests.harness.agents.on_langchain import LangChainTalk
-from tests.harness.agents.on_llama_index import LlamaIndexTalk
+from tests.harness.agents.on_anthropic import MessagesConversation
+from tests.harness.agents.on_langchain import LangChainConversation
+from tests.harness.agents.on_llama_index import LlamaIndexConversation
 from tests.harness.agents.on_openai import (
-    ChatTalk,
-    DumpedChatTalk,
-    HelpedChatTalk,
-    JoinedChatTalk,
-    ResponsesTalk,
+    ChatConversation,
+    DumpedChatConversation,
+    HelpedChatConversation,
+    JoinedChatConversation,
+    ResponsesConversation,
 )
-from tests.harness.agents.on_openai_agents import OpenAIAgentsTalk
-from tests.harness.agents.on_pydantic_ai import PydanticAITalk
+from tests.harness.agents.on_openai_agents import OpenAIAgentsConversation
+from tests.harness.agents.on_pydantic_ai import PydanticAIConversation
 from tests.harness.agents.script import random_turns, random_words
 from tests.harness.agents.server import ScriptedServer
-from tests.harness.agents.talk import Place, Talk, open_http_clients
+from tests.harness.agents.talk import Conversation, ModelAddress, open_http_clients
 
-_BOTH_WAYS: dict[str, Callable[..., Talk]] = {
-    "openai_responses": ResponsesTalk,
-    "anthropic": MessagesTalk,
-    "langchain_chat": partial(LangChainTalk, model=on_langchain.openai_chat_model),
-    "langchain_responses": partial(LangChainTalk, model=on_langchain.openai_responses_model),
-    "langchain_messages": partial(LangChainTalk, model=on_langchain.anthropic_model),
-    "llama_index": LlamaIndexTalk,
-    "openai_agents_chat": partial(OpenAIAgentsTalk, model=OpenAIChatCompletionsModel),
-    "openai_agents_responses": partial(OpenAIAgentsTalk, model=OpenAIResponsesModel),
-    "pydantic_ai_chat": partial(PydanticAITalk, model=on_pydantic_ai.openai_chat_model),
-    "pydantic_ai_responses": partial(PydanticAITalk, model=on_pydantic_ai.openai_responses_model),
+_BOTH_WAYS: dict[str, Callable[..., Conversation]] = {
+    "openai_responses": ResponsesConversation,
+    "anthropic": MessagesConversation,
+    "langchain_chat": partial(LangChainConversation, model=on_langchain.openai_chat_model),
+    "langchain_responses": partial(
+        LangChainConversation, model=on_langchain.openai_responses_model
+    ),
+    "langchain_messages": partial(LangChainConversation, model=on_langchain.anthropic_model),
+    "llama_index": LlamaIndexConversation,
+    "openai_agents_chat": partial(OpenAIAgentsConversation, model=OpenAIChatCompletionsModel),
+    "openai_agents_responses": partial(OpenAIAgentsConversation, model=OpenAIResponsesModel),
+    "pydantic_ai_chat": partial(PydanticAIConversation, model=on_pydantic_ai.openai_chat_model),
+    "pydantic_ai_responses": partial(
+        PydanticAIConversation, model=on_pydantic_ai.openai_responses_model
+    ),
 }
 
-CLIENTS: Mapping[str, Callable[[Place], Talk]] = {
-    "openai_chat": ChatTalk,
-    "openai_chat_dumped": DumpedChatTalk,
-    "openai_chat_joined_streamed": JoinedChatTalk,
-    "openai_chat_helped_streamed": HelpedChatTalk,
+CLIENTS: Mapping[str, Callable[[ModelAddress], Conversation]] = {
+    "openai_chat": ChatConversation,
+    "openai_chat_dumped": DumpedChatConversation,
+    "openai_chat_joined_streamed": JoinedChatConversation,
+    "openai_chat_helped_streamed": HelpedChatConversation,
     **{name: partial(talk, streamed=False) for name, talk in _BOTH_WAYS.items()},
     **{f"{name}_streamed": partial(talk, streamed=True) for name, talk in _BOTH_WAYS.items()},
 }
-"""Constructor of a conversation by name of the client; names with `_streamed` stream."""
+"""Functions that start a conversation, by name of the client library; those named `_streamed`
+stream.
+"""
 
 
 async def record_traces(
@@ -58,7 +64,7 @@ async def record_traces(
     most_turns: int = 6,
     alike: bool = False,
 ) -> list[Exchange]:
-    """Run conversations of all clients concurrently and return their exchanges.
+    """Run conversations of all client libraries concurrently, and return their HTTP calls.
 
     Each run asks two questions, and then is forked: either continuation asks one more, both at the
     same time.
@@ -80,7 +86,7 @@ async def record_traces(
     async with server.serving(), open_http_clients() as lines, asyncio.TaskGroup() as running:
         for run, client in enumerate(kinds):
             random = Random(f"{seed}/{client if alike else run}")
-            place = Place(server.branch_url(run, 0), "key", lines)
+            place = ModelAddress(server.branch_url(run, 0), "key", lines)
             talk = _ConversationRun(server, client, run, random, most_turns)
             running.create_task(talk.hold_conversation(place))
     return server.answered_exchanges()
@@ -88,13 +94,13 @@ async def record_traces(
 
 @cache
 def recorded_short_traces() -> list[Exchange]:
-    """Return the exchanges of two short runs of every client, recorded once per process."""
+    """Return the HTTP calls of two short conversations per client, recorded once per process."""
     return asyncio.run(record_traces(1, 2, most_turns=2))
 
 
 @dataclass(frozen=True, slots=True)
 class _ConversationRun:
-    """A conversation that is forked after its second question."""
+    """Conversation that is forked after its second question."""
 
     server: ScriptedServer
     client: str
@@ -102,7 +108,7 @@ class _ConversationRun:
     random: Random
     most_turns: int
 
-    async def hold_conversation(self, place: Place) -> None:
+    async def hold_conversation(self, place: ModelAddress) -> None:
         talk = CLIENTS[self.client](place)
         await self._ask_random_question(talk, branch=0, least_turns=2)
         await self._ask_random_question(talk, branch=0)
@@ -111,7 +117,9 @@ class _ConversationRun:
             self._ask_random_question(talk, branch=0), self._ask_random_question(fork, branch=1)
         )
 
-    async def _ask_random_question(self, talk: Talk, *, branch: int, least_turns: int = 1) -> None:
+    async def _ask_random_question(
+        self, talk: Conversation, *, branch: int, least_turns: int = 1
+    ) -> None:
         question = random_words(self.random, 6)
         turns = random_turns(self.random, self.random.randint(least_turns, self.most_turns))
         self.server.plan_turns(self.client, self.number, branch, turns)

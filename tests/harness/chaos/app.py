@@ -26,22 +26,22 @@ from tests.harness.chaos.records import JournalWriter
 
 
 def journal_file(config: AppConfig) -> Path:
-    """Return the path of an application's journal of engine runs."""
+    """Return the path of the journal in which replicas record the runs of inferences."""
     return Path(config.store.data_dir) / f"{config.name}-journal.jsonl"
 
 
 def loads_file(config: AppConfig) -> Path:
-    """Return the path of an application's journal of replicas that began and finished loading."""
+    """Return the path of the journal in which replicas record when they load."""
     return Path(config.store.data_dir) / f"{config.name}-loads.jsonl"
 
 
 class ChaosReplica(BreakableReplica):
-    """Replica that records its engine runs in a journal."""
+    """Replica that records each run of an inference in a journal."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
     ) -> None:
-        """Start like a Replica, with the journal in front of the engine.
+        """Start the replica with an engine that writes a journal.
 
         Args:
             config: `AppConfig` as a dict.
@@ -53,7 +53,6 @@ class ChaosReplica(BreakableReplica):
         self._engine.call = self._call_and_record  # type: ignore[method-assign]
 
     def kill_engine(self) -> None:
-        """Kill the engine but not the process around it."""
         if isinstance(self._engine, FakeEngine):
             self._engine.die(by_itself=False)
         elif isinstance(self._engine, VllmEngine):
@@ -62,7 +61,7 @@ class ChaosReplica(BreakableReplica):
                     os.kill(process.pid, signal.SIGKILL)
 
     def stop_engine(self) -> None:
-        """Stop the engine's steps without killing the engine."""
+        """Stop the engine's steps with SIGSTOP."""
         self._signal_engine(signal.SIGSTOP)
 
     def let_engine_go_on(self) -> None:
@@ -93,11 +92,11 @@ class ChaosReplica(BreakableReplica):
 
 
 LOADS_S: Seconds = 1.5
-"""Seconds that the engine of a `LoadingReplica` takes to load after the process start."""
+"""Seconds that a `LoadingReplica` takes to load its engine."""
 
 
 class LoadingReplica(ChaosReplica):
-    """ChaosReplica that takes time to load, as an engine with a model does, and records when."""
+    """ChaosReplica that takes time to load, as with a large model, and records when."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
@@ -117,12 +116,12 @@ class LoadingReplica(ChaosReplica):
 
 class ChaosIngress(BreakableIngress):
     def tickets(self) -> tuple[int, int]:
-        """Return the process id and the number of inferences submitted and not ended."""
+        """Return the process id and the number of unfinished inferences."""
         return os.getpid(), sum(len(queue.client.pending.inferences) for queue in self._queues)
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the product's application with the replica and ingress of this module.
+    """Return the product's Serve application with replicas and ingresses that inject faults.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """
@@ -130,7 +129,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_loading(args: dict[str, Any]) -> Application:
-    """Return the application with replicas that take time to load, for tests of autoscaling."""
+    """Return the Serve application with slowly loading replicas, for tests of autoscaling."""
     return _build_with_replica(args, LoadingReplica)
 
 

@@ -27,17 +27,17 @@ from tests.harness.planned import PlannedInference
 
 AGAIN_AFTER_S: Seconds = 0.2
 ANSWER_WITHIN_S: Seconds = 600.0
-"""Time after which an inference without an answer counts as lost."""
+"""Seconds after which an inference without an answer counts as lost."""
 _POLL_S: Seconds = 0.1
 _RETRIES = 6
-"""The client's retries, with pauses doubling from 0.5 s: together longer than a restart."""
+"""Number of retries of a call; their doubling pauses together outlast a restart of the service."""
 
 _LATER = frozenset({408, 429})
-"""HTTP statuses after which the caller tries again."""
+"""HTTP statuses after which a caller tries again."""
 
 
 class Callers:
-    """Runs planned applications, and keeps track of their open calls."""
+    """Callers of a chaos run: they run applications and keep track of their open calls."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Callers:
         again_after_s: Seconds = AGAIN_AFTER_S,
         clock: Callable[[], Seconds] = time.monotonic,
     ) -> None:
-        """Prepare callers that have no open calls.
+        """Create callers without open calls.
 
         Args:
             http: The way to the service over HTTP.
@@ -67,7 +67,7 @@ class Callers:
         self._open: dict[str, asyncio.Task[tuple[Answer, tuple[str, ...]]]] = {}
         self._leaving: set[str] = set()
         self._may_read: dict[str, asyncio.Event] = {}
-        """By call: set while the reader of an open stream may continue."""
+        """Event for each open stream; its reader pauses while the event is not set."""
 
     @property
     def open_calls(self) -> int:
@@ -75,7 +75,7 @@ class Callers:
         return len(self._open)
 
     def disconnect(self, share: float, draw: float) -> int:
-        """Disconnect a share of the open calls, whose callers then call again; return how many."""
+        """Disconnect a random share of the open calls; return how many. Their callers try again."""
         names = sorted(self._open)
         leaving = random.Random(draw).sample(names, round(len(names) * share))
         for name in leaving:
@@ -84,7 +84,7 @@ class Callers:
         return len(leaving)
 
     async def stall(self, draw: float, for_s: Seconds) -> str:
-        """Make one stream's reader pause for `for_s` seconds; return the inference's name.
+        """Let one stream's reader pause for `for_s` seconds; return the inference's name.
 
         The name is empty if no stream is being read.
         """
@@ -99,7 +99,7 @@ class Callers:
         return name
 
     async def probe_openings(self, name: str, times: int) -> None:
-        """Open and close applications one by one; the openings are recorded."""
+        """Open and close applications one after the other, and record the time of each opening."""
         for number in range(times):
             body = {"application_id": f"{name}-{number}", "application_class": "probe"}
             if await self._open_with_body(body, self._http):
@@ -116,7 +116,7 @@ class Callers:
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def probe_killer(self, name: str, word: str) -> str:
-        """Make a call that kills its engine; return the answer, or "" if it is as expected.
+        """Send a prompt that kills its engine; return the answer, or "" if it is as expected.
 
         Args:
             name: Of the call.
@@ -172,7 +172,6 @@ class Callers:
     async def _call_until_answered(
         self, planned: PlannedApplication, inference: PlannedInference, calls: JsonCalls
     ) -> None:
-        """Repeat an inference's call until it is answered."""
         deadline = self._clock() + self._patience_s
         number = 0
         while True:
@@ -243,7 +242,7 @@ class Callers:
         )
 
     async def _close_application(self, planned: PlannedApplication, calls: JsonCalls) -> None:
-        """Wait until the application is idle, record its ended inferences, close it."""
+        """Wait until an application is idle, record its ended inferences, and close it."""
         path = f"/v1/applications/{planned.application_id}"
         tenant = {TENANT_HEADER: planned.tenant}
         deadline = self._clock() + self._patience_s
@@ -270,7 +269,7 @@ class Callers:
                 answer: dict[str, Any] = await attempt()
             except ResponseError as error:
                 if error.status == 404:
-                    return None  # a close whose answer was lost had ended the application
+                    return None  # The lost answer was that of a successful close.
             except ConnectionError:
                 pass
             else:

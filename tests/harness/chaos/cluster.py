@@ -36,10 +36,10 @@ _POLL_S: Seconds = 0.02
 
 
 class ChaosRedis:
-    """Redis server on a loopback port, with its data in a directory."""
+    """Redis server of a test on a loopback port."""
 
     def __init__(self, directory: Path, port: int) -> None:
-        """Set directory and port; `start` starts the server.
+        """Set directory and port of the server; `start` starts it.
 
         Args:
             directory: Made if it is missing.
@@ -63,7 +63,7 @@ class ChaosRedis:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the server in the longest-lived thread, and block until it answers.
+        """Start the server, and block until it answers.
 
         Raises:
             StoreError: If it does not come up.
@@ -85,14 +85,13 @@ class ChaosRedis:
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
-        """Kill the server if it runs; its data stay."""
+        """Kill the server if it runs; its data stay on disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def delete_data(self) -> None:
-        """Delete the data of a killed server."""
         shutil.rmtree(self._directory)
 
     def suspend(self) -> None:
@@ -125,8 +124,8 @@ class ChaosRedis:
 
 
 ONE_ORDER = {"policy": "justitia", "policy_options": {"fairness": "application"}}
-"""Scheduling settings that give all tenants one order. With API keys, tenants would share first,
-and the tags of applications of two tenants could not be compared.
+"""Scheduling settings under which tenants do not matter, so that the virtual finish times of all
+applications can be compared.
 """
 
 _CPUS = 16
@@ -136,7 +135,7 @@ _GCS = "gcs_server"
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """Number of processes of each deployment."""
+    """Number of processes of each Serve deployment."""
 
     replicas: int
     ingresses: int = 2
@@ -144,14 +143,14 @@ class ClusterSize:
 
 
 class ChaosCluster(LocalCluster):
-    """Cluster with the application of a Serve file; each of its processes can be killed.
+    """Cluster with the application of a Serve file; a test can kill each of its processes.
 
     Ray's GCS is fault tolerant here: it stores its tables in Redis and listens on a fixed port, so
     that a restarted one is found.
     """
 
     def __init__(self, file: Path, size: ClusterSize, args: Mapping[str, Any]) -> None:
-        """Read the file; entering the block starts the cluster.
+        """Read the Serve file; entering the `with` block starts the cluster.
 
         Args:
             file: A Serve configuration file of this project.
@@ -239,7 +238,7 @@ class ChaosCluster(LocalCluster):
         self._apply_configuration()
 
     def change_version(self, *, everything: bool) -> None:
-        """Ask Serve for a new version of all deployments or of the replicas, without waiting."""
+        """Redeploy all deployments or only the replicas, without waiting."""
         application = self.values["applications"][0]
         if everything:
             section = application["args"].setdefault("replica", {})
@@ -285,7 +284,7 @@ class ChaosCluster(LocalCluster):
         return found
 
     def _kill_servers(self) -> None:
-        if self._gcs is not None:  # `ray.shutdown` ends only processes that `ray.init` has started
+        if self._gcs is not None:  # `ray.shutdown` ends only processes that `ray.init` has started.
             self._gcs.kill()
             self._gcs.wait()
         self.store.kill()
@@ -294,7 +293,7 @@ class ChaosCluster(LocalCluster):
 
 def gcs_answers() -> bool:
     """Return whether Ray's GCS and Serve's controller answer."""
-    with suppress(Exception):  # any error means that the GCS or the controller does not answer
+    with suppress(Exception):  # Any error means that the GCS or the controller does not answer.
         named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS has this list
         return bool(named and serve.status().applications)
     return False

@@ -30,7 +30,7 @@ from tests.harness.chaos.plan import (
     FaultRound,
 )
 from tests.harness.chaos.records import InjectedFault, read_journal
-from tests.harness.chaos.stranger import OpenPort, Stranger, keep_connecting
+from tests.harness.chaos.stranger import Attacker, OpenPort, keep_connecting
 from tests.harness.chaos.target import ChaosTarget, ServeProcess
 
 _CHOOSE_AGAIN_S: Seconds = 0.2
@@ -76,7 +76,7 @@ class ConnectionFaults:
         return await self._cut_connections(FaultKind.INGRESS_CUT, fault_round)
 
     async def _cut_connections(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
-        """Cut all connections of a process; if it dies meanwhile, choose another process."""
+        """Cut all connections of a process; if the process dies meanwhile, choose another."""
         while True:
             victim = await self._choose_victim(kind, fault_round.draw)
             with suppress(NoReplicaAnswers, RayActorError):
@@ -105,7 +105,7 @@ class ConnectionFaults:
         if mistakes:
             raise mistakes[0]
         count = sum(answer for answer in answers if isinstance(answer, int))
-        # All inferences of the load may have ended, so request some that the fault can hit.
+        # The load's inferences may all have ended, so request new ones for the fault to hit.
         await self._callers.probe_inferences(f"probe-{fault_round.number}", _PROBES)
         return injected_fault(FaultKind.SCHEDULER_CUT, fault_round, at, at, f"{count} connections")
 
@@ -120,7 +120,7 @@ class ConnectionFaults:
     async def _suspend_process(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
         victim = await self._choose_victim(kind, fault_round.draw)
         injected_at = time.monotonic()
-        with suppress(ProcessLookupError):  # another fault of the round has killed the process
+        with suppress(ProcessLookupError):  # Another fault of the round has killed the process.
             os.kill(victim.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(HALF_OPEN_S)
@@ -156,7 +156,7 @@ class ConnectionFaults:
     async def _fault_after_next_run(
         self, kind: FaultKind, fault_round: FaultRound, injected_at: Seconds, victim: ServeProcess
     ) -> InjectedFault:
-        """Return the fault record of a resumed replica once the replica runs an inference."""
+        """Return the record of a fault once the affected replica runs an inference again."""
         fault = injected_fault(
             kind, fault_round, injected_at, target=victim.replica_id, pid=victim.pid
         )
@@ -202,12 +202,12 @@ class ConnectionFaults:
         return fault
 
     async def _connect_as_stranger(self, fault_round: FaultRound) -> InjectedFault:
-        injected_at, stranger = time.monotonic(), Stranger()
+        injected_at, stranger = time.monotonic(), Attacker()
         knocking = asyncio.create_task(keep_connecting(stranger, await self._listening_ports()))
         done, _ = await asyncio.wait([knocking], timeout=self._away_s)
         knocking.cancel()
         if done:
-            knocking.result()  # raises if a connection was accepted
+            knocking.result()  # Raises an error if a connection was accepted.
         return injected_fault(
             FaultKind.WRONG_SECRETS,
             fault_round,

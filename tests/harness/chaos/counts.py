@@ -29,14 +29,14 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, RunRecords
 
 GRACE_S: Seconds = 2.0
-"""Grace time after a process died: a call may still be sent to it, and a run whose connection is
-lost may still complete.
+"""Grace time after a process died: for this long, calls may still be sent to it, and its runs may
+still complete.
 """
 NOTICED_WITHIN_S: Seconds = 30.0
-"""Time in which Serve's proxy notices, on busy cores, that the ingress behind a call died."""
+"""Seconds within which Serve's proxy notices that an ingress process died."""
 _DIED_UNDER_IT = ("ConnectionError", "500: Internal Server Error")
-"""Error texts that callers get when their ingress dies, from the connection or from Serve. Errors
-of the service itself are never excused.
+"""Error texts that callers may get when their ingress dies. Errors of the service itself are never
+excused.
 """
 
 _BREAKS_RUNS_THERE = frozenset(
@@ -50,7 +50,7 @@ _BREAKS_RUNS_THERE = frozenset(
         FaultKind.DRAINING_KILLED,
     }
 )
-"""Kinds of faults that can break runs of one replica only."""
+"""Kinds of faults that can break runs on one replica only."""
 _BREAKS_RUNS_ANYWHERE = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -59,7 +59,7 @@ _BREAKS_RUNS_ANYWHERE = frozenset(
         FaultKind.ALL_REPLICAS_KILLED,
     }
 )
-"""Kinds of faults that can break runs of any replica."""
+"""Kinds of faults that can break runs on any replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def count_calls(
     runs: Sequence[EngineRun],
     expected: Mapping[str, Answer],
 ) -> Counts:
-    """Return the counts of a run.
+    """Count the inferences, calls and failures of a chaos run.
 
     Args:
         load: What was to be called.
@@ -117,7 +117,7 @@ def _last_ending(name: str, records: RunRecords) -> str:
 
 
 def is_excused_by_dead_ingress(faults: Sequence[InjectedFault], call: Call) -> bool:
-    """Return whether the death of an ingress excuses a failed call."""
+    """Return whether a failed call is excused, because its ingress died."""
     return any(
         fault.kind is FaultKind.INGRESS_KILLED
         and call.called_at <= fault.injected_at + GRACE_S

@@ -19,20 +19,22 @@ CROWD = "crowd"
 LIMIT = 24
 """Applications per day that the quota allows; each call is an application."""
 QUOTAS = {"tenants": {CROWD: {"quotas": [{"unit": "applications", "limit": LIMIT, "per": "day"}]}}}
-"""Settings with a quota for this tenant only."""
+"""Quota settings that limit one tenant only."""
 _EXHAUSTED = "insufficient_quota"
 
 
 @dataclass
 class CrowdRecord:
-    """Outcomes of the tenant's calls."""
+    """Outcomes of the calls of a tenant with a quota."""
 
     answered_at: list[Seconds] = field(default_factory=list)
     """Times of the answered calls (monotonic clock, seconds)."""
     refused: int = 0
     """Number of calls refused by the quota."""
     unreached: int = 0
-    """Number of calls whose quota accounts did not answer in time, or whose ingress died."""
+    """Number of calls that failed because the quota accounts did not answer in time, or the ingress
+    died.
+    """
     failed: list[Call] = field(default_factory=list)
     """Calls with an error that only the death of an ingress excuses."""
 
@@ -43,7 +45,7 @@ class CrowdRecord:
         deaths_at: Sequence[Seconds],
         saved_s: Seconds,
     ) -> list[str]:
-        """Describe violations of the quota and of the usage figures; empty if there are none.
+        """Describe violations of the quota and wrong usage figures; empty if there are none.
 
         Usage contains each answered call once. It may also contain calls without an answer, whose
         ingress died or was not reached.
@@ -79,7 +81,7 @@ class CrowdRecord:
 
 
 class Crowd:
-    """Steady calls of one tenant while faults are injected."""
+    """Steady calls of one tenant with a quota, made while faults are injected."""
 
     def __init__(self, http: Transport) -> None:
         self._calls = JsonCalls(http, max_retries=0)
@@ -109,7 +111,6 @@ class Crowd:
             self.record.answered_at.append(time.monotonic())
 
     async def call_repeatedly(self, calls: int, every_s: Seconds) -> None:
-        """Make `calls` calls at an interval of `every_s` seconds, and wait for all answers."""
         async with asyncio.TaskGroup() as group:
             for _ in range(calls):
                 group.create_task(self.call())

@@ -30,15 +30,15 @@ InjectFault = Callable[[FaultRound], Awaitable[InjectedFault]]
 """Function that injects one kind of fault."""
 
 _LEAVING = 0.5
-"""Share of the callers that disconnect at the same time."""
+"""Share of the callers that one fault disconnects together."""
 _CHOOSE_AGAIN_S: Seconds = 0.2
 _SOMETHING_RUNS_WITHIN_S: Seconds = 5.0
 _KNOWN_FOR_S: Seconds = 1.0
-"""Age in seconds at which a scheduler's state is certainly saved: it saves every half second."""
+"""Seconds after which a scheduler's state is certainly stored: it saves every half second."""
 
 
 class FaultInjector:
-    """Injects the faults of one application."""
+    """Injects faults into a running application."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FaultInjector:
         more_ways: Mapping[FaultKind, InjectFault],
         replicas: int,
     ) -> None:
-        """Prepare the injector; the first fault comes with `inject_faults`.
+        """Prepare an injector; `inject_faults` injects the first fault.
 
         Args:
             target: Running.
@@ -97,7 +97,6 @@ class FaultInjector:
         await wait_until(self._has_pulls, f"{self._replicas} replicas pull")
 
     async def inject_faults(self, fault_round: FaultRound) -> list[InjectedFault]:
-        """Inject the faults of a round at once, and return their records."""
         return list(
             await asyncio.gather(*(self._ways[kind](fault_round) for kind in fault_round.kinds))
         )
@@ -137,7 +136,7 @@ class FaultInjector:
         return bool(status["epoch"] > epoch)
 
     async def _waiting_tags(self) -> dict[str, float]:
-        """Return the tags of saved applications that wait and have not begun."""
+        """Return the stored virtual finish times of applications that have not begun to run."""
         views = await self._application_views(
             application_key(planned.tenant, planned.application_id) for planned in self._load
         )
@@ -217,7 +216,7 @@ class FaultInjector:
         return fault
 
     async def _has_pulls(self) -> bool:
-        """Return whether enough replicas pull from the scheduler, which Serve does not know."""
+        """Return whether enough replicas pull from the scheduler."""
         status = await self._target.status()
         pulling = [r for r in status["replicas"].values() if not r["draining"]]
         return len(pulling) >= self._replicas
@@ -257,7 +256,7 @@ async def choose_victim(target: ChaosTarget, deployment: str, draw: float) -> Se
 
 
 async def running_processes(target: ChaosTarget, deployment: str) -> list[ServeProcess]:
-    """Return a deployment's running processes, at least one: faults may hide them for a time."""
+    """Return a deployment's running processes; wait until there is at least one."""
     await wait_until(
         run_in_thread(has_enough_processes, target, deployment, 1), f"one of {deployment} runs"
     )
@@ -277,7 +276,7 @@ def injected_fault(
     pid: int | None = None,
     epoch: int = 0,
 ) -> InjectedFault:
-    """Return the record of a fault; without `back_at`, the stopped process resumes now."""
+    """Return the record of a fault that ended at `back_at`, by default now."""
     back = time.monotonic() if back_at is None else back_at
     return InjectedFault(kind, fault_round.number, injected_at, back, target, pid, epoch)
 
@@ -295,7 +294,7 @@ def _choose_process(members: Sequence[ServeProcess], draw: float) -> ServeProces
 
 
 class ClusterFaults:
-    """Faults of the cluster around the application, and changes of its configuration."""
+    """Injects faults of the cluster around the application: Redis, Ray's GCS, redeployment."""
 
     def __init__(
         self, cluster: ChaosCluster, away_s: Seconds, killed_s: Seconds, *, everything: bool
@@ -345,7 +344,7 @@ class ClusterFaults:
         if not keep:
             store.delete_data()
         await asyncio.sleep(self._killed_s)
-        store.start()  # in this thread, because Redis ends with the thread that started it
+        store.start()  # Redis ends with the thread that started it, so no worker thread starts it.
         return injected_fault(kind, fault_round, injected_at)
 
     async def _stop_redis(self, fault_round: FaultRound) -> InjectedFault:

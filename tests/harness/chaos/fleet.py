@@ -44,19 +44,19 @@ from tests.harness.chaos.records import (
 )
 
 ANSWERS_WITHIN_S: Seconds = 4.0
-"""Limit for the controller's median answer time, on busy cores. The policy gives the scheduler 5 s,
-so a controller that waited for it would exceed this limit.
+"""Limit in seconds for the median answer time of Serve's controller. The scheduler may take 5 s to
+answer, so a controller that waited for it would exceed the limit.
 """
 COMES_DOWN_S: Seconds = 6.0
-"""Allowance in seconds beyond the delays of a scale-down: a loop of Serve's controller, a process
+"""Seconds that a scale-down may take beyond its configured delays: a controller loop, a process
 exit, a poll.
 """
 COMES_BACK_S: Seconds = 60.0
-"""Longest time in seconds without a replica while an inference waits: Serve notices a death after
-some seconds, and starting a process takes as long again on busy cores.
+"""Longest time in seconds without a replica while an inference waits: Serve notices a death, then
+starts a process.
 """
 _FOUND_AGAIN_S: Seconds = 5.0
-"""Seconds after a controller's death in which its successor counts the existing replicas."""
+"""Seconds after the death of Serve's controller in which its successor counts the replicas."""
 
 _PRESENT = ("STARTING", "UPDATING", "RECOVERING", "RUNNING")
 _OF_THE_CONTROLLER = (FaultKind.CONTROLLER_KILLED, FaultKind.CONTROLLER_KILLED_IN_DRAIN)
@@ -67,26 +67,27 @@ _TAKES_RUNS_WITH_IT = (
     FaultKind.SCHEDULER_STOPPED,
     FaultKind.ALL_REPLICAS_KILLED,
 )
-"""Faults that may cancel a run on a healthy replica: its ingress is gone, or its lease expired at a
-scheduler that got no reports of it.
+"""Faults that may cancel a run on a healthy replica, because its ingress or its scheduler is gone.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLimits:
-    """Limits and delays of the number of replicas, from the application's arguments."""
+    """Smallest and largest number of autoscaled replicas, and the delays of scaling."""
 
     minimum: int
     maximum: int
     comes_down_s: Seconds
-    """Time after which an idle application has its minimum: `hold_s` plus each delay."""
+    """Seconds after which an idle application has the smallest number of replicas: `hold_s` plus
+    each delay.
+    """
     loads_s: Seconds = LOADS_S
-    """Shortest time that a replica takes to load."""
+    """Shortest time in seconds that a replica takes to load."""
 
     @classmethod
     def from_autoscaling(cls, section: AutoscalingSection) -> "FleetLimits":
         delays = section.patience_s
-        if section.min_replicas == 0:  # Serve delays the removal of the last replica further
+        if section.min_replicas == 0:  # Serve delays the removal of the last replica more.
             to_zero = section.downscale_to_zero_delay_s
             delays += section.patience_s if to_zero is None else to_zero
         return cls(section.min_replicas, section.max_replicas, section.hold_s + delays)
@@ -94,7 +95,7 @@ class FleetLimits:
 
 @dataclass(frozen=True, slots=True)
 class FleetMeasure:
-    """Figures of the replicas of one run."""
+    """Figures about the autoscaled replicas of one chaos run."""
 
     fewest: int
     """Smallest number of replicas that ran at the same time."""
@@ -102,7 +103,7 @@ class FleetMeasure:
     loaded: int
     """Number of replicas that finished loading."""
     taken_off: int
-    """Number of replicas that Serve removed, without those hit by a fault."""
+    """Number of replicas that Serve removed to scale down."""
     flaws: tuple[str, ...]
 
 
@@ -112,7 +113,7 @@ def measure_fleet(
     runs: Sequence[EngineRun],
     loads: Sequence[ReplicaLoading],
 ) -> FleetMeasure:
-    """Return the figures of a run's replicas, and the violations of the autoscaling rules.
+    """Return figures about a run's replicas, and violations of the autoscaling rules.
 
     Args:
         limits: What the application was deployed with.
@@ -158,7 +159,6 @@ def _vanished_replicas(fleet: Sequence[FleetSample]) -> set[str]:
 
 
 def _killed_replicas(records: RunRecords) -> set[str]:
-    """Return the replicas killed by a fault."""
     dead = {fault.pid for fault in records.faults if fault.pid is not None}
     dead |= {int(pid) for f in records.faults if f.kind in _ALL for pid in f.target.split()}
     return {name for name, pid in records.pids.items() if pid in dead}
@@ -186,7 +186,7 @@ def _runs_cut_by_scale_down(
 
 
 def _is_excused(run: EngineRun, records: RunRecords) -> bool:
-    if run.ended_at is None:  # the replica's process ended during the run
+    if run.ended_at is None:  # The replica's process ended during the run.
         return False
     ended_at = run.ended_at
     return any(_caller_disconnected(call, run, ended_at) for call in records.calls) or any(
@@ -250,7 +250,7 @@ def _slow_controller_answers(records: RunRecords) -> Iterator[str]:
 
 
 def _controller_was_replaced(since: Seconds, until: Seconds, records: RunRecords) -> bool:
-    """Return whether Serve's controller was away or newly started within an interval."""
+    """Return whether Serve's controller was dead or newly started in an interval."""
     return any(
         fault.kind in _OF_THE_CONTROLLER
         and fault.injected_at <= until

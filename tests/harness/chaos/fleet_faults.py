@@ -29,8 +29,8 @@ from tests.harness.chaos.target import ChaosTarget, ServeProcess, run_in_thread,
 _EVERY_S: Seconds = 0.2
 _UP_WITHIN_S: Seconds = 30.0
 _DRAINS_WITHIN_S: Seconds = 180.0
-"""Longest wait for the occasion of a fault: no replica drains before most calls of a round are
-answered, which takes minutes where the replicas share two cores with other engines.
+"""Longest time in seconds that a fault waits for a draining replica; on two cores the calls of a
+round take minutes.
 """
 _RUNS_SOMETHING_WITHIN_S: Seconds = 20.0
 _CHOOSE_AGAIN_S: Seconds = 0.05
@@ -54,7 +54,7 @@ async def keep_sampling_fleet(target: ChaosTarget, records: RunRecords) -> None:
 
 
 class FleetFaults:
-    """Faults of replicas that Serve scales."""
+    """Faults of autoscaled replicas, such as the death of a loading or a draining one."""
 
     def __init__(self, target: ChaosTarget) -> None:
         self._target = target
@@ -71,7 +71,7 @@ class FleetFaults:
         }
 
     async def wait_for_several_replicas(self, fault_round: FaultRound) -> None:
-        """Wait until a round's load has started several replicas, or for a maximum time.
+        """Wait until the load has started several replicas, at most for a given time.
 
         Faults of a loading or draining replica wait for one themselves.
         """

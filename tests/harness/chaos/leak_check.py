@@ -19,13 +19,12 @@ from justitia_ray.units import ApplicationId
 from tests.harness.chaos.target import ChaosTarget
 
 FILES_TOLERANCE = 24
-"""File descriptors that a long-lived process may gain: Ray keeps connections to the workers it has
-talked to (a few for each restarted one), httpx and uvicorn keep idle ones for seconds. A leak of
-one per call would be hundreds.
+"""Number of file descriptors that a process may gain without counting as a leak: Ray keeps
+connections to earlier workers. A leak of one per call would be hundreds.
 """
 IDLE_WORKERS_TOLERANCE = 4
-"""Idle Ray workers that may be added: Ray keeps as many as the machine has cores, and prestarts
-some.
+"""Number of idle Ray workers that may be added without counting as a leak: Ray keeps as many as the
+machine has cores.
 """
 
 
@@ -38,7 +37,7 @@ class ResourceCount:
     files: Mapping[str, int]
     """Largest number of file descriptors of a process, by role."""
     actors: Mapping[str, int]
-    """Number of living actors by class."""
+    """Number of living Ray actors by class."""
     applications: int
     waiting: int
     in_flight: int
@@ -52,7 +51,7 @@ class ResourceCount:
 
 
 def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
-    """Describe the resources that are held afterwards and were not held before."""
+    """Describe the resources that are held after a run and were not held before it."""
     found = []
     for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets"):
         left = getattr(after, name)
@@ -72,14 +71,15 @@ def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
 
 
 LOG_MONITOR = "log_monitor.py"
-"""Ray's log monitor, which keeps the logs of the latest 200 workers open, even of dead ones."""
+"""Ray's log monitor, whose open files are not counted: it keeps the logs of dead workers open."""
 IDLE_WORKER = "idle worker"
 """Role of Ray's workers that run no task."""
 
 
 _REPLICA_TITLE = "ray::ServeReplica:"
 _ASKED_MOST = 60
-"""Number of calls in which every ingress answers at least once; Serve chooses the ingress."""
+"""Number of calls after which each ingress has answered at least once; Serve chooses the ingress.
+"""
 
 
 async def count_resources(target: ChaosTarget) -> ResourceCount:
@@ -100,7 +100,7 @@ async def count_resources(target: ChaosTarget) -> ResourceCount:
 
 
 def _count_processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return by role the number of child processes, and the most files of one process."""
+    """Count child processes by role, and the most open files of one process of each role."""
     counted: Counter[str] = Counter()
     files: dict[str, int] = defaultdict(int)
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
@@ -170,7 +170,7 @@ async def _stored_applications(target: ChaosTarget) -> tuple[ApplicationId, ...]
     store = scheduler_store(target.config)
     try:
         stored = (await store.load()).applications
-        # An ended application keeps a record without `state` while GPS still owes it service.
+        # An ended application stays stored without `state` while its GPS service is not complete.
         return tuple(name for name, record in stored.items() if "state" in record)
     finally:
         await store.aclose()

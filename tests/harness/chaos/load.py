@@ -18,13 +18,14 @@ _PROMPT_WORDS = (4, 40)
 _STREAMED = 0.5
 _CHATS = 0.5
 TWO_CHOICES = 0.15
-"""Share of unary calls with two choices; a stream of several choices cannot be continued."""
+"""Share of unary calls that request two choices; a stream of several choices cannot be continued.
+"""
 _OVER_HANDLE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
-    """Planned application; each stage begins when the previous stage is answered."""
+    """Application of a chaos load; each stage starts after the answers of the previous stage."""
 
     application_id: ApplicationId
     application_class: str
@@ -32,10 +33,10 @@ class PlannedApplication:
     weight: float
     stages: tuple[tuple[PlannedInference, ...], ...]
     phase: int
-    """Number of the fault round in which the application arrives; after the last round, one more.
+    """Number of the fault round in which the application arrives; a last phase follows all rounds.
     """
     delay_s: Seconds
-    """Delay in seconds after the begin of the phase."""
+    """Seconds from the begin of the phase until the application arrives."""
     over_handle: bool
     """Whether the application calls through a Serve handle instead of HTTP."""
 
@@ -45,7 +46,7 @@ class PlannedApplication:
 
 
 def call_body(inference: PlannedInference, call: int) -> dict[str, Any]:
-    """Return the request body for call number `call` of an inference.
+    """Return the request body for the given attempt at an inference.
 
     The name travels in OpenAI's `user`, which engines ignore and the replicas' journal records.
     """
@@ -53,7 +54,7 @@ def call_body(inference: PlannedInference, call: int) -> dict[str, Any]:
 
 
 class _DrawRanges(NamedTuple):
-    """Ranges from which the inferences of a load are drawn."""
+    """Ranges from which the sizes of a load's inferences are drawn."""
 
     output_tokens: tuple[Tokens, Tokens]
     two_choices: float
@@ -67,7 +68,7 @@ def draw_load(
     output_tokens: tuple[Tokens, Tokens] = (20, 100),
     two_choices: float = TWO_CHOICES,
 ) -> tuple[PlannedApplication, ...]:
-    """Return applications with `inferences` inferences in total, spread evenly over the phases.
+    """Return random applications with `inferences` inferences in total, spread over the phases.
 
     Args:
         seed: The same seed and arguments give the same load.
@@ -102,7 +103,7 @@ def draw_load(
 def draw_long_streams(
     seed: int, phases: int, streams: int, output_tokens: tuple[Tokens, Tokens]
 ) -> tuple[PlannedApplication, ...]:
-    """Return an application for each phase whose streams outlast the phase's other calls.
+    """Return applications with streams so long that they outlast the other calls of a phase.
 
     Args:
         seed: The same seed and arguments give the same applications.

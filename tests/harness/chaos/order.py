@@ -32,7 +32,7 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, EngineRun, TagAcrossRestart
 
 SETTLE_S: Seconds = 1.0
-"""Longest time in seconds from a call to its submission, on busy cores."""
+"""Longest time in seconds from a call to its submission to the scheduler, on busy cores."""
 
 HOLDS_UP = frozenset(
     {
@@ -68,7 +68,7 @@ LOSES_LEASES = frozenset(
         FaultKind.POISON,
     }
 )
-"""Faults by which a grant may be lost before its payload arrives, or a run be cancelled."""
+"""Faults that may cancel a run, or lose a grant before its inference starts."""
 
 HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
     FaultKind.REPLICA_CUT: SETTLE_S,
@@ -76,10 +76,10 @@ HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
     FaultKind.REPLICA_BUSY: SETTLE_S,
     FaultKind.REPLICA_HALF_OPEN: SETTLE_S,
     FaultKind.INGRESS_HALF_OPEN: SETTLE_S,
-    # An ingress whose attempts fail doubles its pause each time.
+    # An ingress doubles its pause after each failed attempt.
     FaultKind.PORT_BLOCKED: LONGEST_PAUSE_S,
 }
-"""Faults after which an ingress may avoid a replica that serves others, and for how long."""
+"""Seconds after each kind of fault in which an ingress may avoid a healthy replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,16 @@ class FaultWindow:
 @dataclass(frozen=True, slots=True)
 class OrderMeasure:
     pairs: int
-    """Number of pairs of a grant and a waiting inference of another application."""
+    """Number of pairs of a granted inference and another application's inference that waited then.
+    """
     inverted: int
-    """Number of pairs in which the waiting inference had the smaller tag."""
+    """Number of pairs in which the waiting inference had the earlier virtual finish time."""
     unexplained: tuple[str, ...]
-    """Pairs in the wrong order that no message in flight explains."""
+    """Pairs in the wrong order that no fault or message in transit explains."""
     tags: int
     """Number of applications that waited when a scheduler was killed and had not begun."""
     tags_changed: tuple[str, ...]
-    """Applications whose tag differs in the next scheduler."""
+    """Applications whose virtual finish time changed when a new scheduler took over."""
 
 
 def measure_order(
@@ -151,7 +152,7 @@ def measure_order(
 
 
 def _runs_by_epoch(runs: Sequence[EngineRun]) -> list[list[EngineRun]]:
-    """Return the runs of each epoch, in the order of their grants."""
+    """Return the runs of each scheduler epoch, in the order of their grants."""
     epochs = sorted({run.epoch for run in runs})
     return [
         sorted((run for run in runs if run.epoch == epoch), key=lambda run: run.rank)

@@ -70,13 +70,13 @@ OF_A_FIXED_FLEET = tuple(
 """Kinds of faults for a fixed number of replicas."""
 
 HALF_OPEN_S: Seconds = 7.0
-"""Seconds for which a process is suspended: it misses five pings, so its peers check whether its
-machine still answers.
+"""Seconds for which a process is suspended: it misses five pings, so that its peers test whether
+its machine is alive.
 """
 BUSY_S: Seconds = 15.0
 """Seconds for which an event loop is blocked: three times the silence that peers tolerate."""
 ENGINE_STOPPED_S: Seconds = 12.0
-"""Seconds for which an engine is stopped: longer than the detection of a stall plus 2 s."""
+"""Seconds for which an engine is stopped: 2 s longer than the detection of a stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class FaultInfo:
     recovered: str
     """Event that ends the recovery, in words."""
     target_s: Seconds | None = None
-    """Target of the recovery time (DESIGN.md 6) in seconds; None without a target."""
+    """Longest acceptable recovery time in seconds; None without a target."""
     graceful: bool = False
-    """Whether no process dies: the time is then the duration of the change, not of a recovery."""
+    """Whether the fault is a planned change, in which no process dies unexpectedly."""
 
 
 FAULTS: Mapping[FaultKind, FaultInfo] = {
@@ -207,13 +207,12 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
 
 EARLIEST_S: Seconds = 0.8
 LATEST_S: Seconds = 1.8
-"""Latest injection after the first arrival of a phase, in seconds: by then all seats are taken and
-calls wait.
+"""Latest time of a fault, in seconds after the first arrival of its phase: by then all seats are
+taken and calls wait.
 """
 
 _ALONE = frozenset({FaultKind.SCALED, FaultKind.REDEPLOYED})
-"""Kinds that Serve carries out over many seconds: a concurrent fault would fall into another phase.
-"""
+"""Changes by Serve that take many seconds, so that no other fault is injected with them."""
 _EXCLUSIVE = (
     frozenset(
         {
@@ -224,7 +223,7 @@ _EXCLUSIVE = (
         }
     ),
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED}),
-    # Both copies of the state would be lost, and the order with them.
+    # A lost scheduler together with an empty Redis would lose the order of applications.
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED}),
     frozenset(
         {
@@ -235,13 +234,13 @@ _EXCLUSIVE = (
             FaultKind.REDIS_READ_ONLY,
         }
     ),
-    # The killing prompt needs two live engines of three.
+    # A prompt that kills its engine runs on two engines before it is refused.
     frozenset({FaultKind.POISON, FaultKind.REPLICA_KILLED}),
     frozenset({FaultKind.POISON, FaultKind.ENGINE_KILLED}),
     # An ingress death would repeat the killing prompt and restart its count.
     frozenset({FaultKind.POISON, FaultKind.INGRESS_KILLED}),
     frozenset({FaultKind.POISON, FaultKind.INGRESS_HALF_OPEN}),
-    # Faults that wait for a loading or draining replica would wait long after one another.
+    # Faults that wait for a loading or draining replica would delay each other.
     frozenset(
         {
             FaultKind.LOADING_KILLED,
@@ -253,15 +252,17 @@ _EXCLUSIVE = (
         }
     ),
 )
-"""Kinds that are never injected at once: they hit the same process, or all copies of the state."""
+"""Kinds of faults that are never injected together: they hit the same process, or all copies of the
+state.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRound:
-    """Faults injected at one instant."""
+    """Faults that are injected at one instant."""
 
     number: int
-    """Phase of the load, from 0."""
+    """Number of the load's phase, from 0."""
     kinds: tuple[FaultKind, ...]
     after_s: Seconds
     """Seconds between the first arrival of the round's phase and the faults."""
@@ -272,7 +273,7 @@ class FaultRound:
 def draw_plan(
     seed: int, kinds: Sequence[FaultKind], times: int = 1, pairs: int = 0
 ) -> tuple[FaultRound, ...]:
-    """Return a run's rounds, shuffled: each kind alone `times` times, and `pairs` pairs of kinds.
+    """Return a run's fault rounds in random order: each kind alone, and pairs of kinds.
 
     Args:
         seed: The same seed and arguments give the same plan.
@@ -305,7 +306,7 @@ def draw_plan(
 
 
 def possible_pairs(kinds: Sequence[FaultKind]) -> list[tuple[FaultKind, FaultKind]]:
-    """Return every pair of kinds that can be injected at once."""
+    """Return every pair of kinds that can be injected together."""
     return [
         (one, other)
         for i, one in enumerate(kinds)

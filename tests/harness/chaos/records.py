@@ -25,7 +25,7 @@ class Ending(StrEnum):
     CUT = "cut"
     """A stream that had begun ended with an error event, or broke off."""
     GIVEN_UP = "given up"
-    """No answer came within the caller's waiting time, or an error that a retry cannot change."""
+    """The caller got no answer in time, or an error that a retry cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Call:
     inference: str
     application_id: ApplicationId
     number: int
-    """Number among the calls for the same inference, from 1."""
+    """Number of the attempt among the calls for one inference, from 1."""
     called_at: Seconds
     ended_at: Seconds
     ending: Ending
     detail: str = ""
-    """Reason of a broken call."""
+    """Reason why the call failed."""
     answer: Answer | None = None
     flaws: tuple[str, ...] = ()
-    """Violations of the stream format."""
+    """Violations of the stream format in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class InjectedFault:
     target: str = ""
     """Name of the process that the fault hit."""
     pid: int | None = None
-    """Process id of the killed or stopped process, where the journal records it."""
+    """Process id of the killed or stopped process, if known."""
     epoch: Epoch = 0
     """Epoch of the scheduler at the fault."""
     done_at: Seconds | None = None
-    """Time at which the injector saw the recovery, for faults that no record or sample shows."""
+    """Time at which the fault injector itself saw the recovery; None if samples show the recovery.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class SchedulerSample:
     degraded: bool
     saves: int
     leases: Mapping[ReplicaId, int]
-    """Number of leases by known replica."""
+    """Number of leases by replica."""
     waiting: int = 0
     wanted: int | None = None
     """Number of replicas that the scheduler asks for; None if it has none computed yet."""
@@ -104,7 +105,7 @@ class FleetSample:
 
 @dataclass(frozen=True, slots=True)
 class TagAcrossRestart:
-    """Tag of an application that had not begun, before and after its scheduler was killed."""
+    """Virtual finish time of an application before and after its scheduler was killed."""
 
     application_id: ApplicationId
     before: float
@@ -119,28 +120,30 @@ class RunRecords:
     closed: dict[ApplicationId, tuple[Seconds, Seconds]] = field(default_factory=dict)
     """(time of the request to close, time of the answer) by application."""
     ended: dict[ApplicationId, int] = field(default_factory=dict)
-    """Number of inferences that the scheduler had ended when the application became idle."""
+    """Number of an application's ended inferences, read from the scheduler when the application was
+    idle.
+    """
     faults: list[InjectedFault] = field(default_factory=list)
     samples: list[SchedulerSample] = field(default_factory=list)
     tags: list[TagAcrossRestart] = field(default_factory=list)
     spared: list[str] = field(default_factory=list)
-    """Calls that should have killed engines but got another answer than expected."""
+    """Prompts that should have killed engines but got another answer than expected."""
     fleet: list[FleetSample] = field(default_factory=list)
-    """Samples of autoscaled replicas."""
+    """Samples of the states of autoscaled replicas."""
     pids: dict[ReplicaId, int] = field(default_factory=dict)
-    """Process id of each sampled replica."""
+    """Process id of each replica that was ever sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """Run of one call in an engine."""
+    """Execution of a call in an engine."""
 
     inference: str
     call: int
-    """Number among the caller's calls for the same inference, from 1."""
+    """Number of the attempt among the calls for one inference, from 1."""
     lease_id: LeaseId
     priority: int
-    """Rank of the application's tag at the grant; lower goes first."""
+    """Rank of the application's virtual finish time at the grant; lower goes first."""
     pid: int
     """Process id of the replica."""
     began_at: Seconds
@@ -182,7 +185,7 @@ class JournalWriter:
 
 
 def read_journal(file: Path) -> list[EngineRun]:
-    """Return all runs in the order of their begins; calls without a known name are omitted."""
+    """Return all engine runs in the order of their begins; calls of other tests are omitted."""
     began: dict[tuple[int, str], dict[str, object]] = {}
     ended: dict[tuple[int, str], dict[str, object]] = {}
     if not file.exists():

@@ -14,7 +14,7 @@ PROBES = 3
 """Number of applications opened after the predictor was killed, to time the openings."""
 _OF_ONE_REPLICA = (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED, FaultKind.DRAINING_KILLED)
 _LEFT_WITHIN_S: Seconds = 1.0
-"""Seconds in which callers that should disconnect have done so."""
+"""Seconds within which callers that should disconnect have done so."""
 
 
 def recovered_at(
@@ -30,7 +30,7 @@ def recovered_at(
 def recovery_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the seconds to recovery, counted from the fault or from its undoing."""
+    """Return the seconds from a fault, or from the end of a lasting fault, to the recovery."""
     at = recovered_at(fault, records, runs)
     return None if at is None else max(0.0, at - fault.back_at)
 
@@ -43,7 +43,7 @@ def is_over(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 def rerun_elsewhere_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the seconds until the last run of a dead replica or engine began on another.
+    """Return the seconds until all runs of a dead replica or engine had begun on another.
 
     An inference goes back to the head of its application and no further, so it waits for its turn.
     None if an inference has not run again, or there was none.
@@ -55,7 +55,7 @@ def rerun_elsewhere_s(
 
 
 def fault_windows(records: RunRecords, runs: Sequence[EngineRun]) -> list[FaultWindow]:
-    """Return the window of each fault; a fault without a visible end gets a fixed duration."""
+    """Return the interval of each fault; a fault without a visible end gets a fixed duration."""
     found = []
     for fault in records.faults:
         took = recovery_s(fault, records, runs)
@@ -101,7 +101,7 @@ def _next_run_on_victim(
 def _leases_returned_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the first sample in which the scheduler has no lease on the replica."""
+    """Return the first sample in which the scheduler has no lease on the dead replica."""
     if had_no_effect(fault, records, runs):
         return None
     return _earliest_instant(
@@ -114,7 +114,7 @@ def _leases_returned_at(
 def _reruns_begun_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return when the last of the process's runs began again, in a new run or call."""
+    """Return when the last run of a dead process began again, in a new run or call."""
     begun = []
     for lost in _lost_runs(fault, records, runs):
         again = _earliest_instant(
@@ -164,7 +164,7 @@ def _next_answer_at(
 def _slowest_next_opening(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the time of the fault plus the slowest of the next openings."""
+    """Return the time of the fault plus the slowest of the next openings of applications."""
     after = sorted((asked, done) for _, asked, done in records.opened if asked >= fault.injected_at)
     took = [done - asked for asked, done in after[:PROBES]]
     return fault.back_at + max(took) if len(took) == PROBES else None
@@ -173,7 +173,7 @@ def _slowest_next_opening(
 def _next_save_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the first sample after which a save had succeeded and no trouble was left."""
+    """Return the first sample after which a save to Redis had succeeded without trouble."""
     since = [sample for sample in records.samples if sample.at >= fault.back_at]
     for earlier, sample in pairwise(since):
         saved = sample.saves > since[0].saves or sample.epoch > earlier.epoch
@@ -193,7 +193,7 @@ def _abandoned_runs_end(
 def _abandoned_runs(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> list[EngineRun]:
-    """Return the runs under way whose callers disconnected at this fault."""
+    """Return the unfinished runs whose callers disconnected at this fault."""
     left = {
         (call.inference, call.number)
         for call in records.calls
@@ -229,7 +229,7 @@ def _begins_after(run: EngineRun, fault: InjectedFault) -> bool:
 
 
 def _was_running(run: EngineRun, at: Seconds, records: RunRecords) -> bool:
-    """Return whether a run was under way at an instant; a run of a killed process has no end."""
+    """Return whether a run was unfinished at an instant; a run of a killed process has no end."""
     if run.ended_at is None and any(
         fault.pid == run.pid and fault.injected_at < at for fault in records.faults
     ):

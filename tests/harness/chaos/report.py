@@ -19,9 +19,7 @@ class FaultOutcome:
     fault: InjectedFault
     recovery_s: Seconds | None
     elsewhere_s: Seconds | None = None
-    """Seconds until all runs of a dead replica or engine had begun again elsewhere, each in its
-    turn.
-    """
+    """Seconds until all runs of a dead replica or engine had begun again on another."""
     had_no_effect: bool = False
     """Whether the fault hit no run, so that the service had nothing to recover from."""
 
@@ -43,9 +41,9 @@ class ChaosResult:
     began_at: Seconds
     took_s: Seconds
     quota: tuple[str, ...] = ()
-    """Violations of the quota, and of the usage figures."""
+    """Violations of the quota, and wrong usage figures."""
     fleet: FleetMeasure | None = None
-    """Figures of autoscaled replicas; None if their number is fixed."""
+    """Figures about autoscaled replicas; None if their number is fixed."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -67,7 +65,7 @@ class ChaosResult:
 
     @property
     def max_recovery_s(self) -> Seconds | None:
-        """Longest recovery from a fault, in seconds, without graceful changes."""
+        """Longest recovery from a fault, in seconds, without planned changes."""
         return max(
             (
                 one.recovery_s
@@ -122,7 +120,7 @@ def result_document(outcome: ChaosResult) -> dict[str, Any]:
 
 
 def combined_document(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums and maxima over the engines, for the JSON file."""
+    """Return the sums and maxima over all kinds of engines, for the JSON file."""
     runs = list(documents.values())
     summed = ("inferences", "calls", "lost", "doubled", "wrong", "cut", "broken", "leaked")
     recoveries = [run["max_recovery_s"] for run in runs if run["max_recovery_s"] is not None]

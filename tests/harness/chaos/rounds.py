@@ -21,14 +21,14 @@ from tests.harness.chaos.recovery import OVER_AFTER_S, is_over
 from tests.harness.chaos.target import ChaosTarget, keep_sampling
 
 _FROM_THE_MINIMUM = 0.5
-"""Share of the rounds before which autoscaled replicas shrink to their minimum."""
+"""Share of the rounds before which autoscaled replicas shrink to their smallest number."""
 _REPLICAS = 2
-"""Replicas that take inferences before a round begins, without autoscaling."""
+"""Number of replicas that must be ready before a round begins, without autoscaling."""
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
 """Type of a coroutine function that makes further calls during each round."""
 Told = Callable[[FaultRound, Sequence[InjectedFault], int], None]
-"""Type of a function that receives each round, its faults, and the number of calls open then."""
+"""Type of a callback that receives each round, its faults, and the number of calls open then."""
 
 
 class FaultRounds:
@@ -43,7 +43,7 @@ class FaultRounds:
         stopped_s: Seconds,
         more_ways: Mapping[FaultKind, InjectFault] | None = None,
     ) -> None:
-        """Prepare the rounds; `play` makes the first call.
+        """Prepare the rounds; `run_rounds` makes the first call.
 
         Args:
             target: The running application.
@@ -75,7 +75,7 @@ class FaultRounds:
 
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[None]:
-        """Record the states of the scheduler and of autoscaled replicas inside the block."""
+        """Record the states of the scheduler and the replicas during a `with` block."""
         sampling = [asyncio.create_task(keep_sampling(self.target, self.records))]
         if self._scaled is not None:
             fleet = keep_sampling_fleet(self.target, self.records)
@@ -132,7 +132,6 @@ class FaultRounds:
         return late
 
     def runs(self) -> list[EngineRun]:
-        """Return the engines' journal so far."""
         return read_journal(self.target.journal)
 
     def _applications_of_phase(self, phase: int) -> list[PlannedApplication]:

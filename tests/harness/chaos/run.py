@@ -40,13 +40,13 @@ from tests.harness.chaos.rounds import FaultRounds, fake_answers
 from tests.harness.chaos.target import run_in_thread, wait_until
 
 _CLEAN_WITHIN_S: Seconds = 90.0
-"""Seconds until the cluster is idle: orphans of a dead ingress end after 30 s, their applications
-later by idle timeout.
+"""Seconds until the cluster is idle: inferences of a dead ingress end after 30 s, their
+applications by idle timeout.
 """
 
 _CROWD_A_PHASE = 8
 _CROWD_EVERY_S: Seconds = 0.25
-"""Interval of the quota tenant's calls in each phase, which exceed its quota after three phases."""
+"""Seconds between two calls of the tenant with a quota."""
 _KEEPERS = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -59,17 +59,17 @@ _KEEPERS = frozenset(
         FaultKind.REDEPLOYED,
     }
 )
-"""Faults of processes that also hold usage, which together with a scheduler's death may lose it."""
+"""Faults of processes that also hold usage counts; together with a scheduler's death they may lose
+some.
+"""
 _BASELINE = "baseline-"
-"""Prefix of the application names in the baseline load."""
+"""Prefix of application names in the load that records correct answers before any fault."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """Sizes of a chaos run."""
-
     applications: int
     inferences: int
     redis_away_s: Seconds
@@ -78,7 +78,7 @@ class RunSize:
     output_tokens: tuple[int, int] = (40, 160)
     two_choices: float = TWO_CHOICES
     tail_streams: int = 0
-    """Streams of each phase that outlast its other calls, so that replicas drain meanwhile."""
+    """Number of long streams in each phase, so that replicas must drain while they run."""
     tail_tokens: tuple[int, int] = (250, 600)
 
 
@@ -94,7 +94,7 @@ class ChaosRun:
         seed: int,
         say: Say,
     ) -> None:
-        """Draw the load; `run` makes the first call.
+        """Draw the random load; `run` makes the first call.
 
         Args:
             cluster: Running, and idle.
@@ -112,9 +112,9 @@ class ChaosRun:
         self._seed = seed
         self._say = say
         self.records = RunRecords()
-        """Records of the callers and the injector so far."""
+        """Records of the callers and the fault injector so far."""
         self.runs: tuple[EngineRun, ...] = ()
-        """Journal of the engine runs, available after `run`."""
+        """Engine runs, available after `run`."""
         self._unmended: tuple[str, ...] = ()
         self._scaled = self._target.config.autoscaling
         self._began_at = time.monotonic()
@@ -149,7 +149,7 @@ class ChaosRun:
         try:
             expected = await self._expected_answers(http)
             await wait_until(self._target.accounts_are_ready, "there are accounts")
-            await count_resources(self._target)  # the first count opens connections that stay open
+            await count_resources(self._target)  # The first count opens connections that stay open.
             before = await self._resources_when_idle(None)
             async with rounds.sampling():
                 await self._run_rounds(rounds, crowd)
@@ -194,7 +194,7 @@ class ChaosRun:
             )
 
     async def _quota_flaws(self, crowd: Crowd) -> list[str]:
-        """Describe violations of the quota, and of the usage figures since yesterday."""
+        """Describe violations of the quota, and wrong usage figures."""
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
@@ -210,7 +210,7 @@ class ChaosRun:
     # --- before and after
 
     async def _expected_answers(self, http: HttpTransport) -> Mapping[str, Answer]:
-        """Return the correct answers: computed for fake engines, else requested before."""
+        """Return the correct answers: those of fake engines, or those recorded before any fault."""
         if self._engine == "fake":
             return fake_answers(self.load, self._target.config)
         self._say("asking for every answer before any fault")
@@ -225,10 +225,10 @@ class ChaosRun:
         }
 
     async def _resources_when_idle(self, before: ResourceCount | None) -> ResourceCount:
-        """Return the resources of the idle service, once leaks are certain."""
+        """Return the resources of the idle service; wait a while for leaks to disappear."""
         try:
             await wait_until(run_in_thread(self._target.is_whole), "Serve runs all of it again")
-        except JustitiaError as error:  # the resource counts are reported in any case
+        except JustitiaError as error:  # The caller reports the resource counts in any case.
             self._unmended = (str(error),)
         deadline = time.monotonic() + _CLEAN_WITHIN_S
         while True:

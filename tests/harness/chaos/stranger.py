@@ -16,24 +16,24 @@ _AGAIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OpenPort:
-    """Port of the service, with the data that an eavesdropper may know."""
+    """Port of the service, with everything that an eavesdropper may know about it."""
 
     address: str
     target: str
     """Name of the process that listens on the port."""
     key_id: str
-    """Id of the key in force."""
+    """Id of the current key."""
 
 
-class Stranger:
-    """Peer that tries to be accepted in every way without the secret."""
+class Attacker:
+    """Attacker without the secret key, who tries to connect in every way."""
 
     def __init__(self) -> None:
         self.refused = 0
         """Number of refused attempts."""
 
     async def try_to_connect(self, door: OpenPort) -> None:
-        """Try another secret under the right key id, then another key, then garbage.
+        """Try a wrong secret under a known key id, then an unknown key, then garbage.
 
         Raises JustitiaError if it was accepted.
         """
@@ -61,7 +61,7 @@ class Stranger:
         self.refused += 1
 
 
-async def keep_connecting(stranger: Stranger, doors: Sequence[OpenPort]) -> None:
+async def keep_connecting(stranger: Attacker, doors: Sequence[OpenPort]) -> None:
     """Try all ports at once, repeatedly, until cancelled."""
     while True:
         await asyncio.gather(*(stranger.try_to_connect(door) for door in doors))

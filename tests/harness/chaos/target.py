@@ -13,7 +13,7 @@ import ray
 from ray import serve
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` omits processes
+from ray.serve.context import _get_global_client  # `serve.status` does not list processes.
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig
@@ -37,7 +37,7 @@ class ServeProcess:
     pid: int
     """Process id; 0 before the process exists."""
     state: str
-    """State of the process, in Serve's words."""
+    """State of the process in Serve's words, such as RUNNING."""
 
     @property
     def running(self) -> bool:
@@ -46,10 +46,10 @@ class ServeProcess:
 
 
 class ChaosTarget:
-    """The application of `chaos.app`, on a cluster that this process is connected to."""
+    """The Serve application under fault injection, with access to its processes."""
 
     def __init__(self, name: str, config: AppConfig, wanted: Mapping[str, int]) -> None:
-        """Store the names; methods send the first requests.
+        """Store the names of the application; methods send the first requests.
 
         Args:
             name: Serve's name for it.
@@ -63,7 +63,7 @@ class ChaosTarget:
 
     @property
     def journal(self) -> Path:
-        """Path of the replicas' journal."""
+        """Path of the journal in which replicas record the runs of inferences."""
         return journal_file(self.config)
 
     @cached_property
@@ -73,7 +73,7 @@ class ChaosTarget:
         return ray.get_actor(self.config.scheduler_name, namespace=section.namespace)
 
     async def ask_scheduler(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of the scheduler or its successor; wait while there is none."""
+        """Call a method of the scheduler, or of its successor; wait while there is none."""
         while True:
             try:
                 return await getattr(self.scheduler, method).remote(*arguments)
@@ -95,7 +95,7 @@ class ChaosTarget:
         return ray.get_actor(f"{ACCOUNTS_PREFIX}{self.config.name}", namespace=section.namespace)
 
     async def accounts_are_ready(self) -> bool:
-        """Return whether the quota accounts have a leader."""
+        """Return whether one process of the quota accounts leads."""
         try:
             status: dict[str, Any] = await self.accounts.status.remote()
         except (RayError, ValueError):
@@ -108,7 +108,7 @@ class ChaosTarget:
         return self._handles[deployment]
 
     def close(self) -> None:
-        """Close the handles, or those of a scaled deployment would report to the next cluster."""
+        """Close the handles, or they would send metrics to the next test's cluster."""
         while self._handles:
             self._handles.popitem()[1].shutdown()
 
@@ -143,7 +143,7 @@ class ChaosTarget:
         application = details["applications"].get(self.name, {})
         known = application.get("deployments", {}).get(deployment, {})
         members = [
-            # a starting process has no id yet
+            # A starting process has no id yet.
             ServeProcess(deployment, one["replica_id"], one.get("pid") or 0, one["state"])
             for one in known.get("replicas", ())
         ]
@@ -153,7 +153,7 @@ class ChaosTarget:
         )
 
     def running(self, deployment: str) -> list[ServeProcess]:
-        """Return the processes that take calls; Serve notices a death only seconds later."""
+        """Return the processes that take calls; Serve notices a death only after seconds."""
         return [
             member
             for member in self.list_processes(deployment)
@@ -161,7 +161,7 @@ class ChaosTarget:
         ]
 
     def is_whole(self) -> bool:
-        """Return whether exactly the wanted processes run."""
+        """Return whether exactly the wanted number of processes runs."""
         return all(
             [member.running for member in self.list_processes(name)] == [True] * count
             for name, count in self.wanted.items()
@@ -172,7 +172,7 @@ _EVERY_S: Seconds = 0.1
 
 
 async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
-    """Sample the scheduler's status until cancelled; without a scheduler there are no samples."""
+    """Sample the scheduler's status until cancelled; skip times without a scheduler."""
     while True:
         status = await target.ask_scheduler("status")
         size = status.get("size") or {}
@@ -213,5 +213,5 @@ async def wait_until(
 
 
 def run_in_thread(condition: Callable[..., bool], *arguments: Any) -> Callable[[], Awaitable[bool]]:
-    """Return an awaitable form of a blocking condition."""
+    """Return an asynchronous form of a blocking condition."""
     return partial(asyncio.to_thread, condition, *arguments)

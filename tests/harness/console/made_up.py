@@ -48,7 +48,7 @@ from justitia_ray.protocol.status import Counts, StoreView
 from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 BEGAN_AT: Seconds = 1_800_000_000.0
-"""Time of second 0 on the made-up scheduler's clock."""
+"""Time of second 0 on the clock of the made-up scheduler."""
 KV_TOKENS = 100_000
 RUNS_S, HELD_S = 6, 3
 TENANTS = ("acme/search/alice", "acme/search/bob", "acme/reports", "globex", "initech")
@@ -62,7 +62,7 @@ REASONS = (
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A made-up model with its applications; the same second gives the same frame.
+    """A made-up model with random applications; equal seconds give equal console data.
 
     Attributes:
         name: Name of the model.
@@ -79,7 +79,7 @@ class MadeUp:
     # --- lines
 
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
-        """Return the frame of a second, for one tenant or, with None, for all."""
+        """Return the console data of a second, for one tenant or (None) for all."""
         shown = [one for one in self._applications() if _is_shown(one, tenant)]
         past = PAST_S if is_whole else 12.0
         now = {bar.id: bar for one in shown for bar in self._bars(one, second, past)}
@@ -98,7 +98,7 @@ class MadeUp:
             at=BEGAN_AT + second,
             recorded_from=BEGAN_AT,
             is_whole=is_whole,
-            strip=self._strip(second, tenant),
+            strip=self._status_strip(second, tenant),
             replicas=tuple(self._replica_lane(index, tenant) for index in range(self.replicas)),
             bars=tuple(sorted(now.values())),
             planned=tuple(planned),
@@ -120,7 +120,7 @@ class MadeUp:
         )
 
     def predictor(self) -> Predictor:
-        """Return a made-up predictor line: one class by its mean, the others by networks."""
+        """Return made-up facts about the predictor: one class uses its mean, others networks."""
         trained = [
             {
                 "version": number,
@@ -159,7 +159,7 @@ class MadeUp:
         return Predictor(model=self.name, overview={"learns": True, "classes": classes})
 
     def trouble(self, since_s: Seconds) -> Trouble:
-        """Return the line that says that the scheduler is restarting."""
+        """Return the console message that the scheduler is restarting."""
         reason = "the scheduler is being started again"
         return Trouble(model=self.name, reason=reason, since_s=since_s)
 
@@ -229,7 +229,7 @@ class MadeUp:
         )
 
     def what_if(self, policy: str, weights: dict[ClientId, float], replicas: int) -> WhatIfAnswer:
-        """Return a made-up what-if answer: every time is three quarters of its value before."""
+        """Return a made-up answer of "what if": all waiting times shrink to three quarters."""
         before = Times(applications=40, mean_s=40.0, p90_s=80.0, worst_s=120.0)
         after = Times(applications=40, mean_s=30.0, p90_s=60.0, worst_s=90.0)
         change = Change(
@@ -257,7 +257,7 @@ class MadeUp:
         return (_Application(number, self.replicas) for number in range(self.applications))
 
     def _bars(self, one: "_Application", second: int, past: Seconds) -> Iterator[Bar]:
-        """Yield an application's bars that overlap the last `past` seconds before `second`.
+        """Yield an application's timeline bars that overlap the last `past` seconds.
 
         A waiting application has bars, too, up to 10 seconds ago.
         """
@@ -350,7 +350,7 @@ class MadeUp:
             silent_s=0.05,
         )
 
-    def _strip(self, second: int, tenant: ClientId | None) -> Strip:
+    def _status_strip(self, second: int, tenant: ClientId | None) -> Strip:
         strip = Strip(state="ready", policy="justitia-guarded")
         if tenant is not None:
             return strip
@@ -458,7 +458,6 @@ class _Application:
 
 
 def hello_line(tenant: ClientId | None, models: tuple[str, ...]) -> Hello:
-    """Return the first line of a stream, for an operator (None) or a tenant."""
     return Hello(
         service_version="0.0.0",
         tenant=tenant,

@@ -32,7 +32,7 @@ STRIP = Strip(state="ready", policy="justitia")
 
 @dataclass(frozen=True)
 class EngineCounters:
-    """KV use, running sequences and output tokens that the engines count at the time of a frame."""
+    """KV use, running sequences and output tokens by the engines' own count, at one instant."""
 
     used_kv_tokens: dict[ReplicaId, Tokens]
     running: dict[ReplicaId, int]
@@ -42,7 +42,7 @@ class EngineCounters:
 
 @dataclass
 class RecordedRun:
-    """Frames of a run, one a second, for an operator and for chosen tenants.
+    """Console data of a simulated run for each second, for an operator and for some tenants.
 
     Attributes:
         frames: Frame of each second, the first whole, by tenant; None: an operator's.
@@ -65,7 +65,7 @@ class RecordedRun:
 
 
 class RecordedSource:
-    """Frames of a recorded run for the stand-in server; all other answers are made up.
+    """Source of a recorded run's console data for the stand-in server.
 
     Args:
         run: The run; after its end its last frame stays.
@@ -81,7 +81,7 @@ class RecordedSource:
         self.what_if = self._others.what_if
 
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
-        """Return the frame of a second; after the run's end, its last frame.
+        """Return the console data of a second; after the run's end, those of the last second.
 
         Raises:
             KeyError: If the run was not recorded for that tenant.
@@ -92,7 +92,7 @@ class RecordedSource:
     def application(
         self, application: ApplicationId, second: int, tenant: ClientId | None = None
     ) -> ConsoleApplication | None:
-        """Return an application's timeline as it was at its end; `second` is ignored."""
+        """Return an application's whole timeline; `second` is ignored."""
         found = self._run.timelines.get(application)
         if found is None or (tenant is not None and not is_within(found.tenant, tenant)):
             return None
@@ -107,7 +107,7 @@ def record_run(
     tenants: Sequence[ClientId] = (),
     every_s: Seconds = 1.0,
 ) -> RecordedRun:
-    """Simulate a workload, and record the frames that the console would show.
+    """Simulate a workload, and record what the console would show.
 
     Args:
         applications: The workload.
@@ -161,7 +161,7 @@ def record_run(
         return actions
 
     def step_and_record(now: Seconds) -> None:
-        """Record the frames due before a step, when engines and core are at the same time."""
+        """Record console data before a step of the simulation, while engines and core agree."""
         nonlocal next_at
         while next_at <= now:
             record_frames(next_at)

@@ -41,7 +41,7 @@ from tests.harness.console.recorded import (
 
 
 class Source(Protocol):
-    """Source of one model's frames and answers by second: `MadeUp` or `RecordedSource`."""
+    """Provider of one model's console data for each second: `MadeUp` or `RecordedSource`."""
 
     @property
     def name(self) -> str: ...
@@ -72,7 +72,7 @@ _STARTS_AT = 30
 
 
 class StandIn:
-    """HTTP server in place of the service; tests may change its attributes while it serves.
+    """HTTP server in place of the service; a test may change its attributes while it runs.
 
     Attributes:
         url: URL of the server.
@@ -141,12 +141,11 @@ class StandIn:
         return len(self._streams)
 
     def tick(self, seconds: int = 1) -> None:
-        """Send the frames of the next seconds to all open streams."""
+        """Send the console data of the next seconds to all open streams."""
         for _ in range(seconds):
             self._run_in_loop(self._send_next_frames)
 
     def end_streams(self, code: str, retry_after_s: float | None) -> None:
-        """End all open streams with a `bye`."""
         line = Bye(reason=f"the stream has ended: {code}", code=code, retry_after_s=retry_after_s)
         self._run_in_loop(lambda: self._end_all_streams(msgspec.json.encode(line) + b"\n"))
 
@@ -329,7 +328,7 @@ def _error_response(
 
 
 def main() -> None:
-    """Serve made-up or recorded data until Ctrl-C."""
+    """Serve made-up or recorded console data until Ctrl-C."""
     port, *rest = sys.argv[1:]
     model: Source = MadeUp()
     if rest == ["recorded"]:

@@ -20,11 +20,11 @@ from tests.harness.simulation.virtual_loop import Process, unpark
 
 NAME = "accounts"
 _STORED_AGAIN_S: Seconds = 3.0
-"""Time until lost data is stored again: the accounts try to store twice a second."""
+"""Seconds until lost data is stored again: the quota service tries to store twice a second."""
 
 
 class WatchedBook(QuotaBook):
-    """Quota book that reports lost claims to the recorders."""
+    """Quota book that reports to the tests when a reservation is lost with its scheduler."""
 
     recorders: dict[str, UseRecorder]
 
@@ -41,7 +41,7 @@ class WatchedBook(QuotaBook):
 
 
 class WatchedAccounts(AccountsService):
-    """Quota accounts service whose book the checks can read."""
+    """Quota service whose book the tests can read."""
 
     recorders: dict[str, UseRecorder]
     book_class: type[WatchedBook] = WatchedBook
@@ -53,7 +53,7 @@ class WatchedAccounts(AccountsService):
 
 
 class AccountsWithoutRay(AccountsActor):
-    """The accounts' actor without the start and end of a Ray actor."""
+    """Quota service without the parts that need Ray."""
 
     def __init__(
         self, make_service: Callable[[], AccountsService], on_end: Callable[[], None]
@@ -79,7 +79,7 @@ class AccountsWithoutRay(AccountsActor):
 
 
 class AccountsHost:
-    """Simulated process of the quota accounts."""
+    """Simulated process of the quota service."""
 
     def __init__(self, accounts: "SimulatedAccounts") -> None:
         self.process = Process(NAME)
@@ -105,12 +105,12 @@ class AccountsHost:
 
 
 class SimulatedAccounts:
-    """All processes of the quota accounts so far, on one store; the last is the newest."""
+    """All processes of the quota service so far, on one store; the last is the newest."""
 
     def __init__(
         self, network: Network, wall_ahead_s: Seconds, service_class: type[WatchedAccounts]
     ) -> None:
-        """Start the first process of the accounts.
+        """Start the first process of the quota service.
 
         Args:
             network: Its lots decide the store's delays.
@@ -122,17 +122,15 @@ class SimulatedAccounts:
         self.wall: Callable[[], Seconds] = lambda: network.now + wall_ahead_s
         self.service_class = service_class
         self.recorders: dict[str, UseRecorder] = {}
-        """Recorders by the name that a scheduler has at the accounts."""
+        """Recorders of real quota use, by scheduler name."""
         self.forgot_at: list[Seconds] = []
-        """Times at which accounts died with knowledge that was not stored (loop clock)."""
+        """Times at which the quota service died with data that were not stored (loop clock)."""
         self.untold_at: list[Seconds] = []
-        """Times at which accounts died while their store was away; schedulers then inform the
-        successor.
-        """
+        """Times at which the quota service died while its store was unreachable."""
         self.are_struck = False
-        """Whether a fault of any model's plan has hit the accounts."""
+        """Whether a fault has hit the quota service."""
         self.over = False
-        """Whether the simulation is ending, so that no process is replaced any more."""
+        """Whether the simulation is ending, so that dead processes are not replaced."""
         self._network = network
         self.hosts = [AccountsHost(self)]
 
@@ -141,18 +139,18 @@ class SimulatedAccounts:
         return self.hosts[-1]
 
     def find(self, source: Process) -> AccountsHost | None:
-        """Return the process that a caller reaches now; None if no process answers."""
+        """Return the quota process that a caller reaches now; None if no process answers."""
         return self.newest if self.newest.process.alive else None
 
     def replace_newest(self) -> AccountsHost:
-        """Start another process beside the current one, which Ray believes dead."""
+        """Start another quota process beside the current one, which Ray believes dead."""
         before = self.newest
         self._note_knowledge(before)
         self.hosts.append(AccountsHost(self))
         return before
 
     def crash(self, host: AccountsHost, down_s: Seconds) -> bool:
-        """End a process, which Ray replaces after `down_s`; return whether it was alive."""
+        """End a quota process, which Ray replaces after `down_s`; return whether it was alive."""
         if not host.process.alive:
             return False
         if host is self.newest:
@@ -163,13 +161,13 @@ class SimulatedAccounts:
         return True
 
     def lose_store(self) -> None:
-        """Empty the store; accounts in charge write back everything they hold."""
+        """Empty the quota service's store; running processes then write everything back."""
         self.redis.empty()
         if not self.newest.in_charge:
             self.forgot_at.append(self._network.now)
 
     def ended(self, host: AccountsHost) -> None:
-        """Handle the exit of a process that lost the leadership."""
+        """Handle the exit of a quota process that lost the leadership."""
 
         def end() -> None:
             self.crash(host, 0.1)
@@ -181,7 +179,7 @@ class SimulatedAccounts:
             self.hosts.append(AccountsHost(self))
 
     def _note_knowledge(self, host: AccountsHost) -> None:
-        """Record whether a dying process knows something that its successor will not."""
+        """Record whether a dying quota process has data that its successor will lack."""
         service, now = host.actor.service, self._network.now
         if service is None:
             return
@@ -194,7 +192,7 @@ class SimulatedAccounts:
 
 
 class WatchedAccountsLink(AccountsLink):
-    """Accounts link that shows the accounts' answers to the recorder."""
+    """Link to the quota service that shows its answers to the recorder."""
 
     recorder: Recorder
 

@@ -36,7 +36,7 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class _HastyLine(Outbox):
-    """Broken outbox that treats delivered messages as read by the receiver."""
+    """Mutant of the outbox that treats delivered messages as read by the receiver."""
 
     def unread_after(self, ack: int) -> list[tuple[int, Any]]:
         unread = super().unread_after(ack)
@@ -58,7 +58,7 @@ class _HastyService(WatchedService):
 
 
 class _ServiceForAnyEpoch(WatchedService):
-    """Broken service that accepts calls of every epoch, not only of its own."""
+    """Mutant of the scheduler service that accepts calls meant for other schedulers."""
 
     async def submit_many(self, ingress_id: str, epoch: Epoch, ack: int, items: Any) -> IngressMail:
         mail = await super().submit_many(ingress_id, self.term.epoch, ack, items)
@@ -74,7 +74,7 @@ class _ServiceForAnyEpoch(WatchedService):
 
 
 class _ServiceThatShiftsTags(WatchedService):
-    """Broken service that restores the virtual time V slightly behind its stored value."""
+    """Mutant of the scheduler service that restores GPS's virtual time slightly too low."""
 
     def note_lead(self) -> None:
         for session in self.core.ledger.fair_share.sessions().values():
@@ -83,7 +83,7 @@ class _ServiceThatShiftsTags(WatchedService):
 
 
 class _LeaseTableThatTellsOnce(WatchedLeaseTable):
-    """Broken lease table that regards the report of an ended lease as delivered once it is sent."""
+    """Mutant of the lease table that does not repeat the report of an ended lease."""
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
         finished = super().report_ends()
@@ -92,14 +92,14 @@ class _LeaseTableThatTellsOnce(WatchedLeaseTable):
 
 
 class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
-    """Broken lease table that tells a new scheduler of no end that the last one confirmed."""
+    """Mutant of the lease table that does not report confirmed ends to a new scheduler."""
 
     def report_ends_again(self) -> None:
         self._remembered.clear()
 
 
 class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
-    """Broken lease table that tells a dead engine's callers before the scheduler knows."""
+    """Mutant of the lease table that reports an engine's death to callers too early."""
 
     def note_engine_failed(self, cause: FailureCause) -> None:
         super().note_engine_failed(cause)
@@ -107,7 +107,7 @@ class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
 
 
 class _ServiceThatBlamesNothing(WatchedService):
-    """Broken service that counts no engine deaths of a call."""
+    """Mutant of the scheduler service that does not count engine deaths by call."""
 
     def note_lead(self) -> None:
         self.core.suspects.deaths_allowed = 0
@@ -115,14 +115,14 @@ class _ServiceThatBlamesNothing(WatchedService):
 
 
 class _ServiceThatHearsOfNoCrash(WatchedService):
-    """Broken service that treats crashed replica processes as killed ones."""
+    """Mutant of the scheduler service that treats crashed replica processes as killed ones."""
 
     async def replica_crashed(self, replica_id: str) -> None:
         pass
 
 
 class _ServiceThatKeepsNothingApart(WatchedService):
-    """Broken service that leases the suspects of one engine death to the same engine again."""
+    """Mutant of the scheduler service that leases all suspects of an engine death together."""
 
     def note_lead(self) -> None:
         self.core.suspects.keep_apart = lambda: None
@@ -130,7 +130,7 @@ class _ServiceThatKeepsNothingApart(WatchedService):
 
 
 class _PullerThatTellsEndsAlone(Puller):
-    """Broken puller that reports its leases to a new scheduler only."""
+    """Mutant of the puller that reports its leases only to a new scheduler."""
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
         told_before = self._progress_due_at > 0.0
@@ -139,7 +139,7 @@ class _PullerThatTellsEndsAlone(Puller):
 
 
 class _PullerForAnyEpoch(Puller):
-    """Broken puller that follows every scheduler that answers, whatever its epoch."""
+    """Mutant of the puller that follows every scheduler that answers, even a replaced one."""
 
     def _take_epoch(self, epoch: Epoch) -> None:
         if epoch != self.epoch:
@@ -148,7 +148,7 @@ class _PullerForAnyEpoch(Puller):
 
 
 class _HoldsWithoutEnd(CallHolds):
-    """Broken holds of a replica that outlast their time and their application."""
+    """Mutant of the replica's held contexts, which never expire."""
 
     def take(self, lease_id: LeaseId) -> Hold | None:
         hold = super().take(lease_id)
@@ -156,7 +156,7 @@ class _HoldsWithoutEnd(CallHolds):
 
 
 class _ServiceThatForgetsWhoHolds(WatchedService):
-    """Broken service that releases no context of an ended application."""
+    """Mutant of the scheduler service that never releases contexts of ended applications."""
 
     def note_lead(self) -> None:
         self.term.driver.holds = _HoldsOfNoEnd()
@@ -169,21 +169,21 @@ class _HoldsOfNoEnd(ContextHolds):
 
 
 class _SessionThatSendsOnce(SchedulerSession):
-    """Broken session that resubmits nothing to a new scheduler."""
+    """Mutant of the ingress session that resubmits nothing to a new scheduler."""
 
     def _submit_everything(self, *, resubmitted: bool) -> None:
         self._cursor.reset()
 
 
 class _SessionWithoutReason(SchedulerSession):
-    """Broken session that returns a lease and does not read why the lease had ended."""
+    """Mutant of the ingress session that does not read why its lease had ended."""
 
     async def _read_reason(self, asked: Any) -> SchedulerAnswer:
         return SchedulerAnswer()
 
 
 class _KeyringThatForgets(Keyring):
-    """Broken keyring that uses the first key for ever."""
+    """Mutant of the keyring that uses the first key for ever."""
 
     def add(self, key: Key) -> None:
         if not self.keys:
@@ -196,7 +196,7 @@ _METHODS_WITHOUT_RUNS = {
         (str, str, dict[str, str], bytes, Resume | None), ResponseHead | Part, streams=True
     ),
 }
-"""Methods whose calls cannot be cancelled: a call continues after its caller disconnects."""
+"""Methods without cancellation: a call continues after its caller disconnects."""
 
 
 class _ClientThatSendsOnce(WatchedQueueClient):
@@ -212,7 +212,7 @@ class _ClientWithoutReason(WatchedQueueClient):
 
 
 class _ClientThatGivesUpEarly(WatchedQueueClient):
-    """Broken client that treats every lease as the last that its call may use."""
+    """Mutant of the queue client that gives up at the first unusable lease."""
 
     async def nack_lease(self, *parts: Any) -> None:
         await super().nack_lease(*parts)
@@ -220,7 +220,6 @@ class _ClientThatGivesUpEarly(WatchedQueueClient):
 
 
 def _cut_replicas_off(plan: Plan) -> Plan:
-    """Cut the only ingress off from all replicas for a while."""
     faults = (
         Fault(FaultKind.PORT_BLOCKED, at_s=2.0, for_s=3.0, party=replica, other=2, both=True)
         for replica in range(plan.replicas)
@@ -229,7 +228,7 @@ def _cut_replicas_off(plan: Plan) -> Plan:
 
 
 def _cut_before_a_crash(plan: Plan) -> Plan:
-    """Lose answers on the way, and kill the scheduler before their ingress learns of it."""
+    """Fault plan that loses answers, then kills the scheduler before the ingress notices."""
     silent = (
         Fault(FaultKind.HALF_OPEN, at_s=2.0, for_s=0.3, party=replica, other=2, both=True)
         for replica in range(plan.replicas)
@@ -239,12 +238,12 @@ def _cut_before_a_crash(plan: Plan) -> Plan:
 
 
 def _with_killer_prompt(plan: Plan) -> Plan:
-    """Let engines die of a call, without other faults."""
+    """Fault plan in which a call kills engines."""
     return with_killer_call(replace(plan, faults=()))
 
 
 def _cancelled_in_a_storm(plan: Plan) -> Plan:
-    """Cancel applications while messages are late."""
+    """Fault plan in which applications are cancelled while messages are late."""
     kinds = (FaultKind.STORM, FaultKind.STORE_SLOW)
     return replace(
         plan,
@@ -261,18 +260,17 @@ _SEEDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A broken part, and the simulation that finds it."""
+    """A mutant of the product, and the simulation that finds it."""
 
     parts: Parts
     seed: int
-    """First seed tried: its simulation, or that of one of the next seeds, finds the mistake."""
+    """First seed of the search for a simulation that finds the mutant."""
     check: str
-    """Name of the rule that the mistake breaks."""
+    """Name of the check that must fail for the mutant."""
     shape: Callable[[Plan], Plan] = lambda plan: plan
-    """Changes a drawn plan so that its simulation is likely to find the mistake."""
+    """Function that changes a random fault plan so that the mutant is likely to be found."""
 
     def find(self) -> SimulationRun | None:
-        """Return the first simulation that finds the mistake; None if no seed finds it."""
         for seed in range(self.seed, self.seed + _SEEDS):
             simulated = run_plan(self.shape(draw_plan(seed)), self.parts)
             if simulated.failures and simulated.failures[0].check == self.check:

@@ -23,10 +23,9 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class AccountsThatForgetClaims(WatchedAccounts):
-    """Broken accounts that restore used amounts but no reservations of quota."""
+    """Mutant of the quota service that restores used amounts but no reservations."""
 
     async def begin(self) -> None:
-        """Begin a scheduler's term without the stored reservations of quota."""
         await super().begin()
         for term in self.book._terms.values():
             term.claims.clear()
@@ -34,7 +33,7 @@ class AccountsThatForgetClaims(WatchedAccounts):
 
 
 class _BookThatCountsNothing(ClaimBook):
-    """Broken quota book that releases reservations without counting what was used."""
+    """Mutant of the quota book that releases reservations without counting the use."""
 
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
@@ -49,7 +48,7 @@ class ServiceThatCountsNothing(WatchedService):
 
 
 class _ExchangeWithoutSurvivors(ClaimExchange):
-    """Broken messages to the accounts: they omit reservations of the last scheduler in use."""
+    """Mutant of the scheduler's messages to the quota service: they omit old reservations."""
 
     def begin(self, epoch: Epoch) -> None:
         super().begin(epoch)
@@ -63,7 +62,7 @@ class ServiceWithoutSurvivors(WatchedService):
 
 
 class _BookThatReservesNothing(ClaimBook):
-    """Broken quota book whose reservation for an inference omits the expected use."""
+    """Mutant of the quota book that reserves nothing for an inference's expected use."""
 
     def make(self, claim: Claim) -> None:
         for unit in METERED:
@@ -80,7 +79,7 @@ class ServiceThatReservesNothing(WatchedService):
 
 
 class _ExchangeThatKeepsClaims(ClaimExchange):
-    """Broken messages to the accounts: they return no part of an ended inference's reservation."""
+    """Mutant of the scheduler's messages to the quota service: no reservation is returned."""
 
     def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
         used, is_final = super().used_of(claim)
@@ -94,10 +93,9 @@ class ServiceThatKeepsClaims(WatchedService):
 
 
 class StoreThatSavesUsageApart(StoreClient):
-    """Broken store client that saves usage totals before the state they belong to."""
+    """Mutant of the store client that saves usage totals before the scheduler's state."""
 
     async def save(self, *parts: Any) -> bool:
-        """Save usage and state in separate steps."""
         usage = parts[_USAGE] if len(parts) > _USAGE else None
         await self._exchange(lambda: self._write(usage or {}))
         return await super().save(*parts)
@@ -109,11 +107,11 @@ class StoreThatSavesUsageApart(StoreClient):
 
 
 _USAGE = 6
-"""Position of the totals among the arguments of `save`."""
+"""Position of the usage totals among the arguments of `save`."""
 
 
 class _ForgetfulEnds(KeptEnds):
-    """Broken record of ended inferences: it forgets which of them are counted."""
+    """Mutant of the list of ended inferences that forgets which of them are counted."""
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         return False
@@ -126,7 +124,7 @@ class ServiceThatCountsAgain(WatchedService):
 
 
 class _HastyEnds(KeptEnds):
-    """Broken record of ended inferences: it regards an inference as stored as soon as it ends."""
+    """Mutant of the list of ended inferences that treats each end as stored at once."""
 
     def take_stored(self) -> list[EndsStored]:
         self.take_changed()
@@ -134,7 +132,7 @@ class _HastyEnds(KeptEnds):
 
 
 class ServiceWithHastyEnds(WatchedService):
-    """Broken service that reports ended inferences as stored before they are saved."""
+    """Mutant of the scheduler service that reports ended inferences as saved too early."""
 
     def note_lead(self) -> None:
         self.core.state.ends.__class__ = _HastyEnds
@@ -142,7 +140,7 @@ class ServiceWithHastyEnds(WatchedService):
 
 
 class ClientThatKeepsNoEnds(WatchedQueueClient):
-    """Broken client that does not resend answered inferences to a new scheduler."""
+    """Mutant of the queue client that does not repeat ended inferences to a new scheduler."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -154,8 +152,6 @@ def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
 
 
 class ClientThatForgetsApplications(WatchedQueueClient):
-    """Broken client that forgets ended applications."""
-
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.pending.note_ended_elsewhere = (  # type: ignore[method-assign]
@@ -164,28 +160,26 @@ class ClientThatForgetsApplications(WatchedQueueClient):
 
 
 class ServiceWithHastyUsage(WatchedService):
-    """Broken service that declares a day's usage final once the day is over, saved or not."""
+    """Mutant of the scheduler service that declares a day's usage final before it is saved."""
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
-        """Return usage totals; those of all days before today are marked final."""
         return await super().usage(days) | {"open_from": int(self.term.driver.now() // DAY_S)}
 
 
 def with_quotas(plan: Plan, *faults: Fault) -> Plan:
-    """Return a plan with quotas and with these faults only."""
+    """Return a fault plan with quotas and with the given faults only."""
     plan = plan if plan.tenants else draw_quotas(plan)
     assert plan.other is not None
     return replace(plan, faults=faults, other=replace(plan.other, faults=()))
 
 
 def kill_accounts_repeatedly(plan: Plan) -> Plan:
-    """Kill the accounts repeatedly while applications arrive."""
+    """Fault plan that kills the quota service repeatedly while applications arrive."""
     times = (2.0, 4.0, 6.0, 8.0)
     return with_quotas(plan, *(Fault(FaultKind.ACCOUNTS_CRASH, at, 0.1) for at in times))
 
 
 def kill_scheduler_and_ingresses(plan: Plan) -> Plan:
-    """Kill the scheduler with all ingresses, so that no process resubmits inferences."""
     kinds = [(FaultKind.INGRESS_CRASH, k) for k in range(plan.ingresses)]
     kinds.append((FaultKind.SCHEDULER_CRASH, 0))
     faults = (
@@ -195,21 +189,19 @@ def kill_scheduler_and_ingresses(plan: Plan) -> Plan:
 
 
 def kill_scheduler_repeatedly(plan: Plan) -> Plan:
-    """Kill the scheduler repeatedly, without other faults."""
     times = ((1.5, 1.0), (3.6, 0.1), (5.2, 1.0), (7.7, 0.1), (9.3, 1.0))
     faults = tuple(Fault(FaultKind.SCHEDULER_CRASH, at, for_s) for at, for_s in times)
     return replace(plan, faults=faults, tenants={}, midnight_s=None, other=None)
 
 
 def kill_scheduler_during_slow_saves(plan: Plan) -> Plan:
-    """Kill the scheduler repeatedly while its store is slow."""
     slow = Fault(FaultKind.STORE_SLOW, 1.0, 15.0)
     deaths = (Fault(FaultKind.SCHEDULER_CRASH, at, 0.1) for at in (3.0, 5.5, 8.0, 10.5))
     return with_quotas(plan, slow, *deaths)
 
 
 def midnight_without_store(plan: Plan) -> Plan:
-    """End a day while its store is away, and kill the scheduler before the store is back."""
+    """Fault plan in which a day ends, and the scheduler dies, while its store is away."""
     plan = with_quotas(
         plan,
         Fault(FaultKind.STORE_AWAY, 2.5, 5.0),

@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True)
 class CallRecord:
-    """Record of a client's call, over all its retries."""
+    """Record of a simulated client's call, over all its retries."""
 
     planned: PlannedInference
     application_id: str | None
@@ -72,21 +72,20 @@ class CallRecord:
     limited: bool = False
     """Whether the call was refused for a quota."""
     limited_by: str | None = None
-    """Node of the tenant tree whose quota refused the call; None if the accounts did not answer in
+    """Tenant-tree node whose quota refused the call; None if the quota service did not answer in
     time.
     """
     killed: bool = False
-    """Whether the call was refused because engines died of it."""
+    """Whether the call was refused because it had killed engines."""
     gave_up: bool = False
-    """Whether the call ended because it had used all its leases."""
+    """Whether the call ended because all its leases had failed."""
     unusable: list[UnusableLease] = field(default_factory=list)
-    """Leases that the last try could not use."""
+    """Leases that the last attempt could not use."""
     tries: int = 0
     answer: Answer | None = None
 
 
 def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
-    """Read an answer into the record of its call."""
     if status != 200:
         record.verdict, record.detail = Verdict.REFUSED, f"{status} {raw[:200]!r}"
         return
@@ -98,7 +97,6 @@ def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
 
 
 def note_limit(record: CallRecord, error: QuotaExhausted) -> None:
-    """Record that a call was refused for a quota and will not be repeated."""
     record.verdict, record.limited, record.detail = Verdict.REFUSED, True, repr(error)
     record.limited_by = None if error.limit is None else error.limit["scope"]
 
@@ -144,7 +142,7 @@ class Callers:
         ingresses: Callable[[], list[IngressHost]],
         cut_offs: CutOffs,
     ) -> None:
-        """Prepare the clients without calls.
+        """Create the clients.
 
         Args:
             model: What they ask for.
@@ -204,7 +202,6 @@ class Callers:
         )
 
     async def _call_until_answered(self, work: Callable[[IngressHost], Any], what: str) -> None:
-        """Call one ingress after another until one answers."""
         while True:
             host = self._choose_ingress()
             if host is not None:
@@ -217,7 +214,7 @@ class Callers:
                     pass
                 except RayTaskError as error:
                     if isinstance(error.cause, QuotaExhausted):
-                        return  # the first inference opens the application instead
+                        return  # Otherwise the first inference opens the application.
                     if not isinstance(error.cause, AdmissionError):
                         raise
             await asyncio.sleep(_AGAIN_S)
@@ -299,7 +296,7 @@ class Callers:
                 else:
                     status = item[0]
         except BaseException:
-            items.cancel()  # a lost connection is lost at both ends
+            items.cancel()  # A lost connection is lost at both ends.
             raise
         read_answer(record, status, b"".join(chunks))
 
@@ -309,7 +306,6 @@ class Callers:
 
 
 async def _unary_as_stream(answer: Callable[[], Awaitable[Any]]) -> AsyncGenerator[Any]:
-    """Yield a unary answer as the items of a stream."""
     status, head, whole = await answer()
     yield status, head
     yield whole

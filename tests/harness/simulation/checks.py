@@ -15,16 +15,16 @@ from tests.harness.simulation.quota_checks import remaining_claims
 from tests.harness.simulation.world import World
 
 _STRAY_S: Seconds = 5.0
-"""Longest run of a payload after its scheduler has taken the lease back while all processes are
-connected: the next pull reports it, and a lease whose payload never came lapses after 5 s.
+"""Longest time in seconds that a payload may run after the scheduler took its lease back, while all
+processes are connected.
 """
 _MOST_DEATHS = 3
 _SILENT_S: Seconds = 8.0
-"""Seconds until a silent connection is given up: 5 to 6 s."""
+"""Seconds until a silent connection is certainly given up."""
 
 
 class StrayWatch:
-    """Checks that a replica runs only leases of the leading scheduler, except for a short time.
+    """Checks that replicas run only leases of the leading scheduler.
 
     Two replicas may run one inference at once if the first was believed lost. The scheduler holds
     one lease of it, so the other run is a stray, and stops as soon as its replica can be informed.
@@ -75,7 +75,7 @@ class StrayWatch:
 
 
 class OrphanWatch:
-    """Checks that no payload runs for long after its sender's process or connection is gone."""
+    """Checks that no payload runs long after its ingress has died or lost the connection."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -109,7 +109,7 @@ class OrphanWatch:
 
 
 def every_call_has_its_answer(world: World) -> None:
-    """Check that each call whose client stayed is answered once, with the correct text.
+    """Check that each call whose client stayed was answered once, with the correct text.
 
     A stream may be cut where the protocol does not allow it to continue. A call may be refused if
     the application was cancelled, for a deadline, for a quota, or if engines die of it. A call or
@@ -124,7 +124,6 @@ def every_call_has_its_answer(world: World) -> None:
 
 
 def _describe_wrong_answer(world: World, record: CallRecord) -> str:
-    """Return the error in the answer to a call; empty if the answer is correct."""
     if record.verdict is Verdict.OPEN:
         return f"has no answer after {record.tries} tries"
     if record.verdict is Verdict.LEFT:
@@ -151,7 +150,7 @@ def _describe_wrong_answer(world: World, record: CallRecord) -> str:
 
 
 def killers_take_few_engines(world: World) -> None:
-    """Check that a call that kills engines kills two, or three if its runs differ.
+    """Check that a call that kills engines kills at most two, or three if its runs differ.
 
     With other faults its client may have to repeat the call, or the count may be lost.
     """
@@ -164,7 +163,7 @@ def killers_take_few_engines(world: World) -> None:
 
 
 def _may_run_out_of_leases(world: World, record: CallRecord) -> bool:
-    """Return whether a call has used all its leases, each at an unreachable replica."""
+    """Return whether a call may have used all its leases on unreachable replicas."""
     is_cut_off = all(lease.is_cut_off for lease in record.unusable)
     return is_cut_off and len(record.unusable) == world.config.ingress.attempts
 
@@ -183,7 +182,7 @@ def _may_exceed_quota(world: World, record: CallRecord) -> bool:
 
 
 def leftovers(world: World) -> list[str]:
-    """Return the leases, KV and tasks that remain after all clients are done."""
+    """Return the leases, KV tokens and tasks that remain after all clients are done."""
     left = []
     scheduler = world.scheduler
     if not scheduler.in_charge:
@@ -222,7 +221,7 @@ def leftovers(world: World) -> list[str]:
 
 
 def nothing_is_left_over(world: World, left: list[str]) -> None:
-    """Check that no lease, ticket, application, message or KV is held at the end."""
+    """Check that no lease, ticket, application, message or KV token remains at the end."""
     if left:
         world.recorder.add_failure("nothing_is_left_over", "; ".join(left[:8]))
 
@@ -241,7 +240,7 @@ def tasks_end(world: World, tasks: dict[str, list[str]]) -> None:
 
 
 def state_at_risk_is_bounded(world: World) -> None:
-    """Check that a scheduler's death loses at most the last second's state if the store answers."""
+    """Check that a scheduler's death would lose at most one second of state."""
     redis, limit_s = world.redis, world.config.store.save_interval_s + 1.0
     if redis.saved_at is None or not world.scheduler.in_charge:
         return
@@ -253,7 +252,7 @@ def state_at_risk_is_bounded(world: World) -> None:
 
 
 def all_happens_once(world: World) -> None:
-    """Check that without faults each application ends once and each inference is leased once."""
+    """Check that without faults each application ends once and each inference runs once."""
     if not world.plan.fault_free or world.plan.has_killer:
         return
     for name, times in world.recorder.ended.items():

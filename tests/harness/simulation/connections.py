@@ -33,18 +33,18 @@ _CLOSED = WSMessage(WSMsgType.CLOSED, None, None)
 
 
 class SimulatedSocket:
-    """End of a connection, with the part of aiohttp's WebSockets that the transport uses."""
+    """End of a simulated connection, with the WebSocket methods that the product uses."""
 
     def __init__(self, process: Process, connections: "Connections") -> None:
         self.process = process
         self.peer: SimulatedSocket = self
-        """The other end, once connected."""
+        """Other end of the connection."""
         self.is_over = False
         """Whether this end has noticed that the connection is lost."""
         self.is_mute = False
         """Whether frames sent from this end are lost."""
         self.arrives_at: Seconds = 0.0
-        """Earliest arrival time of the next frame at the peer."""
+        """Earliest arrival time of the next frame at the other end."""
         self._connections = connections
         self._frames: deque[bytes] = deque()
         self._news = asyncio.Event()
@@ -52,7 +52,7 @@ class SimulatedSocket:
     async def send_bytes(self, data: bytes) -> None:
         if self.is_over:
             raise ClientConnectionResetError("the connection is closed")
-        self._connections.carry(self, data)
+        self._connections.send_frame(self, data)
 
     async def receive(self) -> WSMessage:
         """Return the next frame, or a frame of type CLOSED at the end."""
@@ -77,12 +77,12 @@ class SimulatedSocket:
         return self
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Return TCP counters of this end's machine, which outlives its process."""
+        """Return TCP counters of this end's machine, which outlives the process."""
         answers = self._connections.machine_answers(self)
         return tcp_counts(retransmits=0 if answers else 4, probes=0, last_ack_s=5.0)
 
     async def close(self) -> None:
-        """Close the connection; the peer notices after all frames sent before."""
+        """Close the connection; the other end notices after all frames sent before."""
         self._connections.close(self)
 
     def put(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class Block:
 
     until: Seconds
     answers: bool
-    """Whether the dialling process is refused at once; otherwise it gets no answer."""
+    """Whether connections are refused at once; otherwise the connecting process gets no answer."""
 
 
 class Connections:
@@ -147,7 +147,6 @@ class Connections:
         return ours
 
     def may_open(self, source: Process, target: Process) -> bool:
-        """Return whether a process could open a connection to another one now."""
         block = self._blocks.get((source.name, target.name))
         is_blocked = block is not None and block.until > self._loop.time()
         is_cut = self._network.cut_between(source.name, target.name) is not None
@@ -156,12 +155,12 @@ class Connections:
 
     async def _refuse_connection(self, *, answers: bool) -> None:
         if not answers:
-            await asyncio.Event().wait()  # the dialling process times out
+            await asyncio.Event().wait()  # The connecting process times out.
         raise ConnectionRefusedError("nobody listens there")
 
     # --- frames
 
-    def carry(self, end: SimulatedSocket, data: bytes) -> None:
+    def send_frame(self, end: SimulatedSocket, data: bytes) -> None:
         """Deliver a frame to the other end, or break the connection."""
         if not end.process.alive:
             return
@@ -174,7 +173,7 @@ class Connections:
             self._break_connection(end)
 
     def close(self, end: SimulatedSocket) -> None:
-        """Close an end; the other end notices after all frames sent before."""
+        """Close an end of a connection; the other end notices after all frames sent before."""
         if end.is_over:
             return
         end.end()
@@ -187,7 +186,7 @@ class Connections:
         if not end.is_over:
             end.put(data)
         elif not end.peer.is_over and (at := self._arrival_time(end)) is not None:
-            # the sender is notified, because no reader is left
+            # No reader is left, so the sender is notified.
             self._network.at(at, self._end_both, end.peer)
 
     def _arrival_time(self, end: SimulatedSocket) -> Seconds | None:
@@ -206,7 +205,7 @@ class Connections:
     # --- losses
 
     def cut(self, one: str, other: str, kind: CutKind) -> None:
-        """Apply a cut of the link between two processes to their connections."""
+        """Cut the link between two processes, with its connections."""
         for end in self._ends_between(one, other):
             if kind is CutKind.RESET:
                 self._break_connection(end)
@@ -221,7 +220,7 @@ class Connections:
         return bool(ends)
 
     def block(self, source: str, target: str, block: Block) -> None:
-        """Block one process from the other's port, and break their connections."""
+        """Block one process from the port of another, and break their connections."""
         self._blocks[source, target] = block
         for end in self._ends_between(source, target):
             self._break_connection(end)
@@ -239,13 +238,13 @@ class Connections:
         )
 
     def machine_answers(self, end: SimulatedSocket) -> bool:
-        """Return whether the peer's machine acknowledges frames, even of a paused process."""
+        """Return whether the other end's machine acknowledges frames, even of a paused process."""
         one, other = end.process.name, end.peer.process.name
         is_cut = self._network.cut_between(one, other) is not None
         return not (is_cut or end.is_mute or end.peer.is_mute)
 
     def _break_connection(self, end: SimulatedSocket) -> None:
-        """Lose all frames from now on, and let both ends notice soon."""
+        """Lose all later frames of a connection, and let both ends notice soon."""
         for one in (end, end.peer):
             one.is_mute = True
             at = self._loop.time() + self._network.rng.uniform(*NOTICED_S)
@@ -259,7 +258,6 @@ class Connections:
         self._sockets = [one for one in self._sockets if not (one.is_over and one.peer.is_over)]
 
     def _ends_between(self, one: str, other: str) -> list[SimulatedSocket]:
-        """Return the ends of the connections between two processes, by name."""
         names = {one, other}
         return [e for e in self._sockets if {e.process.name, e.peer.process.name} == names]
 
@@ -276,7 +274,7 @@ async def _serve_connection(listener: Listener, socket: SimulatedSocket) -> None
 
 
 class SimulatedDialer(Dialer):
-    """Dialer of one process that opens simulated connections."""
+    """Opens simulated connections for one process."""
 
     def __init__(
         self,

@@ -23,7 +23,6 @@ _OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 def inject(world: World, fault: Fault) -> bool:
-    """Inject a fault now; return whether the fault had a target."""
     world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
     if fault.kind in OF_ACCOUNTS:
         _struck_accounts(world).are_struck = True
@@ -136,7 +135,7 @@ def _port_blocked(world: World, fault: Fault) -> bool:
 
 
 def _faulted_link(world: World, fault: Fault) -> tuple[str, str]:
-    """Return the calling and the called process of a link."""
+    """Return the calling and the called process of the link that a fault hits."""
     replica = f"replica-{fault.party}"
     ingress = f"ingress-{fault.party % world.plan.ingresses}"
     if fault.other == 0:
@@ -201,7 +200,7 @@ def _accounts_stall(world: World, fault: Fault) -> bool:
 
 
 def _two_accounts(world: World, fault: Fault) -> bool:
-    """Pause the accounts, start others, and resume the old ones with the calls sent to them."""
+    """Pause the quota service, start another, and resume the old one with its late calls."""
     accounts = _struck_accounts(world)
     old = accounts.newest
     if not old.in_charge:

@@ -22,7 +22,7 @@ from tests.harness.simulation.virtual_loop import CURRENT, Process
 
 
 class Response:
-    """Call under way; awaiting it gives the answer."""
+    """Simulated call without an answer so far; awaiting it gives the answer."""
 
     def __init__(self, answer: "asyncio.Future[Any]", cancel: Callable[[], None]) -> None:
         self._answer = answer
@@ -37,7 +37,7 @@ class Response:
 
 
 class Stream:
-    """Streamed call under way."""
+    """Simulated streamed call."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._items: deque[Any] = deque()
@@ -71,23 +71,24 @@ class Stream:
 
 _FAST_S: tuple[Seconds, Seconds] = (0.0002, 0.003)
 GAP_S: Seconds = 1e-6
-"""Least time between two items of a stream, because simultaneous events may happen in any order."""
+"""Shortest time in seconds between two items of a stream: simultaneous events have no fixed order.
+"""
 NOTICED_S: tuple[Seconds, Seconds] = (0.001, 0.5)
 """Range of the seconds until a caller notices that its call, or the called process, is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConditions:
-    """Probabilities of what happens to a message."""
+    """Probabilities that simulated messages are late, lost or repeated."""
 
     slow: float = 0.02
     slow_s: Seconds = 0.2
     """Largest delay of a slow message, in seconds."""
     lost: float = 0.0
     unanswered: float = 0.0
-    """Probability that the call is executed and its answer lost."""
+    """Probability that a call is executed and its answer lost."""
     repeated: float = 0.0
-    """Probability that the call is executed twice."""
+    """Probability that a call is executed twice."""
     broken: float = 0.0
     """Probability that a frame's connection breaks before or after its arrival."""
 
@@ -98,30 +99,30 @@ class NetworkConditions:
 
 
 class CutKind(StrEnum):
-    """Effect of a cut link on its connections."""
+    """Effect of a cut network link on its connections."""
 
     LATE = "late"
-    """Connections carry everything once the link is restored."""
+    """Connections deliver everything once the link is restored."""
     RESET = "reset"
     """Connections break at once, and new ones are refused."""
     SILENT = "silent"
-    """Connections never carry anything again, and attempts to open new ones get no answer."""
+    """Connections never deliver anything again; attempts to open new ones get no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Cut of a link, which carries nothing until a given time."""
+    """Cut of a network link, which delivers nothing until a given time."""
 
     until: Seconds
     kind: CutKind
-    """Effect of the cut on connections; calls of Ray's handles are late or lost accordingly."""
+    """Effect of the cut on connections; Ray calls over the link are late or lost accordingly."""
 
 
 class Network:
-    """Carries calls between the simulated processes."""
+    """Network between simulated processes: it delays, loses and repeats their calls."""
 
     def __init__(self, rng: random.Random, on_bug: Callable[[str, BaseException], None]) -> None:
-        """Start with conditions under which no message is lost.
+        """Create a network that loses no message.
 
         Args:
             rng: Decides the fate of every message.
@@ -129,7 +130,7 @@ class Network:
         """
         self.conditions = NetworkConditions()
         self.struck: dict[str, int] = {"lost": 0, "unanswered": 0, "repeated": 0, "broken": 0}
-        """Number of calls and frames by what happened to them."""
+        """Number of disturbed calls and frames, by kind of disturbance."""
         self.rng = rng
         self._on_bug = on_bug
         self._cuts: dict[tuple[str, str], Cut] = {}
@@ -144,7 +145,7 @@ class Network:
         self._cuts[link_name(one, other)] = cut
 
     def cut_between(self, one: str, other: str) -> Cut | None:
-        """Return the current cut of the link between two processes; None without one."""
+        """Return the current cut of the link between two processes; None if the link works."""
         cut = self._cuts.get(link_name(one, other)) if self._cuts else None
         return None if cut is None or cut.until <= self._loop.time() else cut
 
@@ -280,7 +281,7 @@ class Network:
         return delay
 
     def draw_fate(self, fate: str) -> bool:
-        """Draw whether a message suffers this fate, and count it."""
+        """Decide at random whether a message is disturbed in one way, and count the disturbance."""
         probability: float = getattr(self.conditions, fate)
         struck = probability > 0 and self.rng.random() < probability
         self.struck[fate] += struck
@@ -328,17 +329,16 @@ def _settle_future(
         answer.set_result(result)
         return
     answer.set_exception(error)
-    answer.exception()  # marks the exception as seen, because no caller may await it any more
+    answer.exception()  # Marks the exception as seen, since no caller may await it any more.
 
 
 def _discard_result(task: "asyncio.Task[Any]") -> None:
-    """Discard the result of a repeated call."""
     if not task.cancelled():
         task.exception()
 
 
 class CallTarget(Protocol):
-    """Process that takes calls, with its actor."""
+    """Simulated process that takes calls for its actor."""
 
     process: Process
 
@@ -348,14 +348,14 @@ class CallTarget(Protocol):
 
 
 class _HandleMethod:
-    """Method of a handle, with its `remote`."""
+    """Method of a simulated actor handle, with its `remote`."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.remote = call
 
 
 class DetachedHandle:
-    """Handle of a detached actor: a scheduler, or the quota accounts."""
+    """Simulated handle of a Ray actor: a scheduler, or the quota service."""
 
     def __init__(self, network: Network, find: Callable[[Process], CallTarget | None]) -> None:
         self._network = network
@@ -377,7 +377,7 @@ class DetachedHandle:
 
 
 class UnreachableHandle:
-    """Handle of a deployment that cannot be reached."""
+    """Simulated handle of a deployment that cannot be reached."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -387,7 +387,6 @@ class UnreachableHandle:
 
 
 def failed_call(network: Network, error: Exception) -> Response:
-    """Return a call that fails soon."""
     answer = asyncio.get_running_loop().create_future()
     network.deliver_error(answer, error)
     return Response(answer, lambda: None)

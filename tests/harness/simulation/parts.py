@@ -54,13 +54,13 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 from tests.harness.simulation.virtual_loop import Process
 
 _LOOK_AT_ONE_IN = 8
-"""Heartbeats per check of the core's state, which heartbeats rarely change; other events are all
-checked.
+"""The core's invariants are checked after each event, but only after each eighth heartbeat, which
+rarely changes the state.
 """
 
 
 class WatchedOutboxes(Outboxes):
-    """Outboxes that report decisions to the recorder."""
+    """Scheduler's outboxes that report decisions to the recorder."""
 
     recorder: Recorder
     service: "WatchedService"
@@ -127,7 +127,7 @@ class WatchedDriver(CoreDriver):
 
 
 class WatchedService(SchedulerService):
-    """Service that reports its restored state and its decisions to the recorder."""
+    """Scheduler service that reports its restored state and its decisions to the recorder."""
 
     recorder: Recorder
     redis: RedisMemory
@@ -145,14 +145,14 @@ class WatchedService(SchedulerService):
         return WatchedOutboxes()
 
     async def submit_many(self, *call: Any) -> IngressMail:
-        """Record whether an inference is resubmitted, then submit."""
+        """Submit inferences, and record which of them are resubmitted."""
         if any(getattr(item, "resubmitted", False) for item in call[3]):
             self.recorder.use.has_resubmissions = True
         return await super().submit_many(*call)
 
     @property
     def core(self) -> Any:
-        """The core, replaced when this scheduler becomes leader."""
+        """Scheduler core, replaced when this scheduler becomes leader."""
         return self.term.driver.core
 
     @property
@@ -171,14 +171,14 @@ class WatchedService(SchedulerService):
 
 
 class WatchedLeaseTable(LeaseTable):
-    """Lease table that reports armed and running leases to the recorder."""
+    """Lease table of a replica that reports armed and running leases to the recorder."""
 
     recorder: Recorder
     puller: Puller
     _reports = 0
 
     def report_ends(self) -> tuple[ev.LeaseFinished, ...]:
-        """Report the ends of leases, and count the reports as the puller counts its pulls."""
+        """Report ended leases, and number the pull that reports them."""
         self._reports += 1
         return super().report_ends()
 
@@ -205,7 +205,7 @@ class WatchedLeaseTable(LeaseTable):
 
     @property
     def running(self) -> list[LeaseId]:
-        """Leases whose payloads run."""
+        """Leases whose inferences run."""
         return [lease_id for lease_id, lease in self.held_leases.items() if lease.task is not None]
 
 
@@ -213,7 +213,7 @@ _KILLS_AFTER_S: Seconds = 0.02
 
 
 class WatchedEngine(FakeEngine):
-    """Engine that reports its work under each lease to the recorder."""
+    """Fake engine that reports its work under each lease to the recorder."""
 
     recorder: Recorder
     replica_id: str
@@ -236,7 +236,7 @@ class WatchedEngine(FakeEngine):
         return KeptKv(held_contexts=len(tokens), held_kv_tokens=sum(tokens))
 
     def _hold_context(self, call: EngineCall) -> None:
-        """Hold the context of a call that has ended, and end the holds of ended applications."""
+        """Hold the context of an ended call, and release those of ended applications."""
         if call.hold is None:
             return
         application_id, for_s, ended = call.hold
@@ -271,7 +271,6 @@ class WatchedEngine(FakeEngine):
             self.die()
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Drop a lease, and return the progress under it."""
         so_far, used = self.progress(lease_id), super().release(lease_id)
         self.recorder.payload_ended(self.replica_id, lease_id, so_far, used)
         return used
@@ -285,7 +284,7 @@ def _is_heartbeat(event: ev.Event) -> bool:
 
 
 class WatchedSchedulerLink(SchedulerLink):
-    """Scheduler link that reports the epochs named by its process to the recorder."""
+    """Link to the scheduler that reports the epochs named by its process to the recorder."""
 
     recorder: Recorder
 
@@ -300,12 +299,12 @@ _EPOCHS: dict[str, Callable[[tuple[Any, ...]], Epoch]] = {
     "poll_grants": lambda arguments: arguments[1],
     "pull": lambda arguments: arguments[0].epoch,
 }
-"""Position of the epoch in the arguments of each call that names one."""
+"""Position of the epoch among the arguments of each call that has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Classes of the parts in a simulation; broken variants replace some of them."""
+    """Classes from which a simulation is built; mutants replace some of them."""
 
     service: type[WatchedService] = WatchedService
     leases: type[WatchedLeaseTable] = WatchedLeaseTable
@@ -320,7 +319,7 @@ class Parts:
 
 
 class ProcessLinks:
-    """Outgoing connections of a process, and its keys."""
+    """Outgoing connections of a simulated process, and its keys."""
 
     def __init__(
         self,
@@ -345,7 +344,7 @@ class ProcessLinks:
 
 
 class SchedulerWithoutRay(SchedulerActor):
-    """Scheduler actor without the start and end of a Ray actor."""
+    """Scheduler actor without the parts that need Ray."""
 
     def __init__(
         self,
@@ -370,7 +369,7 @@ class SchedulerWithoutRay(SchedulerActor):
 
     @property
     def is_leading(self) -> bool:
-        """Whether its service takes calls."""
+        """Whether the scheduler leads and takes calls."""
         return self._leading is not None
 
     async def _start_service(self, above: Epoch = 0) -> SchedulerService:
@@ -437,7 +436,7 @@ class SchedulerHost:
         self.is_leaving = False
         self.wall_ahead_s = wall_ahead_s
         self.answers: WatchedService
-        """Service that leads, or is about to lead."""
+        """Scheduler service that leads, or is about to lead."""
 
         def note_saved(epoch: Epoch, began_at: Seconds) -> None:
             recorder.use.saved(epoch, began_at - loop.time() + recorder.now)
@@ -491,7 +490,7 @@ class SchedulerHost:
 
 
 class ReplicaWithoutServe(EngineReplica):
-    """Replica without the start and end of a Serve replica."""
+    """Replica without the parts that need Ray Serve."""
 
     def __init__(
         self,
@@ -508,7 +507,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._pulling = self._listener = self._exporter = None
         self._tracer = self._spans = self._crashes = self._holds = None
         self.callers: dict[LeaseId, Caller] = {}
-        """Process that sends each lease's payload."""
+        """Process that sends each lease's inference."""
 
     async def begin(
         self, parts: Parts, links: ProcessLinks, connections: Connections, recorder: Recorder
@@ -526,7 +525,7 @@ class ReplicaWithoutServe(EngineReplica):
             "stream": self.stream,
             "inspect": self.inspect,
         }
-        address = f"{current_process().name}:1"  # the scheduler's successor has the same address
+        address = f"{current_process().name}:1"  # A later scheduler has the same address.
         self._listener = Listener(
             self._replica_id,
             links.keyring,
@@ -564,7 +563,6 @@ class ReplicaWithoutServe(EngineReplica):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the replica has begun to pull."""
         return self._pulling is not None
 
     async def leave(self) -> None:
@@ -584,7 +582,7 @@ class ReplicaHost:
     def __init__(
         self, slot: int, replica_id: ReplicaId, config: AppConfig, recorder: Recorder
     ) -> None:
-        """Prepare the process; `begin` starts it.
+        """Create the process; `begin` starts it.
 
         Args:
             slot: Its place; a successor has the same.
@@ -677,7 +675,7 @@ class IngressHost:
         """Whether the ingress takes connections; Serve configures an ingress first."""
 
     async def configure(self, settings: dict[str, Any]) -> None:
-        """Apply settings, repeatedly until the ingress could forward them."""
+        """Apply settings; repeat until the ingress has forwarded them to the scheduler."""
         while True:
             try:
                 await self.answers.reconfigure(SchedulingConfig.parse(settings))
@@ -687,7 +685,7 @@ class IngressHost:
         self.is_ready = True
 
     async def stop(self) -> None:
-        """Close all connections."""
+        """Close all connections of the ingress."""
         await self.answers.client.stop()
         await self._links.replicas.close()
         await self._links.scheduler.close()

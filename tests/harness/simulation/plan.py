@@ -25,7 +25,7 @@ class FaultKind(StrEnum):
     SCHEDULER_CRASH = "scheduler_crash"
     SCHEDULER_STALL = "scheduler_stall"
     TWO_SCHEDULERS = "two_schedulers"
-    """A scheduler believed dead returns beside its successor."""
+    """A scheduler believed dead continues beside its successor."""
     REPLICA_CRASH = "replica_crash"
     REPLICA_STALL = "replica_stall"
     REPLICA_DRAIN = "replica_drain"
@@ -36,61 +36,61 @@ class FaultKind(StrEnum):
     INGRESS_STALL = "ingress_stall"
     PARTITION = "partition"
     HALF_OPEN = "half_open"
-    """Open connections between two processes carry nothing more, in one direction or both."""
+    """Open connections between two processes lose everything, in one direction or both."""
     PORT_BLOCKED = "port_blocked"
-    """A process cannot reach another one's port, although Ray reaches both."""
+    """A process cannot reach the port of another process, although Ray reaches both."""
     STORM = "storm"
-    """Connections break; calls of handles are lost, unanswered or executed twice; all are slow."""
+    """Connections break, and calls are slow, lost, unanswered or executed twice."""
     STORE_AWAY = "store_away"
     STORE_EMPTIED = "store_emptied"
     STORE_SLOW = "store_slow"
     SETTINGS = "settings"
-    """The policy is changed: no fault, but a change that must survive faults."""
+    """The policy is changed: this is no fault, but the change must survive faults."""
     ACCOUNTS_CRASH = "accounts_crash"
     ACCOUNTS_STALL = "accounts_stall"
     TWO_ACCOUNTS = "two_accounts"
-    """Accounts believed dead return beside their successors."""
+    """A quota service believed dead continues beside its successor."""
     ACCOUNTS_UNREACHED = "accounts_unreached"
-    """The link between a scheduler and the accounts is cut."""
+    """The link between a scheduler and the quota service is cut."""
     ACCOUNTS_STORE_AWAY = "accounts_store_away"
     ACCOUNTS_STORE_EMPTIED = "accounts_store_emptied"
     ACCOUNTS_STORE_SLOW = "accounts_store_slow"
 
 
 OF_ACCOUNTS = tuple(kind for kind in FaultKind if "accounts" in kind.value)
-"""Kinds of faults that hit the quota accounts."""
+"""Kinds of faults that hit the quota service."""
 _DRAWN_APART = (FaultKind.ENGINE_STALL,)
-"""Kinds drawn from a separate random source, so that a seed's other faults stay the same."""
+"""Kinds with a random source of their own, so that their addition left earlier seeds unchanged."""
 _OF_MODELS = tuple(kind for kind in FaultKind if kind not in (*OF_ACCOUNTS, *_DRAWN_APART))
 _WITH_STALLS = 0.2
 """Share of the simulations with faults in which engines stall."""
 
 
 class Ending(StrEnum):
-    """Last act of an application's client after the answers."""
+    """Last action of an application's client after the answers."""
 
     CLOSE = "close"
     CANCEL = "cancel"
     LEAVE = "leave"
-    """No act: the application ends by idle timeout."""
+    """No action: the application ends by idle timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A planned fault."""
+    """A fault of a simulation's plan, with its time and its victim."""
 
     kind: FaultKind
     at_s: Seconds
-    """Time since the start of the simulation, in seconds."""
+    """Seconds from the start of the simulation to the fault."""
     for_s: Seconds
-    """Time until the fault is undone, or until a successor starts, in seconds."""
+    """Seconds until the fault is undone, or until a successor starts."""
     party: int = 0
     """Number of the replica or ingress that is hit."""
     other: int = 0
     """Kind of link: 0 replica to scheduler, 1 ingress to scheduler, otherwise ingress to replica.
     """
     cut: CutKind = CutKind.LATE
-    """Effect of a partition on open connections."""
+    """Effect of a network partition on open connections."""
     both: bool = False
     """Whether a half-open link is silent in both directions, or a blocked port refuses at once."""
     jump_s: Seconds = 0.0
@@ -99,10 +99,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
-    """Planned application: stages of calls, one stage after the other."""
+    """Application of a simulation's plan: stages of calls, one stage after the other."""
 
     application_id: str | None
-    """Id of the application; None if each call is a separate application."""
+    """Id of the application; None if each call is an application of its own."""
     tenant: str
     at_s: Seconds
     opens: bool
@@ -133,17 +133,16 @@ class Plan:
     applications: tuple[PlannedApplication, ...]
     faults: tuple[Fault, ...]
     holds_contexts: bool = False
-    """Whether the engines hold contexts between two inferences of an application."""
+    """Whether engines hold contexts between two inferences of an application."""
     tenants: dict[str, Any] = field(default_factory=dict)
     """Tenant tree as in the settings; empty without quotas."""
     midnight_s: Seconds | None = None
     """Time at which a UTC day begins; None if no day begins during the simulation."""
     other: "Plan | None" = None
-    """Plan of a second model on the same accounts, with its own queue and processes."""
+    """Plan of a second model with the same quota service, but its own queue and processes."""
 
     @property
     def plans_of_models(self) -> "tuple[Plan, ...]":
-        """Plans of all models."""
         return (self,) if self.other is None else (self, self.other)
 
     @property
@@ -159,13 +158,12 @@ class Plan:
 
     @property
     def fault_free(self) -> bool:
-        """Whether the plan has no faults."""
         faults = [fault for plan in self.plans_of_models for fault in plan.faults]
         return all(fault.kind is FaultKind.SETTINGS for fault in faults)
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed: with one model, or with two whose tenants have quotas."""
+    """Return the random plan of a seed: one model, or two models whose tenants have quotas."""
     plan = _draw_model_plan(seed)
     has_quotas = random.Random(f"quotas {seed}").random() < _WITH_QUOTAS
     return draw_quotas(plan) if has_quotas else plan
@@ -227,13 +225,13 @@ def _draw_model_plan(seed: int) -> Plan:
 
 
 def with_holds(plan: Plan) -> Plan:
-    """Return a plan whose engines hold contexts, under the policy that orders holds."""
+    """Return a plan whose engines hold contexts, under a policy that plans with them."""
     other = None if plan.other is None else with_holds(plan.other)
     return replace(plan, policy="justitia", options={}, holds_contexts=True, other=other)
 
 
 def with_killer_call(plan: Plan) -> Plan:
-    """Return a plan with a call that kills engines and whose client waits, if one can."""
+    """Return a plan in which a call kills engines and its client waits for the answer."""
 
     def may_kill(inference: PlannedInference) -> bool:
         waits = inference.leaves_after_s is None and inference.deadline_s is None
@@ -306,13 +304,13 @@ def _draw_inference(rng: random.Random, name: str, kv_tokens: Tokens) -> Planned
 
 
 def _draw_deadline(drawn: str) -> Seconds | None:
-    """Return the deadline of a call, derived from its other draws: one call in ten has one."""
+    """Return the random deadline of a call; one call in ten has one."""
     rng = random.Random(f"deadline {drawn}")
     return rng.choice((0.3, 1.5, 4.0)) if rng.random() < 0.1 else None
 
 
 def _draw_faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
-    """Return the faults of a plan; one simulation in ten has none."""
+    """Return the random faults of a plan; one simulation in ten has none."""
     count = 0 if rng.random() < 0.1 else rng.randint(1, 6)
     faults = _draw_faults_of(rng, _OF_MODELS, count, replicas, ingresses)
     apart = random.Random(f"apart {faults}")

@@ -28,13 +28,9 @@ from tests.harness.simulation.world import World
 
 LOOK_EVERY_S: Seconds = 1.0
 _HANDED_OVER_S: Seconds = 40.0
-"""Seconds until accounts that lost reservations have received those of live applications: the time
-that an ingress may be silent, and a little more.
-"""
+"""Seconds until schedulers have told a restarted quota service of the reservations that it lost."""
 _REPORTED_S: Seconds = 3.0
-"""Seconds until a scheduler has counted an ended inference: a replica reports at most once a
-second.
-"""
+"""Seconds until a scheduler has counted an ended inference: replicas report once a second."""
 _LOSING = frozenset(FaultKind) - {
     FaultKind.SETTINGS,
     FaultKind.SCHEDULER_CRASH,
@@ -79,7 +75,7 @@ def limits_hold(worlds: Sequence[World]) -> None:
 
 
 def _knowledge_lost_at(worlds: Sequence[World]) -> list[Seconds]:
-    """Return when accounts died with data that their successors cannot have.
+    """Return when the quota service died with data that its successors cannot have.
 
     While their store is away, this is the data of a scheduler that died about the same time.
     """
@@ -136,9 +132,8 @@ def _check_windows(
 
 
 def _window_begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
-    """Return the start of the quota's window that ends at an instant."""
     if quota.window is Window.ROLLING:
-        # Engines' output is sampled once a second.
+        # The output of engines is sampled once a second.
         return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit in METERED)
     midnight_s = world.plan.midnight_s
     if midnight_s is None or at_s < midnight_s:
@@ -147,7 +142,7 @@ def _window_begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
 
 
 def use_is_counted_once(worlds: Sequence[World]) -> None:
-    """Check that the accounts have counted all admitted calls, and none twice.
+    """Check that the quota service has counted all admitted calls, and none twice.
 
     A claim whose scheduler died counts as used in any case. Accounts that die while their store is
     away may lose the data of a scheduler that died as well.
@@ -157,7 +152,7 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
     if accounts is None or _knowledge_lost_at(worlds) or not accounts.newest.in_charge:
         return
     if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
-        return  # seed 14381: a scheduler that lost its applications may count one of them again
+        return  # A scheduler that lost its applications may count one of them again (seed 14381).
     service = accounts.newest.actor.service
     assert service is not None
     for path, standings in service.book.nodes(accounts.wall()).items():
@@ -191,7 +186,7 @@ _EXACT = frozenset(
         FaultKind.ACCOUNTS_STORE_SLOW,
     }
 )
-"""Faults under which no count is lost: ingresses and replicas live and are connected."""
+"""Faults that lose no usage counts: ingresses and replicas live and are connected."""
 
 
 def usage_is_what_ran(world: World) -> None:
@@ -262,7 +257,7 @@ def _fault_kinds(worlds: Sequence[World]) -> set[FaultKind]:
 
 
 def remaining_claims(world: World) -> list[str]:
-    """Return the reservations of quota that remain after all clients are done."""
+    """Return the quota reservations that remain after all clients are done."""
     scheduler, accounts = world.scheduler, world.accounts
     if accounts is None:
         return []
@@ -280,7 +275,7 @@ def remaining_claims(world: World) -> list[str]:
 
 
 class FinalTotals:
-    """Checks that a day's totals never change once they are declared final."""
+    """Checks that a day's usage totals never change once they are declared final."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -288,7 +283,7 @@ class FinalTotals:
         self._today = int((VirtualLoop.STARTS_AT + world.scheduler.wall_ahead_s) // DAY_S)
 
     async def keep_asking(self) -> None:
-        """Request the totals of the ending day repeatedly, as a meter that waits for them does."""
+        """Request the usage totals of the ending day repeatedly, as a meter does."""
         while True:
             await asyncio.sleep(self._world.rng.uniform(0.1, 2.0))
             try:
@@ -300,7 +295,7 @@ class FinalTotals:
     def _compare_totals(self, told: dict[str, Any]) -> None:
         found = dict(self._final_totals(told))
         if FaultKind.STORE_EMPTIED in _fault_kinds([self._world]):
-            return  # a store that lost its data with a dying scheduler has no final totals
+            return  # A store that lost its data with a dying scheduler has no final totals.
         for name in found.keys() | (self._final.keys() if told["open_from"] > self._today else ()):
             before, now = self._final.get(name), found.get(name)
             if name in self._final and before != now:

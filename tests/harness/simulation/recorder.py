@@ -51,7 +51,7 @@ class Trace:
         return self._names.setdefault(found, f"{kind}{len(self._names) + 1}")
 
     def text(self) -> str:
-        """Return the trace, with one event per line."""
+        """Return the simulation's events, one on each line."""
         return "\n".join(f"{at:10.4f}  {text}" for at, text in self.lines)
 
 
@@ -61,16 +61,16 @@ _REMEMBERED_S: Seconds = 60.0
 
 @dataclass(frozen=True, slots=True)
 class FinishedLease:
-    """Lease whose inference was completed."""
+    """Lease whose inference was completed, with the replica's report of it."""
 
     replica_id: ReplicaId
     first_pull: int
-    """Number of the replica's first pull that can report the end."""
+    """Number of the replica's pull that first reports the end of the lease."""
     at_s: Seconds
 
 
 class ClaimAssertions:
-    """Leases that ingresses have told one scheduler of, until a replica confirms them."""
+    """Leases of resubmitted inferences that no replica has confirmed to the new scheduler."""
 
     def __init__(self, finished: Mapping[LeaseId, FinishedLease], forgets_after_s: Seconds) -> None:
         self._finished = finished
@@ -80,7 +80,7 @@ class ClaimAssertions:
         """Leases that no replica has reported yet, by request."""
 
     def add_claim(self, submitted: ev.InferenceSubmitted) -> None:
-        """Add the lease that a resubmitted inference names; a repeated message adds none."""
+        """Add the lease that a resubmitted inference names; ignore repeated messages."""
         name = submitted.request_id
         if name not in self._made and submitted.lease_id is not None:
             self.pending[name] = submitted.lease_id
@@ -132,7 +132,7 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rule that did not hold, with the time and the detail."""
+    """A check that failed, with the simulated time and the detail."""
 
     check: str
     at_s: Seconds
@@ -145,13 +145,13 @@ class Failure:
 
 @dataclass(slots=True)
 class GrantedLease:
-    """Lease that a scheduler granted, and the service that its inference got under it."""
+    """Lease that a scheduler granted, with the service that its inference got."""
 
     request_id: str
     application_id: ApplicationId
     choices: int
     claim: ClaimName
-    """Name of the inference's reservation of quota."""
+    """Name of the inference's quota reservation."""
     used: KvTokenTime = 0
     """KV token-time produced under the lease, set at its end."""
     tokens: Tokens = 0
@@ -159,7 +159,7 @@ class GrantedLease:
 
 
 class Recorder:
-    """Observer of every scheduling decision, armed lease and output token."""
+    """Observer of every scheduling decision, lease and output token of a simulation."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -172,7 +172,7 @@ class Recorder:
         self.held = 0
         """Number of contexts that engines have held."""
         self.killed = Counter[str]()
-        """Number of engines that died of each call."""
+        """Number of engines that each call has killed."""
         self.ended: dict[ApplicationId, int] = {}
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
@@ -229,7 +229,6 @@ class Recorder:
             self.add_failure("tags_survive_restarts", f"(before, after): {changes}")
 
     def check_invariants(self, core: SchedulerCore) -> None:
-        """Check the core's invariants after an event."""
         try:
             check(core)
         except InvariantViolation as violation:
@@ -327,7 +326,7 @@ class Recorder:
         return place is not None and place < (rank, other.sequence)
 
     def _check_booked_service(self, ended: EndApplication) -> None:
-        """Check that the service counted for an application is at most what its leases made."""
+        """Check that the service charged to an application is at most what its leases produced."""
         application_id = ended.application_id
         self.ended[application_id] = self.ended.get(application_id, 0) + 1
         produced = sum(lease.used for lease in self._by_application.get(application_id, ()))
@@ -371,7 +370,7 @@ class Recorder:
     # --- replicas
 
     def lease_armed(self, replica: str, lease_id: LeaseId, known: Epoch) -> None:
-        """Check that a replica arms no lease of a scheduler that it knows to be replaced."""
+        """Check that a replica accepts no lease of a scheduler that it knows to be replaced."""
         self.add_event(replica, f"arms {lease_id}")
         if _epoch_of(lease_id) < known:
             self.add_failure(
@@ -395,7 +394,7 @@ class Recorder:
     def payload_ended(
         self, replica: str, lease_id: LeaseId, so_far: Progress, used: Progress
     ) -> None:
-        """Record the end of a payload, successful or not.
+        """Record the end of an inference under a lease, successful or not.
 
         Args:
             replica: Where it ran.

@@ -20,13 +20,13 @@ from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, 
 from tests.harness.simulation.world import OTHER_MODEL, World
 
 _ANSWERED_WITHIN_S: Seconds = 210.0
-"""Time after the last fault in which all calls are answered: thirty inferences of up to 5 s each,
-one after the other on one replica, and three stages with a reader that takes 20 s.
+"""Seconds after the last fault in which all calls are answered, even thirty long inferences after
+each other on one replica and slow readers.
 """
 _SAVED_S: Seconds = 2.0
-"""Time after the last fault in which all state is saved again."""
+"""Seconds after the last fault in which all state is saved again."""
 _GOODBYE_S: Seconds = 3.0
-"""Seconds in which a leaving replica reports that it leaves; it has 2 s."""
+"""Seconds in which a leaving replica has certainly reported that it leaves."""
 _ENDS_WITHIN = 30
 """Seconds in which every task ends after all parts were told to stop."""
 _QUIET_WITHIN_S: Seconds = 130.0
@@ -37,12 +37,10 @@ _QUIET_WITHIN_S: Seconds = 130.0
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """Result of running one plan."""
-
     plan: Plan
     failures: tuple[Failure, ...]
     trace: str
-    """Trace of the events; empty if not requested."""
+    """Trace of the simulation's events; empty if not requested."""
     virtual_s: Seconds
     steps: int
     """Number of callbacks of the event loop."""
@@ -54,7 +52,7 @@ class SimulationRun:
 
 
 def run_plan(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> SimulationRun:
-    """Run a plan to its end on a loop of virtual time.
+    """Run a simulation plan to its end on an event loop with virtual time.
 
     Args:
         plan: What is to happen.
@@ -97,7 +95,7 @@ def run_plan(plan: Plan, parts: Parts | None = None, *, traced: bool = False) ->
 def _make_worlds(
     plan: Plan, parts: Parts, recorders: Sequence[Recorder], loop: VirtualLoop
 ) -> list[World]:
-    """Return the simulated worlds of all models, which share the accounts of the first."""
+    """Return the simulated processes of all models, which share one quota service."""
     worlds = [World(plan, parts, recorders[0], loop)]
     if plan.other is not None:
         accounts = worlds[0].accounts
@@ -213,13 +211,12 @@ async def _stop_all(
 
 
 def _stop_ingresses_and_replicas(world: World) -> None:
-    """Stop the running ingresses and replicas."""
     for ingress in world.ingresses:
         if ingress.process.alive:
             ingress.process.start(ingress.stop())
     for replica in world.seats:
         if replica.is_pulling and not replica.answers.has_begun:
-            world.crash_replica(replica)  # Serve ends a replica once the replica has no leases
+            world.crash_replica(replica)  # Serve ends a replica once it has no leases.
         elif replica.is_pulling and not replica.draining:
             replica.process.start(replica.answers.leave())
 
@@ -230,17 +227,17 @@ _BATCH = 50
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Seed whose simulation broke a rule."""
+    """Seed whose simulation failed a check."""
 
     seed: int
     check: str
-    """First rule that the simulation broke."""
+    """First check that the simulation failed."""
     detail: str
 
 
 @dataclass(slots=True)
 class SearchResult:
-    """Result of a search so far."""
+    """Result of a search over many simulations so far."""
 
     simulations: int = 0
     inferences: int = 0
@@ -300,7 +297,7 @@ def run_seeds(seeds: tuple[int, int]) -> SearchResult:
 
 
 def shrink(plan: Plan, parts: Parts | None = None) -> SimulationRun:
-    """Remove faults and applications one by one while the same rule stays broken.
+    """Remove faults and applications one by one while the same check still fails.
 
     Each removal changes the fate of later messages, so a smaller plan may fail differently or not
     at all, and the result need not be minimal.

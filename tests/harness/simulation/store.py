@@ -38,7 +38,7 @@ class RedisMemory:
     saved_at: Seconds | None = None
     """Time of the last save; None if never."""
     tags: Tags | None = None
-    """Tags of the applications at the last save; None before it."""
+    """Virtual finish times of the applications at the last save; None before it."""
 
     def empty(self) -> None:
         """Lose all data, like a restarted server without persistence."""
@@ -49,7 +49,7 @@ class RedisMemory:
 
 
 class StoreClient:
-    """Client of the simulated store for one scheduler, with the methods of `SchedulerStore`."""
+    """Scheduler's client of the simulated Redis, with the methods of `SchedulerStore`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class StoreClient:
         """Whether a later scheduler is a restart of the same actor."""
 
     async def become_leader(self, above: int = 0) -> int:
-        """Raise the epoch above its stored value and above `above`, and return the new epoch."""
+        """Raise the stored epoch, at least above `above`, and return it."""
 
         def step() -> int:
             now_ms = int(1000 * asyncio.get_running_loop().time())
@@ -126,7 +126,7 @@ class StoreClient:
         def step() -> bool:
             if redis.epoch > epoch:
                 raise StaleEpoch(epoch, redis.epoch, has_successor=self._has_successor)
-            # after the store was emptied, a part of the state is worse than none
+            # After the store was emptied, a part of the state would be worse than none.
             if redis.epoch != epoch:
                 redis.empty()
                 redis.epoch = epoch
@@ -147,7 +147,6 @@ class StoreClient:
         return await self._exchange(step)
 
     async def load_usage(self, days: Iterable[int]) -> dict[int, dict[str, dict[str, Any]]]:
-        """Return the stored usage of days; without days no request is made."""
         wanted = list(days)
         if not wanted:
             return {}

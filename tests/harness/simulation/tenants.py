@@ -17,7 +17,7 @@ _PERIODS = ("second", "minute", "minute", "hour", "day")
 
 
 def draw_tenants(rng: random.Random, tenants: tuple[str, ...]) -> dict[str, Any]:
-    """Return a tenant tree with random quotas on all nodes, and counting quotas at each tenant."""
+    """Return a tenant tree with random quotas, and with a counting quota at each tenant."""
     paths = dict.fromkeys(path for tenant in tenants for path in ancestors(tenant))
     tree: dict[str, Any] = {}
     for path in paths:
@@ -39,7 +39,7 @@ def _draw_quota(rng: random.Random, tree: dict[str, Any], path: str) -> dict[str
     per = rng.choice(_PERIODS)
     limit = rng.choice(_LIMITS[unit])
     above = tree.get(path.rpartition("/")[0], {}).get("quotas", ())
-    for quota in above:  # a child's quota may not exceed its parent's
+    for quota in above:  # A child's quota may not exceed its parent's.
         if (quota["unit"], quota["per"]) == (unit.value, per):
             limit = min(limit, quota["limit"])
     how = rng.choices([*OnExhausted], (6, 2, 1))[0]

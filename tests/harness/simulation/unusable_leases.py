@@ -30,7 +30,7 @@ class WatchedQueueClient(QueueClient):
 
 @dataclass(frozen=True, slots=True)
 class UnusableLease:
-    """Lease that a call could not use."""
+    """Lease that a call could not use, because its replica was gone or unreachable."""
 
     replica_id: ReplicaId
     is_cut_off: bool

@@ -32,14 +32,14 @@ _LEADERS_AFTER_A_DEATH = 2
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Amount of a quota's unit that a tenant really used."""
+    """Amount that a tenant really used of a quota's unit."""
 
     at_s: Seconds
     tenant: ClientId
     unit: Unit
     amount: float
     claim: ClaimName
-    """Name of the reservation of quota, which is the application's or the inference's."""
+    """Name of the quota reservation, for an application or an inference."""
 
 
 class FinishedInference(NamedTuple):
@@ -65,14 +65,14 @@ class UseRecorder:
         self.amounts: list[Amount] = []
         self.terms: dict[Epoch, Term] = {}
         self._covered: dict[tuple[ClaimName, Unit], list[tuple[Seconds, float]]] = {}
-        """(start, value) pairs of a reservation's amount of a metered unit: reserved, then used
-        once it is over.
+        """(start, value) pairs of a quota reservation: first the reserved amount, at its end the
+        used amount.
         """
         self._needs: dict[tuple[ClaimName, Unit], float] = {}
-        """Expected use of a reservation when it was made."""
+        """Expected use of a quota reservation when it was made."""
         self.tenants: dict[ApplicationId, ClientId] = {}
         self.lost_claims: Counter[tuple[ClientId, Unit]] = Counter()
-        """Reservations of this model that counted as used because no scheduler settled them."""
+        """Quota reservations of this model that count as used because their scheduler died."""
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
         """Inferences with output, by the scheduler that leased them."""
         self.finished: dict[RequestId, FinishedInference] = {}
@@ -81,15 +81,15 @@ class UseRecorder:
         """Inferences that a scheduler aborted, perhaps before it received their ends."""
         self._now = now
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
-        """Granted reservations of units that are counted exactly."""
+        """Granted quota reservations in units that are counted exactly."""
         self.let_in: set[ClaimName] = set()
-        """Reservations of all inferences and applications that some scheduler admitted."""
+        """Quota reservations of all inferences and applications that a scheduler admitted."""
         self.has_resubmissions = False
         """Whether an ingress has submitted an inference again."""
         self._open: set[ApplicationId] = set()
         self.reopened: Counter[ClientId] = Counter()
-        """Number of applications opened again although their ends may have been missed. An ingress
-        cut off from the scheduler that ended one may submit it as a new one.
+        """Number of applications that were opened again, because a cut-off ingress missed their
+        ends.
         """
         self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
         self._brought: set[tuple[Epoch, ApplicationId]] = set()
@@ -100,12 +100,12 @@ class UseRecorder:
         """Number of inferences that a scheduler admitted again after it had ended them."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
         self._kept_claims: Counter[ClientId] = Counter()
-        """Each tenant's applications that opened again and may still hold their earlier
-        reservations.
+        """Number of each tenant's applications that were opened again and may still hold earlier
+        quota reservations.
         """
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
-        """Number of inferences for which a second reservation was made after the first was over."""
+        """Number of inferences with a second quota reservation after the first was over."""
         self._produced: defaultdict[tuple[ClaimName, Unit], float] = defaultdict(float)
 
     # --- schedulers
@@ -119,7 +119,7 @@ class UseRecorder:
             self.terms[epoch].saved_at = began_at
 
     def is_latest(self, epoch: Epoch) -> bool:
-        """Return whether no later scheduler leads; work admitted by an earlier one is not run."""
+        """Return whether no later scheduler leads."""
         return epoch >= max(self.terms, default=epoch)
 
     def opened(self, core: SchedulerCore, epoch: Epoch, arrival: ev.ApplicationArrived) -> None:
@@ -146,7 +146,6 @@ class UseRecorder:
         self.tenants[name] = tenant
 
     def resubmitted(self, ingress_id: IngressId, epoch: Epoch) -> None:
-        """Record that an ingress has resubmitted all its inferences."""
         self._submitted.add((epoch, ingress_id))
 
     def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
@@ -164,7 +163,7 @@ class UseRecorder:
         self._let_in_by.add((epoch, item.request_id))
 
     def decided(self, told: Exchange, verdicts: tuple[Verdict, ...]) -> None:
-        """Record the answers of the accounts that a scheduler receives."""
+        """Record the answers of the quota service that a scheduler receives."""
         for use in told.uses:
             if use.is_over:
                 self._over.add(use.name)
@@ -187,7 +186,7 @@ class UseRecorder:
                     self.granted_names[ask.name] = (ask.tenant, unit)
 
     def claim_lost(self, name: ClaimName, tenant: ClientId, unused: Mapping[Unit, float]) -> None:
-        """Record a reservation that the accounts count as used because no scheduler settled it.
+        """Record a quota reservation that counts as used because its scheduler died.
 
         All of it may have been used. A later request for it makes another claim.
         """
@@ -225,7 +224,6 @@ class UseRecorder:
     # --- totals
 
     def use_by_tenant(self, unit: Unit) -> defaultdict[ClientId, float]:
-        """Return each tenant's real use of a unit."""
         totals: defaultdict[ClientId, float] = defaultdict(float)
         for used in self.amounts:
             if used.unit is unit:
@@ -233,7 +231,7 @@ class UseRecorder:
         return totals
 
     def possible_overcount(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much more than was admitted may be counted, because of deaths.
+        """Return how much more than was admitted a quota may count after deaths of processes.
 
         Included are lost claims, claims granted for work that an earlier scheduler may have
         admitted, and inferences claimed again because their ends were not received.
@@ -247,7 +245,7 @@ class UseRecorder:
         return count
 
     def possible_undercount(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much admitted use may be missing, because the accounts did not answer.
+        """Return how much admitted use a quota may miss, as the quota service did not answer.
 
         Included are schedulers that died before the answer, and applications that returned after
         such deaths.
@@ -262,7 +260,7 @@ class UseRecorder:
         )
 
     def use_beyond_claim(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
-        """Return how much was used until a time beyond the amount that a reservation held.
+        """Return how much use exceeded a quota reservation until a time.
 
         The first is misprediction. The second is work that no claim covered: after cancellation, in
         a second run, or while the accounts did not answer.

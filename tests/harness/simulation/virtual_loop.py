@@ -25,10 +25,10 @@ CURRENT: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
 class Process:
-    """Simulated process of the service."""
+    """Simulated process of the service, with its tasks."""
 
     def __init__(self, name: str) -> None:
-        """Make a process that has no tasks.
+        """Create a process without tasks.
 
         Args:
             name: For the trace, and for links: `scheduler`, `ingress-0`, `replica-1`, `store`.
@@ -72,7 +72,7 @@ class Process:
 
 
 _MOST_TURNS = 400_000
-"""Limit that detects endless loops; a simulation takes some ten thousand callbacks."""
+"""Callback limit that detects endless loops; a simulation takes some ten thousand callbacks."""
 
 
 class NothingLeftToDo(RuntimeError):
@@ -80,7 +80,7 @@ class NothingLeftToDo(RuntimeError):
 
 
 class _Callback(asyncio.TimerHandle):
-    """Callback with the process that it belongs to."""
+    """Event-loop callback with the process that it belongs to."""
 
     __slots__ = ("is_timer", "process")
 
@@ -144,7 +144,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_task(  # type: ignore[override]  # the base's signature differs by version
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
     ) -> "asyncio.Task[T]":
-        """Run a coroutine in the process that starts it, even with a new context."""
+        """Run a coroutine in the process that starts it."""
         process = CURRENT.get() if context is None else context.get(CURRENT)
         if process is None and context is not None:
             process = CURRENT.get()
@@ -220,7 +220,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             elif process.paused:
                 process.parked.append(turn)
             elif not turn.is_timer:
-                turn._run()  # tasks of dead processes end without effects outside the loop
+                turn._run()  # Tasks of dead processes end without effects outside the loop.
 
     def unpark(self, process: Process) -> None:
         """Schedule the held-back callbacks of a process that resumes."""

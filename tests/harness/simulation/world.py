@@ -27,13 +27,13 @@ _MIDNIGHT_S: Seconds = 20 * 86_400.0
 _ENGINE_LAST_WORDS_S: Seconds = 2.0
 _REPLACED_S: Seconds = 3.0
 _CRASHING_S: Seconds = 0.05
-"""Seconds from a process's own fault to its end; the scheduler is informed within twice that."""
+"""Seconds from a process's own crash to its end."""
 _ENDED_S: Seconds = 2.0
-"""Longest time until Serve ends a leaving replica, without the service's own calls."""
+"""Longest time in seconds until Serve ends a leaving replica."""
 
 
 class World:
-    """Processes of one model in a simulation, and the accounts that it shares with other models."""
+    """Processes of one model in a simulation, and the quota service that all models share."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class World:
         model: str = MODEL,
         accounts: SimulatedAccounts | None = None,
     ) -> None:
-        """Prepare the processes; `begin` starts them.
+        """Create the processes; `begin` starts them.
 
         Args:
             plan: The model's plan.
@@ -102,7 +102,7 @@ class World:
         )
         self.storms = 0
         self.over = False
-        """Whether the simulation is ending, so that no process is replaced any more."""
+        """Whether the simulation is ending, so that dead processes are not replaced."""
 
     def begin(self) -> None:
         """Start all processes."""
@@ -119,7 +119,6 @@ class World:
         return self.schedulers[-1]
 
     def start_scheduler(self, wall_ahead_s: Seconds | None = None) -> None:
-        """Start a scheduler on the current store."""
         accounts = self.accounts
         host = SchedulerHost(
             len(self.schedulers),
@@ -149,7 +148,7 @@ class World:
             self.start_scheduler(wall_ahead_s)
 
     def keep_reaching(self, name: str, host: SchedulerHost | None) -> None:
-        """Make a process reach this scheduler, newest or not; with None, the newest again."""
+        """Connect a process to this scheduler from now on; with None, to the newest."""
         if host is None:
             self._reached.pop(name, None)
         else:
@@ -185,7 +184,7 @@ class World:
         self._replace_replica(host, down_s)
 
     def drain_replica(self, host: ReplicaHost) -> None:
-        """Make Serve remove a replica, which completes its inferences first."""
+        """Let Serve remove a replica, which completes its inferences first."""
         if host.draining or not host.process.alive:
             return
         host.draining = True
@@ -198,7 +197,7 @@ class World:
         self.network.later(0.0, lambda: self.crash_replica(host))
 
     def engine_died(self, host: ReplicaHost) -> None:
-        """Handle a dead engine: the replica's process ends soon."""
+        """Let a replica's process end soon after its engine died."""
         self.recorder.add_event(host.process.name, "engine is dead")
         self.network.later(_ENGINE_LAST_WORDS_S, lambda: self.crash_replica(host))
 
@@ -280,7 +279,7 @@ class World:
     # --- processes
 
     def all_processes(self) -> list[Process]:
-        """Return all processes so far, without the accounts' processes."""
+        """Return all processes so far, without those of the quota service."""
         processes = [self.callers_process, *self.left]
         processes += [host.process for host in self.ingresses]
         processes += [host.process for host in self.seats]
@@ -292,7 +291,6 @@ class World:
         self.connections.cut(one, other, cut.kind)
 
     def pause(self, process: Process, for_s: Seconds) -> None:
-        """Pause a process."""
         if not process.alive or process.paused:
             return
         self.recorder.add_event(process.name, f"stands still for {for_s} s")

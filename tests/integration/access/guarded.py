@@ -16,11 +16,10 @@ class GuardedService:
     service: Service
     keys: KeyRing
     issuer: TokenIssuer
-    """Issuer of the tokens that the application accepts besides API keys."""
+    """Issuer of the OpenID tokens that the application accepts besides API keys."""
 
 
 def http_with_credential(service: Service, secret: str | None, **headers: str) -> httpx.AsyncClient:
-    """Return an HTTP client with a credential, to be used as a context manager."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if secret is not None:
         named["authorization"] = f"Bearer {secret}"

@@ -12,18 +12,15 @@ from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.service import ENDLESS, Service
 
 SEATS = 4
-"""Number of seats of the one engine."""
+"""Number of seats (concurrent inferences) of the only engine."""
 FEW, MANY = 5, 50
 """Number of calls of each of the two tenants; each call is an application."""
 AHEAD = 3 * SEATS
-"""Largest lead of one tenant's answers over the other's, at equal weights while both wait: the
-running calls, and some calls that arrived earlier. Without sharing by tenant, the tenant with many
-calls leads by 45 when the other has its last answer.
+"""Largest allowed lead of one tenant's answers over another's, at equal weights. Without sharing by
+tenant, the tenant with many calls would lead by 45.
 """
 _OUTPUT = 100
-"""Output tokens of a call, which takes half a second, longer than all calls take to arrive: a later
-call would have no share in earlier service.
-"""
+"""Output tokens of a call: the first calls run until all calls have arrived."""
 _BLOCKER = "blocker"
 
 Steps = list[tuple[int, int]]
@@ -69,8 +66,8 @@ async def race_two_tenants(
 
 @asynccontextmanager
 async def _all_seats_taken(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Occupy every seat of the engine inside the block."""
-    name = f"{_BLOCKER}-{uuid4().hex}"  # a cancelled application's id takes no calls
+    """Occupy every seat of the engine during a `with` block."""
+    name = f"{_BLOCKER}-{uuid4().hex}"  # The id of a cancelled application takes no calls.
     headers = {"x-justitia-application": name}
     body = completion("w", ENDLESS)
     calls = [

@@ -37,7 +37,7 @@ async def error_of_request(
 
 
 async def served_tenant(service: Service, secret: str, **headers: str) -> str:
-    """Return the tenant of a credential's applications."""
+    """Return the tenant to which a credential's applications belong."""
     async with http_with_credential(service, secret, **headers) as http:
         opened = (await http.post("/v1/applications", json={"application_class": "c"})).json()
         path = f"/v1/applications/{opened['application_id']}"
@@ -47,7 +47,7 @@ async def served_tenant(service: Service, secret: str, **headers: str) -> str:
 
 
 async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
-    """A tenant's header names a tenant below it; a gateway names any tenant."""
+    """A credential's tenant may name its sub-tenants in a header; a gateway may name any tenant."""
     service, secrets = guarded.service, guarded.keys.secrets
     token = guarded.issuer.token(scope="justitia.own justitia.infer", org={"team": "search"})
 
@@ -59,10 +59,10 @@ async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
     assert "acme/search" == await served_tenant(service, token)
 
 
-async def test_application_of_a_narrowed_tenant_is_seen_by_the_tenant_above(
+async def test_application_of_a_subtenant_is_visible_to_its_parent(
     guarded: GuardedService,
 ) -> None:
-    """Keys of the tenant above see the application; keys of its other child tenants do not."""
+    """Keys of the parent tenant may see the application; keys of its other children may not."""
     service, secrets = guarded.service, guarded.keys.secrets
     opening = {"application_class": "c", "application_id": "a", "tenant": "acme/x"}
     async with http_with_credential(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
@@ -118,7 +118,7 @@ async def test_refused_call_gets_its_status_and_error_code(
 
 
 async def test_callers_of_anthropics_api_get_anthropics_errors(guarded: GuardedService) -> None:
-    """Anthropic's clients send the key in the header `x-api-key`."""
+    """Anthropic's clients send the key in the header `x-api-key`, and read their own error form."""
     async with http_with_credential(guarded.service, None) as http:
         body = {"model": "fake-7b", "messages": [], "max_tokens": 1}
         keys = [{}, {"x-api-key": "nonsense"}, {"x-api-key": guarded.keys.secrets["looks"]}]
@@ -134,7 +134,7 @@ async def test_callers_of_anthropics_api_get_anthropics_errors(guarded: GuardedS
 async def test_official_clients_send_a_key_and_report_a_refused_key(
     guarded: GuardedService,
 ) -> None:
-    """OpenAI's client sends the key as a bearer token, Anthropic's client in a header of its own.
+    """OpenAI's client sends the key as a bearer token, Anthropic's in a header of its own.
 
     The fake engine answers only OpenAI's chats, so Anthropic's right key lists the models.
     """
@@ -200,8 +200,10 @@ async def test_python_client_of_this_project_sends_a_key(guarded: GuardedService
     assert ("acme/team", 1) == (state["tenant"], state["ended"])
 
 
-async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: GuardedService) -> None:
-    """Handle calls come from inside the cluster, so they are trusted, but must name a tenant."""
+async def test_call_over_a_serve_handle_needs_no_key_but_names_its_tenant(
+    guarded: GuardedService,
+) -> None:
+    """Handle calls come from inside the cluster, so they need no key, but must name a tenant."""
     transport = HandleTransport(guarded.service.handle())
     async with (
         JustitiaClient(transport, tenant="inside") as client,

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass
 class AttackerAndVictim:
-    """An attacker's client, and a victim with an open application `report`."""
+    """Client of an attacker, and a victim with an open application `report`."""
 
     service: Service
     keys: KeyRing
@@ -69,7 +69,6 @@ async def read_application(rivals: AttackerAndVictim) -> list[int]:
 
 
 async def close_application(rivals: AttackerAndVictim) -> list[int]:
-    """Try to close or cancel the victim's application."""
     found = []
     for path in ("report", "acme/search|report"):
         found.append(await rivals.attacker.post(f"/v1/applications/{path}/close"))
@@ -78,7 +77,7 @@ async def close_application(rivals: AttackerAndVictim) -> list[int]:
 
 
 async def name_the_victim(rivals: AttackerAndVictim) -> list[int]:
-    """Try to name the victim as the tenant: by header, by body, by a path that leads there."""
+    """Try to name the victim as the tenant in a header, a body and a path."""
     calls = []
     for tenant in ("acme/search", "acme", "beta/../acme/search", "beta//acme", "beta|acme/search"):
         header = {"x-justitia-tenant": tenant}
@@ -108,7 +107,7 @@ async def smuggle_headers(rivals: AttackerAndVictim) -> list[int]:
 
 
 async def ask_for_weight(rivals: AttackerAndVictim) -> list[int]:
-    """Ask for a weight above the tenant's limit."""
+    """Request a weight above the tenant's limit."""
     weights = [1.0001, 1e6]
     calls = [
         rivals.attacker.post("/v1/applications", json=_OPENING | {"weight": weight})
@@ -154,7 +153,7 @@ async def test_attack_leaves_another_tenants_application_unchanged(
 
 
 async def test_equal_ids_of_two_tenants_are_two_applications(rivals: AttackerAndVictim) -> None:
-    """A call that joins an application by id never uses another tenant's account."""
+    """A call that joins an application by id must not be charged to another tenant."""
     joined = {"x-justitia-application": "report"}
     answer = await rivals.attacker.post(COMPLETIONS, json=completion(), headers=joined)
     its_own = (await rivals.attacker.get("/v1/applications/report")).json()
@@ -167,10 +166,10 @@ async def test_equal_ids_of_two_tenants_are_two_applications(rivals: AttackerAnd
 async def test_equal_idempotency_keys_of_two_tenants_are_two_calls(
     rivals: AttackerAndVictim,
 ) -> None:
-    """An answer kept for one tenant's retry is not returned to another tenant."""
+    """An answer kept for one tenant's retry must not be returned to another tenant."""
     key = {"idempotency-key": "retry-1", "x-justitia-application": "report"}
     body = completion("secret words of acme")
-    # an application of the attacker's own with the same id
+    # The attacker has an application with the same id.
     opened = await rivals.attacker.post("/v1/applications", json=_OPENING)
     assert 200 == opened.status_code
     asked = await rivals.victim.post(COMPLETIONS, json=body, headers=key)
@@ -182,7 +181,7 @@ async def test_equal_idempotency_keys_of_two_tenants_are_two_calls(
     assert 1 == (await rivals.report())["ended"]
 
 
-async def test_equal_sessions_and_words_of_two_tenants_are_two_applications(
+async def test_equal_conversations_of_two_tenants_are_two_applications(
     rivals: AttackerAndVictim,
 ) -> None:
     said = chat("secret words of acme")
@@ -226,7 +225,7 @@ async def test_more_api_keys_give_a_tenant_no_larger_share(rivals: AttackerAndVi
 
 
 async def test_more_subtenants_give_a_tenant_no_larger_share(rivals: AttackerAndVictim) -> None:
-    """A key that alternates between ten subtenants has one share in all."""
+    """A key that alternates between ten sub-tenants has one share in all."""
     async with AsyncExitStack() as stack:
         names = [
             await stack.enter_async_context(

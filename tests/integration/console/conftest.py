@@ -10,6 +10,6 @@ from tests.pages import ROOT
 
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
-    """Stand-in for the service that sends a frame only when the test says so."""
+    """Server in place of the service, which sends console data only when the test says so."""
     with StandIn(page=ROOT / PAGE, interval_s=None) as service:
         yield service

@@ -13,7 +13,7 @@ from tests.integration.console.viewer import Viewers
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_running_application_is_seen_opened_and_cancelled(
+async def test_running_application_is_shown_opened_and_cancelled_on_the_console_page(
     viewers: Viewers, service: Service, http: httpx.AsyncClient
 ) -> None:
     named = {"x-justitia-application": "seen", "x-justitia-tenant": "watched/team"}
@@ -21,7 +21,7 @@ async def test_running_application_is_seen_opened_and_cancelled(
     call = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=named))
     await service.until(lambda status: status["in_flight"] == 1, "the call runs")
 
-    # Without access control the page asks for no key.
+    # Without access control, the console page asks for no key.
     page = (await viewers.open(service.url, key=None)).page
 
     strip = page.get_by_label("State of the queue")

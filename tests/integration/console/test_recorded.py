@@ -26,14 +26,14 @@ _SECONDS = (20, 40, 60)
 
 @pytest.fixture(scope="module")
 def run() -> RecordedRun:
-    """Run of 40 applications of nine classes and four tenants, on two engines."""
+    """Simulated run of 40 applications of nine classes and four tenants, on two engines."""
     return record_run(
         nine_class_applications(40), RunSettings(constant_engine(), replicas=REPLICAS), ("t1",)
     )
 
 
 async def _kv_tokens_by_replica(page: Page) -> dict[str, int]:
-    """Return the sum of the running inferences' KV tokens by replica, from the lanes' table."""
+    """Return the sum of the running inferences' KV tokens by replica, as the console shows them."""
     found: dict[str, int] = {}
     for replica, _, _, state, tokens, *_ in await page.get_by_label("Lanes", exact=True).evaluate(
         "(lanes) => [...lanes.querySelectorAll('tbody tr')]"

@@ -33,7 +33,7 @@ _BEYOND = """() => {
     .filter((one) => !scrolls(one) && one.getBoundingClientRect().right > wide + 0.5)
     .map((one) => one.outerHTML.slice(0, 80));
 }"""
-"""JavaScript that lists elements beyond the window, except in boxes that scroll."""
+"""JavaScript that lists page elements outside the window, except in boxes that scroll."""
 _OVERLAPS = """() => {
   const texts = [...document.querySelectorAll("#console *")].filter((one) =>
     [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) &&
@@ -90,13 +90,13 @@ _FULL_LANE = """async () => {
   });
   return { covered, moved: boxes.length - 400 };
 }"""
-"""JavaScript that fills a lane with 400 bars in random order, and counts bars that overlap, leave
-the lane, or move when the lane is laid out again.
+"""JavaScript that draws 400 timeline bars in random order, and counts those that overlap or move
+when drawn again.
 """
 
 
 async def axe_violations(page: Page) -> list[str]:
-    """Return the rules of axe-core that the page breaks, with the first element of each."""
+    """Return the accessibility rules of axe-core that the page breaks, each with one element."""
     await page.evaluate(f"() => {{ if (!window.axe) {{ {_AXE} }} }}")
     told: dict[str, Any] = await page.evaluate(
         "() => axe.run(document, {resultTypes: ['violations']})"
@@ -105,7 +105,7 @@ async def axe_violations(page: Page) -> list[str]:
 
 
 async def prepare_view(page: Page, view: str) -> None:
-    """Wait for the view's figures, and show as many parts of the view as possible."""
+    """Wait until a view shows figures, and open as many of its parts as possible."""
     if view == "application":
         await expect(page.get_by_label("Cost", exact=True)).to_be_visible()
         return
@@ -117,7 +117,7 @@ async def prepare_view(page: Page, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", _VIEWS)
-async def test_axe_finds_nothing_in_light_and_dark_charts_and_tables(
+async def test_accessibility_check_finds_nothing_in_light_and_dark_charts_and_tables(
     viewers: Viewers, stand_in: StandIn, view: str
 ) -> None:
     page = (await viewers.open(stand_in.url, _VIEWS[view])).page
@@ -132,7 +132,7 @@ async def test_axe_finds_nothing_in_light_and_dark_charts_and_tables(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_in_dialogs_and_notices(
+async def test_accessibility_check_finds_nothing_in_dialogs_and_notices(
     viewers: Viewers, stand_in: StandIn, scheme: Literal["light", "dark"]
 ) -> None:
     viewer = await viewers.open(stand_in.url, key="wrong-key", scheme=scheme)
@@ -253,7 +253,7 @@ async def test_lanes_move_between_frames_unless_reduced_motion_is_set(
 
 
 async def test_bars_of_a_lane_never_overlap(viewers: Viewers) -> None:
-    """A lane that is full of many applications is the hardest to lay out."""
+    """Overlaps are most likely in a lane that is full of bars."""
     models = (MadeUp(replicas=2, applications=80),)
     with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:
         page = (await viewers.open(stand_in.url)).page

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def first_waiting_time(page: Page) -> Locator:
-    """Return the cell with the time that the first application has waited."""
     return (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
     )
@@ -39,7 +38,9 @@ async def test_wrong_key_is_refused_in_words_and_another_key_accepted(
     assert stand_in.authorizations == [None, "Bearer wrong-key", "Bearer operator-key"]
 
 
-async def test_page_names_the_scope_that_the_key_lacks(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_console_page_names_the_scope_that_the_key_lacks(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
     stand_in.refused = (403, "this credential lacks the scope 'own'")
 
     page = (await viewers.open(stand_in.url)).page
@@ -57,7 +58,7 @@ async def test_page_names_the_scope_that_the_key_lacks(viewers: Viewers, stand_i
         (502, "", "The service answered 502."),
     ],
 )
-async def test_refused_viewer_tries_again(
+async def test_refused_console_viewer_tries_again(
     viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
     stand_in.refused = (status, message)
@@ -139,7 +140,7 @@ async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) ->
 async def test_stream_that_ends_at_its_time_limit_is_reopened_silently(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
-    """The service ends each console stream after a minute; the page keeps its bars meanwhile."""
+    """The service ends each console stream after a minute; the page must stay as it is."""
     places = """async () => {
       const { feed } = await import("./app/feed.js");
       const pieces = [...feed.value.lanes.lanes.values()].flatMap((lane) => lane.pieces);
@@ -196,7 +197,7 @@ async def test_unknown_application_is_reported(viewers: Viewers, stand_in: Stand
     await expect(page.get_by_role("status")).to_contain_text("No such application is open")
 
 
-async def test_ended_application_keeps_its_last_figures(
+async def test_console_keeps_the_last_figures_of_an_ended_application(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     viewer = await viewers.open(stand_in.url, "?application=initech%7Crun-4")
@@ -224,7 +225,7 @@ async def test_ended_application_keeps_its_last_figures(
         (504, "the limit is reached", "The estimate took too long: ask for fewer minutes."),
     ],
 )
-async def test_refused_estimate_is_reported(
+async def test_refused_what_if_estimate_is_reported(
     viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
     stand_in.what_if_error = (status, message)
@@ -237,7 +238,7 @@ async def test_refused_estimate_is_reported(
     await expect(page.get_by_role("button", name="Estimate")).to_be_enabled()
 
 
-async def test_tenant_is_told_that_a_view_is_for_operators(
+async def test_tenant_sees_that_a_console_view_is_for_operators(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=what-if", key="acme-key")).page

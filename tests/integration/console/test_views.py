@@ -12,11 +12,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def strip_tile(of: Locator, name: str) -> Locator:
-    """Return the tile with this title in the strip at the top."""
+    """Return the tile with this title in the strip at the top of the console."""
     return of.locator(".tile").filter(has=of.page.locator("dt", has_text=name))
 
 
-async def test_strip_has_state_waits_replicas_memory_store_and_policy(
+async def test_console_header_shows_state_waits_replicas_memory_store_and_policy(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -53,7 +53,7 @@ async def test_queue_shows_the_reason_and_the_expected_start_of_each_waiting_app
     await expect(page.get_by_label("Live applications by reason")).to_contain_text("30 running")
 
 
-async def test_new_frame_replaces_the_figures_of_the_last(
+async def test_new_console_data_replaces_the_old_figures(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -96,7 +96,7 @@ async def test_bar_shows_its_application_on_hover_and_opens_it_on_click(
     canvas = page.locator("canvas")
     box = await canvas.bounding_box()
     assert box is not None
-    # The lowest bar of the second lane, just before now, which is at 72 % of the width.
+    # "Now" is at 72 % of the width; the lowest bar of the second lane ends just before it.
     place: Position = {"x": box["width"] * 0.72 - 6, "y": 84 + 4 + 84 - 1}
 
     await canvas.hover(position=place)
@@ -143,7 +143,7 @@ async def test_shares_view_shows_the_tenant_tree_with_quotas_and_history(
     )
     await page.get_by_role("button", name="Used shares: show as table").click()
     past = page.get_by_label("Used shares", exact=True).get_by_role("row")
-    # Shares are recorded every five seconds: the page opens at second 30, with seven of them.
+    # Shares are recorded every five seconds, so seven of them exist at second 30.
     await expect(past).to_have_count(1 + 7)
     await expect(past.nth(1)).to_contain_text("0.0 s66 %22 %22 %")
 
@@ -165,7 +165,7 @@ async def test_application_view_shows_reason_outlook_timeline_and_costs(
     await expect(cost).to_contain_text("computed6,300not found in it")
     await page.get_by_role("button", name="Timeline: show as table").click()
     second = page.get_by_label("Timeline", exact=True).get_by_role("row").nth(2)
-    # A second in the queue, 1.5 in prefill, 4.5 in decode, after two seconds at a tool.
+    # Expected: 2 s at a tool, 1 s in the queue, 1.5 s in prefill, 4.5 s in decode.
     for text in ("finished", "1.0 s", "1.5 s", "4.5 s", "2.0 s", "4,000", "1,900"):
         await expect(second).to_contain_text(text)
     await page.go_back()
@@ -252,7 +252,7 @@ async def test_unknown_parts_of_an_address_fall_back_to_defaults(
     await expect(page.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
-async def test_typed_id_opens_an_application_that_is_in_no_row(
+async def test_application_outside_the_table_is_opened_by_typing_its_id(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page

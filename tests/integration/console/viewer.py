@@ -53,7 +53,7 @@ class Viewer:
 
 
 class Viewers:
-    """Opens pages, each in a browser context of its own, and checks all of them at the end."""
+    """Opens console pages in separate browser contexts, and checks all of them at the end."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -70,7 +70,7 @@ class Viewers:
         path: str = "/console/",
         **options: Any,
     ) -> Viewer:
-        """Open the page, and give it a key.
+        """Open the console page, and give it a key.
 
         Args:
             url: URL of the service.

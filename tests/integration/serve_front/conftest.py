@@ -13,7 +13,7 @@ from tests.certificates import Authority
 from tests.harness.front_cluster import FrontCluster, front_cluster
 
 LIMIT_S = 3.0
-"""The operator's limit `request_timeout_s`."""
+"""Longest duration of a call in seconds, which the operator sets in `request_timeout_s`."""
 _FAKE = {"iteration_s": 0.02, "kv_tokens": 100_000, "max_model_len": 16_384}
 ARGS = {"engine": {"kind": "fake", "fake": _FAKE}}
 
@@ -25,7 +25,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def cluster(authority: Authority) -> AsyncIterator[FrontCluster]:
-    """Cluster with a certificate, and with a time limit for calls."""
+    """Cluster with a TLS certificate, and with a time limit for calls."""
     file, key = authority.issue("front", "127.0.0.1")
     options = {
         "ssl_certfile": str(file),
@@ -40,7 +40,7 @@ async def cluster(authority: Authority) -> AsyncIterator[FrontCluster]:
 
 @pytest.fixture
 def caller(cluster: FrontCluster, authority: Authority) -> Callable[..., httpx.AsyncClient]:
-    """Return a function that makes HTTP clients which trust one authority only."""
+    """Return a function that makes HTTP clients which trust one certificate authority only."""
 
     def make_client(trusted: Authority = authority, **headers: str) -> httpx.AsyncClient:
         context = ssl.create_default_context(cafile=str(trusted.file))

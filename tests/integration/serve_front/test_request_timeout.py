@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 _LATE_S = 5.0
-"""Allowance in seconds for a busy machine; without a limit the call runs for 4 minutes."""
+"""Extra seconds for a busy machine; without a limit the call would run for 4 minutes."""
 _LONG = completion(max_tokens=12_000)
 
 

@@ -53,7 +53,7 @@ async def test_caller_that_trusts_another_certificate_authority_sends_nothing(
 
 
 async def test_caller_without_tls_gets_no_answer(cluster: FrontCluster) -> None:
-    """Prompts and keys are not accepted in plaintext beside TLS."""
+    """A TLS service must not accept prompts and keys in plaintext."""
     url = cluster.url.replace("https://", "http://")
     async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
         with pytest.raises(httpx.TransportError):
@@ -63,7 +63,7 @@ async def test_caller_without_tls_gets_no_answer(cluster: FrontCluster) -> None:
 async def test_doctor_accepts_serves_proxy_where_it_has_a_certificate(
     caller: Caller,
 ) -> None:
-    """The doctor recommends HAProxy elsewhere, but HAProxy would refuse this certificate."""
+    """The doctor usually recommends HAProxy, which would refuse this certificate."""
     async with caller() as http:
         answer: dict[str, Any] = (await http.get("/v1/examination")).json()
     look = Look(read_inspection(answer))

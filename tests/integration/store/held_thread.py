@@ -16,7 +16,6 @@ _libc.ptrace.argtypes = [ctypes.c_long] * 4
 
 
 def thread_id_of(process_id: int, name: str) -> int | None:
-    """Return the id of a process's thread by its name; None while there is none."""
     for task in Path(f"/proc/{process_id}/task").iterdir():
         if (task / "comm").read_text().strip() == name:
             return int(task.name)
@@ -25,7 +24,7 @@ def thread_id_of(process_id: int, name: str) -> int | None:
 
 @contextmanager
 def held_until_killed(process_id: int, thread_id: int) -> Iterator[None]:
-    """Suspend a thread inside the block; its process is killed at the end."""
+    """Suspend a thread during a `with` block; its process is killed at the end."""
     for request in (_SEIZE, _INTERRUPT):
         if _libc.ptrace(request, thread_id, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), f"ptrace of thread {thread_id}")
@@ -34,4 +33,4 @@ def held_until_killed(process_id: int, thread_id: int) -> Iterator[None]:
         yield
     finally:
         os.kill(process_id, signal.SIGKILL)
-        os.waitpid(thread_id, _WALL)  # reap the thread, or its process cannot end
+        os.waitpid(thread_id, _WALL)  # A process ends only when its threads are reaped.

@@ -41,7 +41,7 @@ def redis_server(directory: Path, port: int, *words: str) -> Iterator[redis.Redi
 
 @contextmanager
 def redis_sentinel(directory: Path, port: int, master: str, master_port: int) -> Iterator[None]:
-    """Run a Sentinel that declares its master down after one second, without a vote of others."""
+    """Run a Redis Sentinel that declares its master down after one second on its own."""
     config = directory / f"sentinel-{port}.conf"
     config.write_text(
         f"sentinel monitor {master} 127.0.0.1 {master_port} 1\n"

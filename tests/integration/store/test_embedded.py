@@ -30,7 +30,7 @@ pytestmark = pytest.mark.redis
 
 Start = Callable[[], EmbeddedRedis]
 _SLOW_DISK_S = 1.2
-"""Longer than the 2 s after which Redis answers writes although the disk has not synced."""
+"""Seconds longer than the 2 s after which Redis answers writes although the disk has not synced."""
 needs_setpriv = pytest.mark.skipif(
     not embedded.dying_with_parent(), reason="needs setpriv of util-linux"
 )
@@ -80,7 +80,7 @@ def socket_path(server: EmbeddedRedis) -> Path:
 
 
 def find_sync_thread(pid: int) -> int:
-    """Return the id of the thread that syncs a server's log to disk, once the thread exists."""
+    """Return the id of the thread that syncs a Redis server's log to disk."""
     while True:
         thread_id = thread_id_of(pid, "bio_aof_fsync")
         if thread_id is not None:
@@ -159,7 +159,7 @@ def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> No
 def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
     start: Start,
 ) -> None:
-    """A quota's use of the last second would otherwise be lost and granted twice.
+    """Unsynced quota use of the last second would be lost and granted again.
 
     Ray kills the children of an actor that it ends.
     """
@@ -179,7 +179,7 @@ def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
 
 
 def test_second_process_shares_the_server_and_takes_over_when_its_owner_stops(start: Start) -> None:
-    """The schedulers of two models on one node share a store; two servers would corrupt its data.
+    """Schedulers of two models on one node share a store; two servers would corrupt its data.
 
     The end of one model must not end the store of the others.
     """
@@ -195,7 +195,7 @@ def test_second_process_shares_the_server_and_takes_over_when_its_owner_stops(st
 
 
 def test_server_whose_lock_another_process_holds_is_not_shared(start: Start, data: Path) -> None:
-    """A new owner waits for the end of the previous owner's server, which may still answer."""
+    """A server whose owner has just died may still answer for a moment."""
     start()
     (data / "owner.lock").write_text("1")
 
@@ -246,7 +246,7 @@ def test_long_path_gets_a_short_private_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Unix socket's path holds about 100 bytes; a data directory's path may be longer."""
-    # `tmp_path` would do, but its length varies with the run.
+    # The length of `tmp_path` varies from run to run.
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
         server = EmbeddedRedis(tmp_path / ("d" * 100))
@@ -270,7 +270,7 @@ def test_socket_path_that_is_too_long_is_reported(
 
 
 def test_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
-    """A home or shared directory that is named by mistake must not get another mode."""
+    """A home or shared directory that is named by mistake must keep its permissions."""
     tmp_path.chmod(0o755)
     (tmp_path / "file").touch()
 
@@ -287,7 +287,7 @@ def test_empty_directory_becomes_private(tmp_path: Path) -> None:
 
 
 def test_symbolic_link_in_place_of_the_data_directory_is_refused(tmp_path: Path) -> None:
-    """In a shared temporary directory another user may have created the link."""
+    """In a shared temporary directory, another user may have created the link."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -336,7 +336,7 @@ def test_error_of_a_server_that_does_not_start_contains_its_log(
 
 @pytest.mark.parametrize(("version", "refused"), [("6.2.14", True), ("7.0.0", False)])
 def test_redis_6_is_refused_on_data_of_redis_7(tmp_path: Path, version: str, refused: bool) -> None:
-    """Redis 6 would start empty beside the files: the epoch would restart, and clients wait."""
+    """Redis 6 cannot read these files: it would start empty, and scheduler epochs would restart."""
     server = make_fake_server(tmp_path / "redis-server", f"Redis server v={version} sha=0", 0)
     (tmp_path / "appendonlydir").mkdir()
 

@@ -31,7 +31,7 @@ async def observation_ids(store: PredictionStore) -> list[str]:
     return [name for name, _ in await store.read_observed("0-0", 1_000)]
 
 
-async def test_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
+async def test_prediction_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
     assert StoredPredictions(0, "0-0", {}, {}, {}, []) == await store.load()
     assert ([], 0) == await store.load_samples("EV")
 
@@ -39,7 +39,7 @@ async def test_store_of_a_new_model_is_empty(store: PredictionStore) -> None:
 async def test_observations_are_read_in_order_and_removed_once_learned(
     store: PredictionStore,
 ) -> None:
-    """All replicas add observations; the one predictor that learns reads each of them once."""
+    """All replicas add observations; the one predictor that trains reads each of them once."""
     await store.add_observed([{"n": 1}, {"n": 2}])
     await store.add_observed([{"n": 3}])
     assert 3 == await store.observed_count()
@@ -50,7 +50,7 @@ async def test_observations_are_read_in_order_and_removed_once_learned(
 
     assert second[0] == (await store.load()).applied
     assert [{"n": 3}] == [value for _, value in await store.read_observed(second[0], 10)]
-    assert 2 == await store.observed_count()  # the observation learned last stays as a marker
+    assert 2 == await store.observed_count()  # The observation learned last stays as a marker.
 
 
 async def test_saved_learned_state_is_loaded(store: PredictionStore) -> None:
@@ -74,14 +74,14 @@ async def test_saved_learned_state_is_loaded(store: PredictionStore) -> None:
 async def test_one_predictor_holds_the_learners_lock_until_it_expires(
     store: PredictionStore,
 ) -> None:
-    """Two learners would overwrite each other; a dead learner is replaced."""
+    """Two training predictors would overwrite each other; a dead one is replaced."""
     assert await store.hold("a", _HOLD_S)
     assert await store.hold("a", 0.05)
     assert not await store.hold("b", _HOLD_S)
     async with asyncio.timeout(10.0):
         while not await store.hold("b", _HOLD_S):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await store.release("a")  # the lock now belongs to another learner
+    await store.release("a")  # The lock now belongs to another learner.
 
     assert not await store.hold("a", _HOLD_S)
     await store.release("b")
@@ -89,7 +89,7 @@ async def test_one_predictor_holds_the_learners_lock_until_it_expires(
 
 
 async def test_replica_without_the_learners_lock_writes_nothing(store: PredictionStore) -> None:
-    """A learner that was suspended notices by its failed save that another has replaced it."""
+    """A suspended predictor notices by its failed save that another has replaced it."""
     await store.hold("a", _HOLD_S)
     saved = await store.save("b", Learned("1-0", classes={"EV": {"n": 1}}), bound=10)
 
@@ -115,7 +115,9 @@ async def test_model_is_stored_with_its_index_and_old_models_are_removed(
     assert await store.load_model("EV", 2) is None
 
 
-async def test_index_changed_by_another_writer_is_not_overwritten(store: PredictionStore) -> None:
+async def test_model_index_changed_by_another_writer_is_not_overwritten(
+    store: PredictionStore,
+) -> None:
     """A rollback must not be lost to a training that ends at the same time."""
     first = VersionIndex().published(b"1", {})
     await store.save_index("EV", VersionIndex(), first, b"1")

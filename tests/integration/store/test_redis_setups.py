@@ -106,7 +106,7 @@ async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:
 
 
 async def test_unreachable_redis_cluster_is_a_store_error(tmp_path: Path) -> None:
-    """The cluster client has other error types, which must not end the scheduler."""
+    """Redis's cluster client has other error types, which must not end the scheduler."""
     store = SchedulerStore(f"redis+cluster://127.0.0.1:{free_port()}", "app/m")
     with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1"):
         await store.become_leader()
@@ -158,7 +158,7 @@ async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: P
             epoch = await store.become_leader()
             await store.aclose()
             for wrong in (
-                # the server's certificate comes from an authority that is not trusted
+                # The authority of the server's certificate is not trusted.
                 Credentials("us", "s3cret", None, None, *ours),
                 Credentials("us", "s3cret", None, authority),  # no client certificate
                 Credentials("us", "wrong", None, authority, *ours),

@@ -41,7 +41,7 @@ async def store_with_state(
 
 @contextmanager
 def changed_setting(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
-    """Set a value of a server's configuration inside the block."""
+    """Set a value of a Redis server's configuration during a `with` block."""
     before = str(raw.config_get(name)[name])
     raw.config_set(name, value)
     yield
@@ -50,7 +50,7 @@ def changed_setting(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def read_only_replica(raw: redis.Redis) -> Iterator[None]:
-    """Make a server a replica of a missing master."""
+    """Make a Redis server a replica of a missing master, so that it refuses writes."""
     raw.replicaof("127.0.0.1", str(free_port()))
     yield
     raw.replicaof("NO", "ONE")
@@ -58,7 +58,7 @@ def read_only_replica(raw: redis.Redis) -> Iterator[None]:
 
 @contextmanager
 def stale_replica(raw: redis.Redis) -> Iterator[None]:
-    """Make a server a replica that answers nothing while its master is missing."""
+    """Make a Redis server a replica that answers nothing while its master is missing."""
     with changed_setting(raw, "replica-serve-stale-data", "no"), read_only_replica(raw):
         yield
 
@@ -71,7 +71,7 @@ def out_of_memory(raw: redis.Redis) -> Iterator[None]:
 
 @contextmanager
 def too_few_replicas(raw: redis.Redis) -> Iterator[None]:
-    """Make a server require a replica before it accepts writes."""
+    """Make a Redis server require a replica before it accepts writes."""
     with changed_setting(raw, "min-replicas-to-write", "1"):
         yield
 
@@ -165,12 +165,12 @@ async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path
 
 
 async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> None:
-    """The server accepts connections, and refuses every command with LOADING."""
+    """A server that loads its data accepts connections and refuses every command."""
     with redis_server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
         async with store_with_state(port) as (store, epoch):
             for number in range(50):
-                # while it loads, Redis serves clients every 2 MB
+                # Redis serves clients after every 2 MB that it loads.
                 raw.set(f"filling-{number}", "x" * 300_000)
             raw.config_set("key-load-delay", "20000")
             with redis.Redis(port=port) as other:
@@ -192,7 +192,7 @@ async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> N
 
 
 def change_password(raw: redis.Redis, password: str) -> None:
-    """Change a server's password, and close all connections made with the old password."""
+    """Change a Redis server's password, and close all connections made with the old one."""
     raw.config_set("requirepass", password)
     raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
 

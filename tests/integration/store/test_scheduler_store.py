@@ -20,7 +20,7 @@ from tests.eventually import eventually
 pytestmark = pytest.mark.redis
 
 FAR = 10**14
-"""Epoch far above the epochs derived from Redis's clock."""
+"""Scheduler epoch far above the epochs derived from Redis's clock."""
 EMPTY = StoredState(clock=None, applications={}, settings=None, replicas={})
 
 
@@ -37,7 +37,6 @@ def _redis_time_ms(raw: redis.Redis) -> int:
 
 
 async def stored_without_leader(store: SchedulerStore) -> StoredState:
-    """Return the stored state without the field that names the leader."""
     return replace(await store.load(), epoch=None, leader=None)
 
 
@@ -80,7 +79,7 @@ async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
 
 
 async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
-    """A scheduler that was replaced names the new leader's process to its operator."""
+    """A replaced scheduler logs the process of the new leader."""
     holder = LeaderRecord("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
     store = SchedulerStore(server.url, name, leader=holder)
     epoch = await store.become_leader(above=FAR)
@@ -103,7 +102,7 @@ async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: red
 
 
 async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
-    """The next scheduler continues with the tags and settings that the last one saved.
+    """The next scheduler continues with the stored virtual finish times and settings.
 
     Saves are incremental for applications but always contain all replicas: an empty list differs
     from an unchanged one, for which a new scheduler would wait.
@@ -193,13 +192,13 @@ async def test_stores_of_different_names_are_independent(
 
 
 def test_keys_have_the_documented_form() -> None:
-    """Operators read the keys, and the braces keep a model in one slot of a Redis Cluster."""
+    """Operators read the keys; their braces keep a model in one slot of a Redis Cluster."""
     assert Keys("app/org/m").prediction_classes == "justitia:{app/org/m}:prediction:classes"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a{b", "a}b", "x" * 201])
 def test_model_name_with_a_brace_is_refused(name: str) -> None:
-    """A brace would spread the keys of one model over several slots."""
+    """A brace in the name would spread the keys of one model over several slots."""
     with pytest.raises(ConfigError, match="store name"):
         SchedulerStore("redis://localhost", name)
 
@@ -256,7 +255,7 @@ async def test_error_for_damaged_data_names_the_field(
 async def test_no_scheduler_becomes_leader_on_newer_data(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """A scheduler of an older version must not replace a newer one, whose data it cannot read."""
+    """A scheduler of an older version must not overwrite data that it cannot read."""
     epoch = await store.become_leader()
     raw.set(keys.schema, SCHEMA_VERSION + 1)
 

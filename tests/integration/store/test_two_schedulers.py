@@ -33,7 +33,7 @@ Start = Callable[..., Awaitable[SchedulerService]]
 
 
 def config_that_saves_often(**section: Any) -> AppConfig:
-    """Return the arguments of an application that saves often."""
+    """Return the arguments of an application that saves its state often."""
     return AppConfig.parse(
         {
             "model": {"name": "m", "path": "none"},

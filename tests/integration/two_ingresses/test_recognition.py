@@ -29,7 +29,7 @@ async def open_applications(service: Service) -> dict[str, Json]:
 async def hold_conversation(
     client: openai.AsyncOpenAI, question: str, *, stream: bool = False, turns: int = TURNS
 ) -> Messages:
-    """Have a conversation like an agent of the official SDK, and return its messages."""
+    """Hold a conversation like an agent with the official SDK, and return its messages."""
     messages: Messages = [{"role": "user", "content": question}]
     for turn in range(turns):
         if stream:
@@ -70,13 +70,13 @@ async def cancel_applications(service: Service, ids: list[str]) -> None:
 async def test_each_conversation_without_headers_stays_one_application(
     service: Service, stream: bool
 ) -> None:
-    """Ten agents at a time send each turn to any ingress, and are ten applications."""
+    """Ten concurrent agents send each turn to a random ingress."""
     async with openai_client_with(service) as client:
         await asyncio.gather(
             *(hold_conversation(client, f"{n} {stream}", stream=stream) for n in range(10))
         )
 
-    async def all_are_counted() -> bool:  # a stream ends before its replica reports the end
+    async def all_are_counted() -> bool:  # A stream ends before its replica reports the end.
         return bool(
             10 * TURNS == sum(v["ended"] for v in (await open_applications(service)).values())
         )
@@ -90,7 +90,7 @@ async def test_each_conversation_without_headers_stays_one_application(
 
 
 async def test_new_scheduler_recognises_continued_conversations(service: Service) -> None:
-    """Ingresses tell a new scheduler which applications they lately gave to conversations."""
+    """Ingresses tell a new scheduler which application each recent conversation belongs to."""
     async with openai_client_with(service) as client:
         messages = await hold_conversation(client, "survives", turns=1)
         [name] = await open_applications(service)
@@ -109,7 +109,7 @@ async def test_new_scheduler_recognises_continued_conversations(service: Service
 
 
 async def test_harness_and_its_sub_agents_are_one_application(service: Service) -> None:
-    """Three generations of agents are one application of the top agent's class."""
+    """Three generations of agents form one application of the top agent's class."""
     family: list[dict[str, str]] = [
         {"x_session_id": "root"},
         *({"x_session_id": f"c{n}", "x_parent_session_id": "root"} for n in range(4)),
@@ -130,7 +130,7 @@ async def test_harness_and_its_sub_agents_are_one_application(service: Service) 
     )
 
 
-async def test_last_call_of_a_session_ends_its_application(service: Service) -> None:
+async def test_call_marked_as_the_last_of_a_session_ends_its_application(service: Service) -> None:
     """A later call of the same session starts the application again."""
     async with service.http() as http:
         body = chat("q")

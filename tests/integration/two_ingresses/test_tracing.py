@@ -17,10 +17,10 @@ from tests.integration.two_ingresses.conftest import INGRESSES, NAME
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 CALLS = 16
-"""Number of calls; all reach the same one of two ingresses once in 30,000 runs."""
+"""Number of calls: enough for both ingresses to get some."""
 SECRET_WORD = "persimmon"
 EXPORTED_WITHIN_S = 60.0
-"""Seconds until spans arrive: they are sent every 5 s, later on busy cores."""
+"""Seconds until spans arrive: they are sent every 5 s, and later on busy cores."""
 CALLER = TraceContext(0xFEED, 0xBEEF, is_sampled=True)
 
 
@@ -53,7 +53,7 @@ async def test_calls_of_an_application_are_one_trace(
     }
 
     async def call_on_new_connection() -> httpx.Response:
-        async with service.http() as fresh:  # a connection always leads to the same ingress
+        async with service.http() as fresh:  # A connection always leads to the same ingress.
             return await fresh.post(CHAT, json=chat(SECRET_WORD, 3), headers=headers)
 
     answers = await asyncio.gather(*(call_on_new_connection() for _ in range(CALLS)))
@@ -114,7 +114,7 @@ async def test_collector_gets_its_headers_and_no_prompt_text(
 async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """While all seats are taken, the trace shows the calls ahead, and for how long."""
+    """While all seats are taken, the trace shows the number of calls ahead."""
     names = {"x-justitia-application": "late", "x-justitia-tenant": "acme"}
 
     async def call_has_waited() -> bool:
@@ -141,7 +141,7 @@ async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
 async def test_callers_own_trace_is_linked(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """The agent's own trace links to the service's trace, and the other way round."""
+    """The agent's own trace and the service's trace link to each other."""
     names = {
         "x-justitia-application": "linked",
         "x-justitia-tenant": "acme",

@@ -84,7 +84,7 @@ def bearer_headers(credential: str) -> Headers:
     ],
 )
 async def test_credential_identifies_the_caller(headers: Headers, credential: str) -> None:
-    """A credential is an API key in either header or a token; anonymous calls may have none."""
+    """A credential is an API key in either header, or a token; anonymous calls may have none."""
     found = await create_gate(anonymous=ANYBODY).identify(headers)
 
     assert credential == found.credential
@@ -112,7 +112,7 @@ async def test_wrong_credential_is_refused_without_being_shown(headers: Headers,
         assert len(secret) < 12 or secret not in str(refused.value)
 
 
-async def test_key_is_looked_up_in_every_source() -> None:
+async def test_api_key_is_looked_up_in_every_source_of_keys() -> None:
     """A key that expired in one source of keys may be valid in the next.
 
     Unreadable sources are reported.
@@ -163,7 +163,7 @@ async def test_number_of_delayed_failures_is_limited() -> None:
     assert {Unauthenticated, TooManyFailures} == {type(outcome) for outcome in outcomes}
 
 
-async def test_valid_token_without_a_tenant_is_no_authentication_failure() -> None:
+async def test_valid_token_without_a_tenant_is_not_delayed_as_a_failed_login() -> None:
     slept = RecordingSleep()
     gate = create_gate(sleep=slept)
     for _ in range(20):
@@ -203,7 +203,7 @@ def test_failed_authentication_is_forgotten_after_a_minute() -> None:
     )
 )
 def test_any_headers_give_a_credential_or_a_refusal(headers: Headers) -> None:
-    """A request with two copies of a credential header is always refused."""
+    """Even two equal copies of a credential header are refused."""
     try:
         check_single(headers, [b"x-justitia-tenant"])
     except RequestError:

@@ -105,7 +105,7 @@ def test_call_for_a_foreign_tenant_is_refused(
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_missing_scope_is_named_in_the_refusal(scope: Scope) -> None:
-    """No scope includes another one, except that operators have the rights of owners."""
+    """Operators have the rights of owners; no other scope includes another."""
     create_identity("a", scope).check_scope(scope)
     with pytest.raises(Forbidden, match=f"lacks the scope '{scope.value}'") as refused:
         create_identity("a", *(set(Scope) - {scope, Scope.OPERATE})).check_scope(scope)

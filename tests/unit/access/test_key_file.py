@@ -110,7 +110,9 @@ def test_missing_key_file_keeps_the_last_keys_and_is_logged_each_time(key_path: 
     assert [f"{key_path}: cannot be read: No such file or directory"] * 2 == told
 
 
-def test_error_of_a_key_file_is_remembered_while_the_file_is_missing(key_path: Path) -> None:
+def test_logged_error_of_a_key_file_is_not_repeated_while_the_file_is_missing(
+    key_path: Path,
+) -> None:
     told: list[str] = []
     file = KeyFile(key_path, told.append)
     key_path.write_text("keys: {}")
@@ -136,7 +138,7 @@ def test_first_read_fails_without_a_valid_key_file(
         case "directory":
             path.mkdir()
         case "pipe":
-            os.mkfifo(path)  # reading must not block on a FIFO without a writer
+            os.mkfifo(path)  # Reading must not block on a FIFO without a writer.
         case "empty":
             path.touch()
         case "binary":
@@ -240,7 +242,7 @@ def test_two_concurrent_changes_of_a_key_file_are_both_kept(key_path: Path) -> N
         return create_numbered_key(3)
 
     def create_first_key(taken: Collection[str]) -> NewKey:
-        thread.start()  # the thread waits for the lock of the key file until the first write ends
+        thread.start()  # Wait for the lock of the key file until the first write ends.
         order.append(f"first of {len(taken) + 1}")
         return TWO
 

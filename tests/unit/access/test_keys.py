@@ -31,7 +31,7 @@ from justitia_ray.errors import ConfigError, Unauthenticated
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 ZEROS = "jk-" + 43 * "A"
-"""Key of 32 zero bytes: 256 bits are 43 base64url characters, and A is zero."""
+"""API key of 32 zero bytes, which are 43 letters A in base64url."""
 DIGEST = hashlib.sha256(ZEROS.encode()).hexdigest()
 ID = DIGEST[:8]
 ENTRY: dict[str, Any] = {
@@ -75,7 +75,7 @@ def test_new_key_has_256_random_bits_and_is_stored_as_a_digest() -> None:
     ) == (new.record)
 
 
-def test_two_new_keys_differ() -> None:
+def test_two_new_api_keys_differ() -> None:
     first, second = (create_key(tenant="acme", now=NOW) for _ in range(2))
 
     assert first.secret != second.secret
@@ -280,7 +280,7 @@ def test_error_names_the_entry_the_field_the_value_and_the_allowed_values(
             (deep * 100_000, "line 1 is nested deeper than an entry's scopes")
             for deep in ("- ", "{a: ")
         ),
-        ("[" * 100_000, "nest"),  # libyaml may itself refuse this nesting depth
+        ("[" * 100_000, "nest"),  # The YAML library may itself refuse this nesting depth.
     ],
     ids=lambda text: repr(text[:20]),
 )
@@ -383,7 +383,7 @@ def test_expiry_is_read_in_several_formats(text: str) -> None:
 
 
 def test_damaged_key_records_are_left_out_and_named() -> None:
-    """One damaged record must not lock out the callers of the other keys."""
+    """A damaged record must not lock out the callers of the other keys."""
     other = ENTRY | {"id": "0" * 8, "sha256": "0" * 64}
     found, damage = records_from_json(
         {ID: ENTRY, "0" * 8: other | {"max_weight": True}, "1" * 8: other, "2" * 8: {}}

@@ -250,7 +250,7 @@ async def test_token_within_the_allowed_limits_is_accepted(
 async def test_invalid_token_is_refused_with_the_reason(
     issuer_world: IssuerWorld, claims: dict[str, Any], message: str
 ) -> None:
-    """The error shows nothing of the token."""
+    """The error must show nothing of the token."""
     token = issuer_world.create_token(**claims)
     with pytest.raises(Unauthenticated, match=message) as caught:
         await issuer_world.verifier.identify(token)
@@ -293,7 +293,7 @@ async def test_token_of_an_unknown_issuer_or_algorithm_is_refused_without_a_fetc
 
 
 async def test_public_key_is_not_accepted_as_a_shared_secret() -> None:
-    """A token signed by HS256 with the public key as secret is refused because of its algorithm.
+    """An attacker could sign a token by HS256 with the issuer's public key as the secret.
 
     A header that claims RS256 above this signature is refused by the signature.
     """
@@ -350,7 +350,6 @@ async def test_short_rsa_key_is_ignored(
 
 
 def to_jwk_without_id(key: PrivateKey) -> dict[str, Any]:
-    """Return the public part of a key as a JSON Web Key without an id."""
     shown = to_jwk(key, "")
     del shown["kid"]
     return shown
@@ -453,7 +452,7 @@ async def test_replaced_key_without_an_id_is_fetched_again(issuer_world: IssuerW
 async def test_tenant_is_read_from_the_configured_claim(
     fields: dict[str, Any], claims: dict[str, Any], tenant: str
 ) -> None:
-    """The claim of the tenant may be nested, have dots in its name, or be a list with one entry."""
+    """The tenant's claim may be nested, have dots in its name, or be a list with one entry."""
     assert tenant == (await IssuerWorld(**fields).identify_caller(**claims)).tenant
 
 
@@ -638,7 +637,7 @@ async def test_first_call_after_hours_waits_for_new_keys(issuer_world: IssuerWor
         await issuer_world.identify_caller()
 
 
-async def test_keys_of_an_unreachable_issuer_stay_valid_for_a_day(
+async def test_known_keys_of_an_unreachable_token_issuer_stay_valid_for_a_day(
     issuer_world: IssuerWorld,
 ) -> None:
     """Each failed fetch is logged and delays no call."""
@@ -650,7 +649,7 @@ async def test_keys_of_an_unreachable_issuer_stay_valid_for_a_day(
             assert "alice" == (await issuer_world.identify_caller()).user
         issuer_world.answers.set()
         await issuer_world.run_pending_tasks()
-        issuer_world.answers.clear()  # the next call must not wait for the issuer
+        issuer_world.answers.clear()  # The next call must not wait for the issuer.
     issuer_world.answers.set()
 
     away = (ISSUER, "no route to host")
@@ -733,7 +732,7 @@ async def test_unavailable_keys_are_a_server_error(
 
 
 async def test_empty_key_set_invalidates_all_keys(issuer_world: IssuerWorld) -> None:
-    """A failed fetch would keep the last keys valid."""
+    """A failed fetch, in contrast, would keep the last keys valid."""
     await issuer_world.identify_caller()
     issuer_world.publish_keys()
     issuer_world.pass_time(STALE_S)
@@ -802,7 +801,7 @@ def test_plain_http_is_allowed_on_localhost(host: str) -> None:
 
 
 class _IssuerHandler(BaseHTTPRequestHandler):
-    """HTTP handler of an issuer: each path has one kind of answer."""
+    """HTTP handler of a fake issuer: each path has one kind of answer."""
 
     def do_GET(self) -> None:
         body, location = b"", ""
@@ -831,8 +830,7 @@ class _IssuerHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
-        """Write no log."""
+    def log_message(self, *_: Any) -> None: ...
 
 
 def _serve_on_thread(server: ThreadingHTTPServer) -> Iterator[int]:
@@ -964,7 +962,7 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def identify_or_refuse() -> Iterator[Any]:
-    """Return a function from a token to the caller's identity or the refusal."""
+    """Return a function that identifies a token's caller, or returns the refusal."""
     world = IssuerWorld(algorithms=("ES256", "RS256", "EdDSA"))
     with asyncio.Runner() as runner:
 
@@ -984,7 +982,7 @@ def valid_token() -> str:
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
-def test_any_text_is_refused_as_a_token(identify_or_refuse: Any, text: str) -> None:
+def test_text_that_is_no_token_is_refused(identify_or_refuse: Any, text: str) -> None:
     assert isinstance(identify_or_refuse(text), Unauthenticated)
 
 

@@ -35,8 +35,8 @@ def test_two_schedulers_share_one_limit_of_applications() -> None:
     assert 10 == granted
 
 
-def test_refused_claim_names_the_tenant_node_and_uses_no_quota() -> None:
-    """A claim that one tenant node refuses must not consume the quota of another node."""
+def test_refused_reservation_names_the_tenant_and_uses_no_quota() -> None:
+    """A reservation that one tenant refuses must not consume the quota of another tenant."""
     book = _quota_book(_applications_per_day(5), below=(_applications_per_day(1),))
     asks = (
         _claim_request("p", applications=1),
@@ -57,8 +57,8 @@ def test_refused_claim_names_the_tenant_node_and_uses_no_quota() -> None:
     assert 3 == book.standings("a", 0)[0].remaining
 
 
-def test_unused_part_of_a_claim_is_returned_at_the_end() -> None:
-    """A claim reserves a quantile of the usage and is settled with the actual usage."""
+def test_unused_part_of_a_quota_reservation_is_returned_at_the_end() -> None:
+    """A reservation holds a high estimate of the usage, and is settled with the actual usage."""
     book = _quota_book(Quota(KV, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_claim_request("p", kv_token_time=90),)), 0)
     (before,) = book.standings("a", 1)
@@ -68,8 +68,8 @@ def test_unused_part_of_a_claim_is_returned_at_the_end() -> None:
     assert (10, 70) == (before.remaining, after.remaining)
 
 
-def test_repeated_exchange_is_recorded_once() -> None:
-    """A scheduler that lost the answer repeats its whole exchange."""
+def test_repeated_message_to_the_quota_service_counts_once() -> None:
+    """A scheduler that lost the answer repeats its whole message."""
     book = _quota_book(Quota(KV, 100, Period.MINUTE), _applications_per_day(1))
     told = Exchange("m", 1, 1, asks=(_claim_request("p", applications=1, kv_token_time=10),))
     end = Exchange(
@@ -85,8 +85,8 @@ def test_repeated_exchange_is_recorded_once() -> None:
     assert [50, 0] == [standing.remaining for standing in book.standings("a", 0)]
 
 
-def test_late_exchange_claims_no_quota() -> None:
-    """An exchange that timed out may arrive after the exchange that replaced it."""
+def test_late_message_to_the_quota_service_reserves_nothing() -> None:
+    """A message that timed out may arrive after the message that replaced it."""
     book = _quota_book(_applications_per_day(2))
     told = Exchange("m", 1, 1, asks=(_claim_request("p", applications=1),))
     book.exchange(told, 0)
@@ -97,8 +97,8 @@ def test_late_exchange_claims_no_quota() -> None:
     assert 2 == book.standings("a", 3)[0].remaining
 
 
-def test_claims_of_a_dead_scheduler_count_as_used() -> None:
-    """A dead scheduler may have admitted all its granted applications."""
+def test_quota_reservations_of_a_dead_scheduler_count_as_used() -> None:
+    """A dead scheduler may have admitted all applications with a granted reservation."""
     book = _quota_book(_applications_per_day(3))
     asks = tuple(_claim_request(name, applications=1) for name in ("p", "q"))
     book.exchange(Exchange("m", 1, 1, asks=asks), 0)
@@ -169,8 +169,8 @@ def _claim_of_tokens(name: str, most: float, likely: float) -> Ask:
     return Ask(name, "a/x", {TOKENS: most}, needs={TOKENS: likely})
 
 
-def test_claim_is_granted_beside_all_held_claims() -> None:
-    """A refusal because of expected usage is final; one because of held claims is temporary."""
+def test_quota_reservation_must_fit_beside_all_earlier_ones() -> None:
+    """A refusal by expected usage is final; a refusal by other reservations is temporary."""
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
     asks = (
         _claim_of_tokens("p", 90, 10),
@@ -185,7 +185,7 @@ def test_claim_is_granted_beside_all_held_claims() -> None:
     assert 0 == book.standings("a", 0)[0].remaining
 
 
-def test_final_usage_returns_the_remainder_and_keeps_the_claim() -> None:
+def test_final_usage_returns_the_remainder_and_keeps_the_reservation() -> None:
     """A restarted scheduler that repeats the request is then not refused."""
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 90, 10),)), 0)
@@ -197,8 +197,8 @@ def test_final_usage_returns_the_remainder_and_keeps_the_claim() -> None:
     assert {TOKENS: 30} == again.verdicts[0].holds or _granted_claims(again) == [True]
 
 
-def test_expected_usage_of_a_claim_survives_an_accounts_restart() -> None:
-    """Without its expected usage a held claim would block other claims with its maximum."""
+def test_expected_usage_of_a_reservation_survives_a_restart_of_the_quota_service() -> None:
+    """Without its expected usage, a reservation would block others with its maximum."""
     quota = Quota(TOKENS, 100, Period.MINUTE)
     book = _quota_book(quota)
     book.exchange(Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 90, 10),)), 0)
@@ -210,7 +210,7 @@ def test_expected_usage_of_a_claim_survives_an_accounts_restart() -> None:
     assert [True] == [verdict.waits for verdict in answer.verdicts]
 
 
-def test_claim_above_the_whole_quota_is_refused_with_its_need() -> None:
+def test_reservation_above_the_whole_quota_is_refused_with_its_size() -> None:
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
     (verdict,) = book.exchange(
         Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 200, 150),)), 0
@@ -225,7 +225,7 @@ def test_claim_above_the_whole_quota_is_refused_with_its_need() -> None:
 
 
 def test_deprioritising_quota_uses_the_expected_usage() -> None:
-    """The maximum usage of an application does not demote it, only the expected usage."""
+    """A large but improbable usage of an application does not lower its priority."""
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE, on_exhausted=OnExhausted.DEPRIORITISE))
     asks = (
         _claim_of_tokens("p", 500, 90),

@@ -17,7 +17,7 @@ def _utc_time(*date: int) -> float:
 
 
 def test_usage_in_a_rolling_window_expires_after_at_least_one_period() -> None:
-    """A rolling window has parts: usage counts for the period and at most one part longer."""
+    """Usage counts for the period and at most one subdivision of it longer."""
     window = _quota_window(Period.MINUTE)
     window.add(3, 10.5)
     window.add(4, 11.5)

@@ -20,7 +20,7 @@ def serve_handle(fake_service: FakeService) -> FakeHandle:
 
 @pytest.fixture
 def waits_s() -> list[float]:
-    """Return the list of waits between the client's attempts, which are recorded but not slept."""
+    """Return the list in which the client's pauses between attempts are recorded."""
     return []
 
 
@@ -31,7 +31,7 @@ async def client(
     serve_handle: FakeHandle,
     waits_s: list[float],
 ) -> AsyncGenerator[JustitiaClient]:
-    """Return a client of the service, once for each transport."""
+    """Return an asynchronous client, once over HTTP and once over a Serve handle."""
 
     async def record_wait(seconds: float) -> None:
         waits_s.append(seconds)

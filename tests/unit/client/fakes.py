@@ -33,7 +33,7 @@ class FakeService:
     deltas: tuple[str, ...] = ("Hel", "lo")
     models: tuple[str, ...] = ("tiny",)
     hold: str | None = None
-    """Path whose requests wait until they are cancelled."""
+    """Path of requests that get no answer until they are cancelled."""
     held: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     """Semaphore that is released once for each waiting request."""
     unfinished_streams: int = 0
@@ -82,8 +82,6 @@ class FakeService:
         return json_chunks({"choices": choices, "usage": usage})
 
     def http_transport(self) -> httpx.MockTransport:
-        """Return an httpx transport to the fake service."""
-
         async def handle_request(request: httpx.Request) -> httpx.Response:
             path = request.url.raw_path.decode()
             status, headers, chunks = await self.answer(
@@ -119,7 +117,6 @@ class FakeHandle:
         setattr(self, "stream" if stream else "call", self)
 
     def options(self, *, stream: bool) -> "FakeHandle":
-        """Return the handle for streams or for unary calls, with only the method of that kind."""
         options = FakeHandle(self._service, stream=stream)
         options.responses = self.responses
         return options
@@ -133,7 +130,7 @@ class FakeHandle:
 
 
 class FakeResponse:
-    """Stand-in for `DeploymentResponse` and `DeploymentResponseGenerator`."""
+    """Stand-in for Serve's `DeploymentResponse` and `DeploymentResponseGenerator`."""
 
     def __init__(
         self, service: FakeService, request: tuple[str, str, dict[str, str], bytes]
@@ -171,7 +168,7 @@ def json_chunks(value: object) -> list[bytes]:
 
 
 def sse_chunks(events: Iterable[object]) -> list[bytes]:
-    """Return a stream of events, with a comment before and `[DONE]` after them."""
+    """Return a server-sent event stream with a first comment and a final `[DONE]`."""
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
     return [b": waiting\n\n", *lines, b"data: [DONE]\n\n"]
 

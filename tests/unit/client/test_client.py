@@ -80,7 +80,7 @@ async def test_clean_exit_closes_the_application_and_an_exception_cancels_it(
 async def test_cancelled_agent_cancels_its_application(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """The cancel request is sent although its task is being cancelled."""
+    """The cancel request must be sent although its task is being cancelled."""
     fake_service.hold = CHAT
 
     async def run_agent() -> None:
@@ -191,7 +191,7 @@ async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> N
 async def test_first_failure_of_parallel_calls_cancels_the_rest(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """The other calls are useless then, and the agent catches the plain error."""
+    """After the first failure the other calls are useless; the agent catches the plain error."""
     fake_service.hold = CHAT
 
     async def fail_last() -> Completion:
@@ -210,7 +210,7 @@ async def test_first_failure_of_parallel_calls_cancels_the_rest(
 async def test_opened_application_without_an_expected_field_is_an_error(
     client: JustitiaClient, fake_service: FakeService, missing: str
 ) -> None:
-    """The error names the missing field.
+    """The error must name the missing field.
 
     Under first come, first served there is no virtual finish time, which is None.
     """
@@ -225,8 +225,10 @@ async def test_opened_application_without_an_expected_field_is_an_error(
             pass
 
 
-async def test_application_must_be_entered(client: JustitiaClient) -> None:
-    """A forgotten `async with` gives an explanatory error."""
+async def test_application_of_the_client_must_be_entered_as_a_context(
+    client: JustitiaClient,
+) -> None:
+    """An agent that forgets `async with` gets an explanatory error."""
     app = client.application("SC", input="q")
 
     assert not app.was_opened
@@ -247,7 +249,7 @@ def test_name_that_does_not_fit_a_header_is_refused(
         client.application(input="q", **names)
 
 
-async def test_status_is_returned_as_the_service_sends_it(
+async def test_client_returns_the_status_as_the_service_sends_it(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """The application id may contain a slash, so it is quoted in the path."""

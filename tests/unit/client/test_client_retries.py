@@ -21,7 +21,7 @@ async def _call_application(client: JustitiaClient, *, stream: bool) -> str:
 async def test_full_queue_is_retried_after_the_stated_time(
     client: JustitiaClient, fake_service: FakeService, waits_s: list[float], stream: bool
 ) -> None:
-    """With status 429 or 503 nothing has started; Retry-After gives the time."""
+    """With status 429 or 503 nothing has started, and Retry-After gives the time."""
     fake_service.answers[CHAT] = [
         error_answer(429, "full", retry_after="3"),
         error_answer(503, "no replicas", retry_after="0.25"),
@@ -76,7 +76,7 @@ async def test_other_errors_are_not_retried(
 async def test_spent_retry_budget_is_not_retried(
     client: JustitiaClient, fake_service: FakeService, waits_s: list[float]
 ) -> None:
-    """The service marks a spent budget, so the caller gets the error at once."""
+    """The service marks a spent retry budget, so the caller gets the error at once."""
     status, headers, body = error_answer(429, "spent", retry_after="2")
     fake_service.answers[CHAT] = [(status, {**headers, "X-Should-Retry": "false"}, body)]
 

@@ -30,7 +30,7 @@ def play_two_applications(progress: list[LoadProgress]) -> list[tuple[str, float
 
 
 def test_application_starts_at_its_time_while_other_applications_run() -> None:
-    """A closed load would send less to a slow service and make it look better."""
+    """A load that waits for answers would send less to a slow service and make it look better."""
     assert [("slow", 0.0, 10.0), ("late", 2.5, 3.5)] == play_two_applications([])
 
 
@@ -46,7 +46,7 @@ def test_progress_is_reported_at_every_start_and_end() -> None:
     ] == progress
 
 
-def test_late_application_starts_at_once() -> None:
+def test_application_whose_start_time_has_passed_starts_at_once() -> None:
     async def wait_too_late() -> float:
         clock = LoadClock()
         await asyncio.sleep(3.0)

@@ -24,8 +24,6 @@ CANCEL = "/v1/applications/a%2F1"
 
 @pytest.fixture
 def sync_client(fake_service: FakeService) -> Generator[SyncClient]:
-    """Return a synchronous client of the service over HTTP."""
-
     def create_client() -> JustitiaClient:
         return JustitiaClient(
             HttpTransport("http://service", transport=fake_service.http_transport())

@@ -112,7 +112,7 @@ async def test_cancelling_a_call_cancels_its_response(
     serve_handle: FakeHandle,
     stream: bool,
 ) -> None:
-    """Only the cancellation informs the ingress; a stream may wait minutes before its head."""
+    """The ingress learns only by the cancellation; a stream may wait minutes before its head."""
     fake_service.hold = CHAT
     task = asyncio.create_task(start_call(handle_transport, stream=stream))
     await fake_service.held.acquire()
@@ -151,7 +151,7 @@ async def test_leaving_a_stream_cancels_its_response_and_finishing_does_not(
 
 
 async def test_header_names_are_lower_case(handle_transport: HandleTransport) -> None:
-    """Names match those over HTTP, so that one client reads both."""
+    """Header names equal those over HTTP, so that one client reads both."""
     assert (await handle_transport.request("GET", "/v1/models", {})).headers == {
         "content-type": "application/json"
     }

@@ -46,7 +46,6 @@ def scheduler_sample(at: float, **others: Any) -> SchedulerSample:
 
 
 def planned_application(name: str, inferences: int = 1) -> PlannedApplication:
-    """Return an application of one stage."""
     stage = tuple(
         PlannedInference(f"{name}.{i}", f"{name}.{i} a b", 2, stream=False)
         for i in range(inferences)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.agents.exchange import Exchange
 
-# LlamaIndex reads every attribute of its workflow events, even deprecated ones
+# LlamaIndex reads every attribute of its workflow events, even deprecated ones.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 _Branches = dict[tuple[str, int, int], list[Exchange]]
@@ -21,19 +21,19 @@ _CALL_ID = re.compile(rb'"((?:chatcmpl-tool-|call_|toolu_)[0-9a-f]{32})"')
 
 @pytest.fixture(scope="module")
 def traces_module() -> ModuleType:
-    """Return the recording module, which imports thousands of modules of the clients."""
+    """Return the module that records conversations; its import loads all client libraries."""
     return importlib.import_module("tests.harness.agents.traces")
 
 
 @pytest.fixture(scope="module")
 def traces(traces_module: ModuleType) -> list[Exchange]:
-    """Return two short runs of every client."""
+    """Return two short conversations of every client library."""
     return cast("list[Exchange]", traces_module.recorded_short_traces())
 
 
 @pytest.fixture(scope="module")
 def branches(traces: list[Exchange]) -> _Branches:
-    """Return the exchanges of each branch of a run, in order."""
+    """Return the HTTP calls of each branch of a conversation, in order."""
     found: _Branches = defaultdict(list)
     for exchange in traces:
         found[exchange.client, exchange.run, exchange.branch].append(exchange)
@@ -88,8 +88,8 @@ def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
             assert before.answered_at < after.asked_at
 
 
-def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) -> None:
-    """Both branches continue the same conversation."""
+def test_forked_conversation_begins_with_the_messages_of_the_original(branches: _Branches) -> None:
+    """Both branches continue the conversation that was forked."""
     for (client, run, branch), calls in branches.items():
         if branch == 1:
             sent = [request_messages(exchange) for exchange in branches[client, run, 0]]
@@ -98,15 +98,15 @@ def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) 
             assert forked not in sent
 
 
-def test_recorded_runs_are_interleaved(traces: list[Exchange]) -> None:
-    """Calls of one run have calls of other runs between them."""
+def test_recorded_conversations_are_interleaved(traces: list[Exchange]) -> None:
+    """Between two calls of one conversation there are calls of others."""
     changes = sum(before.run != after.run for before, after in pairwise(traces))
     assert changes > len(traces) / 2
     assert [exchange.asked_at for exchange in traces] == sorted(e.asked_at for e in traces)
 
 
-def test_headers_and_path_are_those_of_the_client(traces: list[Exchange]) -> None:
-    """Headers and path do not contain the run; no client sends a session."""
+def test_headers_and_path_do_not_identify_the_conversation(traces: list[Exchange]) -> None:
+    """No client sends a session id, and headers and path must not contain the conversation."""
     assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
     for exchange in traces:
         names = {name.lower() for name, _ in exchange.headers}
@@ -114,8 +114,8 @@ def test_headers_and_path_are_those_of_the_client(traces: list[Exchange]) -> Non
         assert not any("session" in name or "conversation" in name for name in names)
 
 
-async def test_equal_runs_differ_only_in_ids(traces_module: ModuleType) -> None:
-    """Runs with equal messages can be separated by ids, or not at all."""
+async def test_equal_conversations_differ_only_in_ids(traces_module: ModuleType) -> None:
+    """Conversations with equal messages can be told apart by ids, or not at all."""
     found = await traces_module.record_traces(3, 2, clients=["openai_chat"], alike=True)
     first, second = (
         [(e.branch, _CALL_ID.sub(b"", e.request)) for e in found if e.run == run] for run in (0, 1)

@@ -51,7 +51,7 @@ def join_events(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
 
 
 def test_unary_and_streamed_answers_are_read_alike() -> None:
-    """One comparison serves both; choices may come in any order."""
+    """Choices may come in any order."""
     assert Answer(("a", "b"), ("length", "stop"), 3, 2) == unary_answer(BODY)
     assert (RIGHT, []) == join_events(text_chunk("w1 "), text_chunk("w2 ", "length"), USAGE)
 
@@ -74,7 +74,7 @@ def test_unary_and_streamed_answers_are_read_alike() -> None:
 def test_protocol_violation_of_a_stream_is_reported(
     events: tuple[dict[str, Any], ...], flaw: str
 ) -> None:
-    """The text may be correct by accident."""
+    """A stream that breaks the protocol is wrong even if its text happens to be correct."""
     _, flaws = join_events(*events)
 
     assert [True] == [told.startswith(flaw) for told in flaws]
@@ -93,7 +93,7 @@ def test_protocol_violation_of_a_stream_is_reported(
     ],
 )
 def test_difference_is_reported_without_the_text(found: Answer, told: str) -> None:
-    """A missing chunk, a repeated one, and wrong usage are all wrong answers."""
+    """Missing chunks, repeated chunks and wrong usage all count as wrong answers."""
     assert describe_difference(RIGHT, found).startswith(told)
     assert "w1" not in describe_difference(RIGHT, found)
 
@@ -106,7 +106,7 @@ BROKEN = ConnectionError("the answer broke off")
 
 
 class FakeService:
-    """Transport that answers calls by a script, and requests of applications correctly."""
+    """Fake transport that answers inferences by a script, and application requests correctly."""
 
     def __init__(self, *script: Any) -> None:
         self._script = list(script)
@@ -135,8 +135,7 @@ class FakeService:
         events = await self._next_step(body)
         yield StreamedResponse(200, {}, _event_chunks(events))
 
-    async def aclose(self) -> None:
-        """Do nothing: the fake has no connection."""
+    async def aclose(self) -> None: ...
 
     async def _next_step(self, body: bytes) -> Any:
         self.users.append(json.loads(body)["user"])
@@ -151,7 +150,7 @@ class FakeService:
 
 async def _event_chunks(events: list[Any]) -> AsyncGenerator[bytes]:
     for event in events:
-        await asyncio.sleep(0)  # other tasks run between two chunks, as with a network
+        await asyncio.sleep(0)  # other tasks run between two chunks
         if isinstance(event, Exception):
             raise event
         yield b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode())
@@ -172,8 +171,8 @@ async def play_application(
     return records
 
 
-async def test_answered_call_is_recorded_with_its_answer() -> None:
-    """The record includes the scheduler's counts of the application, which is closed."""
+async def test_chaos_caller_records_the_answer_to_its_call() -> None:
+    """The scheduler's counts of the application are recorded when it closes."""
     service = FakeService(ANSWER)
     records = await play_application(service, planned_application("a"))
     (call,) = records.calls
@@ -188,19 +187,18 @@ async def test_answered_call_is_recorded_with_its_answer() -> None:
 @pytest.mark.parametrize(
     ("script", "endings", "detail"),
     [
-        # the journal must separate two calls of one inference
+        # The journal must separate two calls of one inference.
         ((BROKEN, ANSWER), [Ending.BROKEN, Ending.ANSWERED], f"ConnectionError: {BROKEN}"),
-        # a retry of this call would be refused forever
+        # A retry of this call would be refused forever.
         ((Response(400, {}, b"no"),), [Ending.GIVEN_UP], "ResponseError: 400: no"),
-        # without this call a lost inference would be a run that never ends
+        # Without this call, a lost inference would be a run that never ends.
         ((None,), [Ending.GIVEN_UP], "no answer after 0.1 s"),
     ],
     ids=["broken", "refused", "endless"],
 )
-async def test_broken_call_is_repeated_under_the_next_number(
+async def test_failed_call_is_repeated_as_the_next_attempt(
     script: tuple[Any, ...], endings: list[Ending], detail: str
 ) -> None:
-    """The outcome of the broken call is recorded."""
     service = FakeService(*script)
     records = await play_application(service, planned_application("a"), answer_within_s=0.1)
 
@@ -210,7 +208,7 @@ async def test_broken_call_is_repeated_under_the_next_number(
 
 
 async def test_started_stream_counts_as_cut_and_others_as_broken() -> None:
-    """Only a stream that had begun was visible to its caller."""
+    """A caller sees that a stream broke off only after the stream has begun."""
     event = ANSWER | {"id": "x"}
     error = {"error": {"message": "cut", "code": "engine_error"}}
     service = FakeService(
@@ -224,8 +222,8 @@ async def test_started_stream_counts_as_cut_and_others_as_broken() -> None:
     assert () == records.calls[-1].flaws
 
 
-async def test_caller_that_left_makes_another_call() -> None:
-    """A caller that left received no answer, but its call did not break."""
+async def test_caller_that_disconnected_calls_again() -> None:
+    """A caller that disconnected received no answer, but its call did not break."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)
     playing = asyncio.create_task(callers.run_applications([planned_application("a")]))
@@ -237,7 +235,7 @@ async def test_caller_that_left_makes_another_call() -> None:
 
 
 def test_stalled_caller_reads_nothing_until_it_continues() -> None:
-    """A slow reader that reads everything in time would test nothing."""
+    """A slow reader that received everything in time would test nothing."""
     run_virtually(_stall_and_continue())
 
 
@@ -248,7 +246,7 @@ async def _stall_and_continue() -> None:
     playing = asyncio.create_task(callers.run_applications([as_streams(planned_application("a"))]))
     await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
     stalling = asyncio.create_task(callers.stall(0.0, 0.05))
-    for _ in range(100):  # enough turns of the event loop to read the whole stream
+    for _ in range(100):  # Let the event loop read the whole stream.
         await asyncio.sleep(0)
 
     assert [] == records.calls

@@ -34,14 +34,14 @@ BEFORE = ResourceCount(
     ("after", "told"),
     [
         ({}, []),
-        ({"processes": {"replica": 2}}, []),  # fewer processes than before are no leak
+        ({"processes": {"replica": 2}}, []),  # Fewer processes than before are no leak.
         *(
             ({name: 2}, [f"{name}: 2 in place of 0"])
             for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets")
         ),
-        # an ended application must be removed from Redis, too
+        # An ended application must be removed from Redis, too.
         ({"stored": ("a", "b")}, ["stored: a, b in place of none"]),
-        # a killed process is replaced by one process, not by two
+        # A killed process is replaced by one process, not by two.
         (
             {
                 "processes": {"replica": 4, "VLLM::Worker": 1},
@@ -53,7 +53,7 @@ BEFORE = ResourceCount(
                 "actors of SERVE_REPLICA::a#Replica: 4 in place of 3",
             ],
         ),
-        # a leak of one file per call makes hundreds of files
+        # A leak of one file per call makes hundreds of files.
         ({"files": {"replica": 90 + FILES_TOLERANCE}}, []),
         (
             {"files": {"replica": 91 + FILES_TOLERANCE}},
@@ -67,19 +67,18 @@ BEFORE = ResourceCount(
     ],
 )
 def test_leaks_are_reported(after: dict[str, Any], told: list[str]) -> None:
-    """An idle cluster has no more of any resource than before the run."""
+    """After a run, an idle cluster must hold no more of any resource than before."""
     assert told == leaks(BEFORE, replace(BEFORE, **after))
 
 
 @dataclass
 class TitledProcess:
-    """Process with a title, as psutil returns it."""
+    """Fake process with a title, as psutil returns it."""
 
     title: str
     pid: int = 7
 
     def cmdline(self) -> list[str]:
-        """Return the title, which Ray sets in place of the command line."""
         return [self.title]
 
 
@@ -90,13 +89,13 @@ class TitledProcess:
         (
             "ray::AccountsActor" + " " * 40,
             "AccountsActor",
-        ),  # Ray pads a title that replaces a longer one
+        ),  # Ray pads a title that replaces a longer one.
         ("ray::ServeReplica:app:Replica", "replica"),
         ("ray::IDLE", IDLE_WORKER),
     ],
 )
 def test_role_of_a_process_is_independent_of_its_activity(title: str, role: str) -> None:
-    """One role under two names would look like a new process."""
+    """A role with two names would look like a new process."""
     assert role == process_role(TitledProcess(title), 1)
     assert "scheduler" == process_role(TitledProcess(title), 7)
 

@@ -41,7 +41,7 @@ WORDS = "ConnectionError: the answer broke off"
 def repeated_calls(
     at: float, ended_at: float, ending: Ending = Ending.BROKEN, detail: str = WORDS
 ) -> list[Call]:
-    """Return calls of which the first failed and was repeated later."""
+    """Return two calls for one inference: the first failed, the second was answered."""
     failed = answered_call("a.0", at=at, ended_at=ended_at, ending=ending, detail=detail)
     return [failed, answered_call("a.0", at=50.0, number=2), BOTH[1]]
 
@@ -49,12 +49,11 @@ def repeated_calls(
 def count_case(
     found: str, calls: list[Call], *runs: EngineRun, told: str | None = None, **records: Any
 ) -> Any:
-    """Return a case with records and runs, and the expected message; without one, none."""
+    """Return a test case with calls and runs; `told` is the expected message, if any."""
     return found, () if told is None else (told,), RunRecords(calls=calls, **records), runs
 
 
-def test_faultless_records_count_nothing() -> None:
-    """Each inference was called, run and answered once."""
+def test_records_without_faults_have_no_failures() -> None:
     runs = completed_run("a.0", "1-1"), completed_run("a.1", "1-2", at=0.5)
     found = count_calls(LOAD, RunRecords(calls=BOTH, ended={"a": 2}), runs, EXPECTED)
 
@@ -69,19 +68,19 @@ LOST = "ResponseError: 500: the replica was lost"
 @pytest.mark.parametrize(
     ("found", "told", "records", "runs"),
     [
-        # the number of calls does not matter
+        # The number of calls does not matter.
         count_case(
             "lost",
             [BOTH[0], answered_call("a.1", ending=Ending.GIVEN_UP, detail="no answer")],
             told="a.1: call 1: no answer",
         ),
         count_case("lost", BOTH[:1], told="a.1: never called"),
-        # a caller accepts one answer per inference
+        # A caller accepts one answer per inference.
         count_case(
             "doubled", [*BOTH, answered_call("a.0", at=5.0, number=2)], told="a.0: answered 2 times"
         ),
-        # an application pays for two runs although its caller gets one answer
-        # a second run is right if its process died between the last token and the answer
+        # An application pays for two runs although its caller gets one answer.
+        # A second run is correct if the first process died between the last token and the answer.
         count_case("doubled", BOTH, *TWICE, told="a.0: call 1 was run to its end 2 times"),
         count_case("doubled", BOTH, *TWICE, faults=[KILLED]),
         count_case(
@@ -99,9 +98,9 @@ LOST = "ResponseError: 500: the replica was lost"
             faults=[replace(KILLED, pid=2)],
             told="a.0: call 1 was run to its end 2 times",
         ),
-        # the ingress that requested the answer is dead
+        # The ingress that requested the answer is dead.
         count_case("doubled", BOTH, *TWICE, faults=[replace(INGRESS, injected_at=1.2)]),
-        # a stopped process keeps its answers until they are no longer wanted, and may finish a run
+        # A suspended process may finish its run after another replica has repeated the run.
         # before it has noticed that.
         count_case(
             "doubled",
@@ -138,7 +137,7 @@ LOST = "ResponseError: 500: the replica was lost"
             [BOTH[0], answered_call("a.1", flaws=("usage came twice",))],
             told="a.1: usage came twice",
         ),
-        # callers must notice only the death of their own ingress, which ends its calls
+        # Only the death of its own ingress may end a call.
         # and no others.
         count_case("broken", repeated_calls(1.0, 2.0), told=f"a.0: call 1: {WORDS}"),
         count_case("cut", repeated_calls(1.0, 2.0, Ending.CUT), told=f"a.0: call 1: {WORDS}"),
@@ -163,7 +162,7 @@ LOST = "ResponseError: 500: the replica was lost"
 def test_violations_are_counted_and_reported(
     found: str, told: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """A count that can only be 0 shows nothing."""
+    """A check that can never fail would show nothing."""
     counts = count_calls(LOAD, records, runs, EXPECTED)
     excused = INGRESS in records.faults and not told
 
@@ -172,7 +171,7 @@ def test_violations_are_counted_and_reported(
 
 
 def test_journal_lists_runs_that_never_ended(tmp_path: Path) -> None:
-    """Recovery of a killed replica begins with a run that never ended."""
+    """When a replica is killed, its unfinished runs have no end in the journal."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
     writer.write_run_begin(2.0, "a.1#2", "3-17", 40)
@@ -191,7 +190,7 @@ MANY = 40
 
 
 def served_in_order(tags: list[int], epoch: int = 1) -> tuple[list[EngineRun], list[Call]]:
-    """Return applications of one inference each, all called at 0, granted in the given order.
+    """Return one-inference applications, called at the same time and granted in the given order.
 
     One more, of the largest tag, is called at 10 and granted last; another is called at 5, so that
     every later grant is known to be after 5.
@@ -223,13 +222,13 @@ def test_kept_and_shuffled_order_of_grants_are_distinguished() -> None:
     assert inversions == len(measured_order(tags).unexplained)
 
 
-def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
-    """The first grant may have been in its turn, and have been lost with the replica."""
+def test_grants_out_of_order_are_reported_unless_a_fault_explains_them() -> None:
+    """A grant out of order is correct if the inference's first grant was lost with its replica."""
     early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
 
     for found in (measured_order([1, 3, 2, 4]), measured_order([1, 3, 2, 4], early)):
         assert ("t3.0 (1-2) before t2.0 (1-3)",) == found.unexplained
-    # a replica that an inference could not reach takes other inferences from then on
+    # The replica that an inference could not reach takes other inferences.
     cut = FaultWindow(FaultKind.INGRESS_CUT, 1.0, 1.5)
     for fault_window in (killed, cut):
         explained = measured_order([1, 3, 2, 4], fault_window)
@@ -245,8 +244,8 @@ def test_call_that_arrives_later_is_not_overtaken_by_running_calls() -> None:
     assert 1 == measure_order(runs, calls, (), settle_s=0.1).inverted
 
 
-def test_application_is_not_compared_with_itself() -> None:
-    """The tag of an application may rise between two of its inferences."""
+def test_inferences_of_one_application_are_not_compared_in_order() -> None:
+    """The virtual finish time of an application may rise between two of its inferences."""
     calls = [answered_call("first.0", 5.0), answered_call("a.0"), answered_call("a.1")]
     runs = [
         completed_run("first.0", "1-0", 5.5, priority=-1),
@@ -258,7 +257,7 @@ def test_application_is_not_compared_with_itself() -> None:
 
 
 def test_order_of_grants_is_checked_separately_for_each_scheduler() -> None:
-    """Ranks of two epochs are not comparable; the test exchanges grants of the second."""
+    """Grants of two schedulers are not comparable; the test exchanges two of the second."""
     runs, calls = served_in_order([1, 2])
     later, others = served_in_order([8, 7], epoch=2)
 
@@ -274,7 +273,7 @@ def test_order_is_not_checked_while_submissions_are_delayed() -> None:
     assert 0 == found.pairs
 
 
-def test_tag_changed_by_a_restart_is_found() -> None:
+def test_finish_tag_changed_by_a_restart_is_found() -> None:
     """The order of waiting applications must survive the scheduler."""
     found = measure_order(
         [], [], (), [TagAcrossRestart("a", 5.0, 5.0), TagAcrossRestart("b", 5.0, 6.5)]

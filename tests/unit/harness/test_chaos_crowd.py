@@ -22,7 +22,7 @@ def _usage_rows(applications: int, inferences: int) -> list[dict[str, int]]:
     ("answered_at", "usage", "flaws"),
     [
         (_AT, _usage_rows(LIMIT, LIMIT), 0),
-        # uncounted calls at 9, 10 and 11 s, when no accounts process was alive
+        # Uncounted calls at 9, 10 and 11 s, when no process of the quota service was alive.
         (_AT, _usage_rows(LIMIT, LIMIT - 3), 0),
         (_AT, _usage_rows(LIMIT, LIMIT - 4), 1),
         (_AT, _usage_rows(LIMIT + 1, LIMIT), 1),
@@ -52,15 +52,15 @@ def test_quota_and_usage_are_compared_with_answers(
 def test_failed_call_is_an_error_unless_its_ingress_died(
     killed: FaultKind, detail: str, flaws: list[str]
 ) -> None:
-    """Serve answers calls of an ingress that has died with an error; no other call may fail."""
+    """Serve answers calls of a dead ingress with an error; no other call may fail."""
     failed = answered_call("crowd.1", 1.0, 3.0, ending=Ending.BROKEN, detail=detail)
 
     assert flaws == CrowdRecord(failed=[failed]).flaws([], [injected_fault(killed, 2.0)], [], 1.0)
 
 
 @pytest.mark.asyncio
-async def test_calls_of_a_crowd_have_unique_names() -> None:
-    """The crowd calls in each phase; two runs of one name would count as a doubled inference."""
+async def test_calls_of_the_quota_tenant_have_unique_names() -> None:
+    """Two calls with equal names would count as one inference that ran twice."""
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http_transport())
     crowd = Crowd(transport)
@@ -71,7 +71,7 @@ async def test_calls_of_a_crowd_have_unique_names() -> None:
     assert [f"{CROWD}.{number}#1" for number in range(4)] == sorted(names)
 
 
-def test_unanswered_call_may_be_counted() -> None:
+def test_quota_may_count_a_call_without_an_answer() -> None:
     """If the ingress died or the answer was lost, it is unknown whether the call ran."""
     record = CrowdRecord(_AT[:3], unreached=1)
 
@@ -80,5 +80,5 @@ def test_unanswered_call_may_be_counted() -> None:
 
 
 def test_missing_count_of_an_answered_call_is_found() -> None:
-    """The death of a scheduler alone must lose no count."""
+    """The death of a scheduler alone must lose no usage count."""
     assert 1 == len(CrowdRecord(_AT).flaws(_usage_rows(LIMIT, LIMIT - 1), [], [], 1.0))

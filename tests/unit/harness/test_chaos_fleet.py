@@ -40,7 +40,7 @@ BUSY = {"leases": {"a": 1}}
 
 
 def fleet_sample(at: float, target: int, took_s: float = 0.0, **states: str) -> FleetSample:
-    """Return a sample of replica states; without `states` all `target` replicas are running."""
+    """Return a sample of replica states; by default all `target` replicas are running."""
     found = states or dict.fromkeys(list(PIDS)[:target], "RUNNING")
     return FleetSample(at, at - took_s, target, found)
 
@@ -48,7 +48,7 @@ def fleet_sample(at: float, target: int, took_s: float = 0.0, **states: str) -> 
 def fleet_case(
     told: str | None, *fleet: FleetSample, runs: Sequence[EngineRun] = (), **of: Any
 ) -> Any:
-    """Return samples, runs and records, with the expected error or None."""
+    """Return samples, runs and records of a test case, with the expected error or None."""
     records = RunRecords(fleet=list(fleet), pids=PIDS, **of)
     return () if told is None else (told,), records, runs
 
@@ -67,7 +67,7 @@ CUT = "cut by a scale-down: x.0 on b"
         fleet_case(None, fleet_sample(1.0, 1), fleet_sample(2.0, 3), fleet_sample(3.0, 1)),
         fleet_case("out of bounds: 0 replicas were wanted", fleet_sample(1.0, 0)),
         fleet_case("out of bounds: 4 replicas were wanted", fleet_sample(1.0, 4)),
-        # a draining replica was removed, and one was missing after a restart
+        # A draining replica was removed, and another was missing after a restart.
         fleet_case(
             None, fleet_sample(1.0, 3, a="RUNNING", b="STARTING", c="RUNNING", d="STOPPING")
         ),
@@ -75,7 +75,7 @@ CUT = "cut by a scale-down: x.0 on b"
             "out of bounds: there were 4 replicas",
             fleet_sample(1.0, 3, a="RUNNING", b="STARTING", c="RUNNING", d="RECOVERING"),
         ),
-        # a leaving replica finishes its runs, and only then may its process end
+        # A replica that is removed must finish its runs before its process ends.
         fleet_case(None, *DRAINED, runs=[completed_run("x.0", "1-1", 4.0, pid=2)]),
         fleet_case(CUT, *DRAINED, runs=[completed_run("x.0", "1-1", 4.0, pid=2, complete=False)]),
         fleet_case(
@@ -84,7 +84,7 @@ CUT = "cut by a scale-down: x.0 on b"
             runs=[completed_run("x.0", "1-1", 4.0, pid=2, complete=False, ended_at=None)],
         ),
         fleet_case(None, *DRAINED, runs=[completed_run("x.0", "1-1", 4.0, pid=1, complete=False)]),
-        # a fault cut the run, or its caller had left
+        # A fault cut the run, or its caller had disconnected.
         fleet_case(
             None,
             *DRAINED,
@@ -115,7 +115,7 @@ CUT = "cut by a scale-down: x.0 on b"
             runs=[completed_run("x.0", "1-1", 4.0, pid=2, complete=False)],
             faults=[injected_fault(FaultKind.INGRESS_KILLED, 4.5)],
         ),
-        # a policy that treats a missing answer as no demand
+        # Without an answer from the scheduler, the number of replicas must stay.
         fleet_case(
             "fell without an answer: from 3 to 1 replicas wanted",
             fleet_sample(9.0, 3),
@@ -127,7 +127,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(30.1, wanted=3, **BUSY),
             ],
         ),
-        # the scheduler's last answer, one replica, still applies
+        # The scheduler's last answer, one replica, still applies.
         fleet_case(
             None,
             fleet_sample(9.0, 3),
@@ -138,7 +138,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(30.1, wanted=3, **BUSY),
             ],
         ),
-        # a restarted scheduler requests the change of the number of replicas
+        # A restarted scheduler requests the change of the number of replicas.
         fleet_case(
             None,
             fleet_sample(9.0, 3),
@@ -149,7 +149,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(30.1, wanted=1, **BUSY),
             ],
         ),
-        # the answer of a new scheduler that does not know the running work does not count
+        # A new scheduler's first answer does not count: it does not know the running work yet.
         fleet_case(
             "fell without an answer: from 3 to 1 replicas wanted",
             fleet_sample(9.0, 3),
@@ -161,7 +161,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(33.0, wanted=1, **BUSY),
             ],
         ),
-        # each poll of the controller waits for the scheduler that is down
+        # Each poll by the controller waits for the dead scheduler.
         fleet_case(
             f"controller held up: half of its answers took {LATE_S:.1f} s or more,"
             " after scheduler-stopped",
@@ -185,7 +185,7 @@ CUT = "cut by a scale-down: x.0 on b"
             f"controller held up: half of its answers took {LATE_S:.1f} s or more, over the run",
             fleet_sample(20.0, 1, took_s=LATE_S),
         ),
-        # the machine was busy once, or the controller itself was down
+        # The machine was busy once, or the controller itself was down.
         fleet_case(
             None,
             fleet_sample(20.0, 1, took_s=LATE_S),
@@ -198,7 +198,7 @@ CUT = "cut by a scale-down: x.0 on b"
             ],
         ),
         fleet_case(None, fleet_sample(12.0, 1, took_s=LATE_S), faults=[KILLED]),
-        # within 5 s, plus the delays of Serve and of this machine
+        # Within 5 s, plus the delays of Serve and of this machine.
         fleet_case(
             None,
             fleet_sample(5.0 + COMES_DOWN_S, 2),
@@ -237,7 +237,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(COMES_BACK_S + 2.0, waiting=2),
             ],
         ),
-        # a restarted controller counted existing replicas as newly loaded
+        # A restarted controller counted existing replicas as newly loaded.
         fleet_case(
             "wrong loading time: 0.8 s, and a replica takes 1.5 s",
             fleet_sample(1.0, 1),
@@ -251,12 +251,11 @@ CUT = "cut by a scale-down: x.0 on b"
 def test_each_error_of_autoscaling_is_found(
     flaws: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """A run without findings means something only if these errors are found."""
+    """If these errors could go unnoticed, a run without findings would mean nothing."""
     assert flaws == measure_fleet(LIMITS, records, runs, []).flaws
 
 
-def test_started_and_stopped_replicas_are_counted() -> None:
-    """A run without them would have tested nothing."""
+def test_chaos_run_counts_started_and_stopped_replicas() -> None:
     records = RunRecords(
         fleet=[
             fleet_sample(1.0, 1),
@@ -279,7 +278,7 @@ def test_started_and_stopped_replicas_are_counted() -> None:
     )
 
 
-def test_replica_without_an_observed_drain_counts_as_removed() -> None:
+def test_replica_that_vanishes_between_two_samples_counts_as_removed() -> None:
     records = RunRecords(
         fleet=[
             fleet_sample(1.0, 3, a="RUNNING", b="RUNNING", c="RUNNING", d="RUNNING"),
@@ -297,7 +296,7 @@ def test_replica_without_an_observed_drain_counts_as_removed() -> None:
     [
         ({"min_replicas": 1}, 60.0 + 240.0),
         ({"min_replicas": 1, "downscale_delay_s": 4.0, "hold_s": 2.0}, 6.0),
-        # the last replica is removed after the others, by its own delay if it is set
+        # The last replica is removed after its own, longer delay.
         ({"min_replicas": 0, "downscale_delay_s": 4.0, "hold_s": 2.0}, 10.0),
         (
             {

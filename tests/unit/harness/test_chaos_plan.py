@@ -21,7 +21,7 @@ def test_same_seed_gives_the_same_plan_and_load() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_each_kind_of_fault_is_injected_alone_as_often_as_requested(times: int) -> None:
-    """A kind that was never drawn would be untested."""
+    """A kind of fault that was never drawn would be untested."""
     plan = draw_plan(3, tuple(FaultKind), times, pairs=5)
     alone = Counter(fault_round.kinds[0] for fault_round in plan if len(fault_round.kinds) == 1)
 
@@ -29,8 +29,8 @@ def test_each_kind_of_fault_is_injected_alone_as_often_as_requested(times: int) 
     assert 5 == sum(len(fault_round.kinds) == 2 for fault_round in plan)
 
 
-def test_pairs_of_faults_differ_and_can_happen_at_once() -> None:
-    """Redis cannot be stopped while it is dead."""
+def test_paired_faults_can_happen_together() -> None:
+    """For example, Redis cannot be suspended while it is dead."""
     pairs = [set(fault_round.kinds) for fault_round in draw_plan(3, tuple(FaultKind), 0, 40)]
 
     assert 40 == len({frozenset(pair) for pair in pairs})
@@ -40,7 +40,7 @@ def test_pairs_of_faults_differ_and_can_happen_at_once() -> None:
 
 
 def test_plan_that_cannot_be_drawn_is_refused() -> None:
-    """A shorter plan would look like a whole one."""
+    """A shorter plan would look like a complete one."""
     with pytest.raises(ConfigError, match=r"pairs is 2: these kinds make 1 at most"):
         draw_plan(1, (FaultKind.REPLICA_KILLED, FaultKind.INGRESS_KILLED), 1, 2)
 
@@ -49,13 +49,13 @@ def test_plan_that_cannot_be_drawn_is_refused() -> None:
 
 
 def test_each_kind_of_fault_belongs_to_fixed_or_autoscaled_replicas() -> None:
-    """A kind that neither run draws would never be tested."""
+    """A kind of fault that neither run draws would never be tested."""
     assert {*FaultKind} == {*OF_A_FIXED_FLEET, *OF_A_SCALED_FLEET}
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
 
 
-def test_each_phase_ends_with_an_application_of_long_streams() -> None:
-    """Replicas are removed while they run, and a leaving one must run one of them."""
+def test_each_phase_of_a_chaos_load_ends_with_long_streams() -> None:
+    """Replicas must be removed while they still serve such a stream."""
     tails = draw_long_streams(1, 4, 3, (250, 600))
     streams = [inference for planned in tails for inference in planned.inferences]
 
@@ -70,7 +70,7 @@ INFERENCES = [inference for planned in LOAD for inference in planned.inferences]
 
 
 def test_load_has_the_requested_size_in_all_request_forms() -> None:
-    """Counts of lost inferences need the load; each form may break by itself."""
+    """Unary calls, streams and calls over a handle may each break by themselves."""
     assert (200, 1_000) == (len(LOAD), len(INFERENCES))
     assert 1_000 == len({inference.name for inference in INFERENCES})
     assert 1_000 == len({inference.prompt for inference in INFERENCES})
@@ -84,7 +84,7 @@ def test_load_has_the_requested_size_in_all_request_forms() -> None:
 
 
 def test_request_body_names_its_inference_and_call() -> None:
-    """The journal of the replicas has no other source for it."""
+    """The replicas' journal identifies a run only by its request."""
     streamed = next(inference for inference in INFERENCES if inference.stream)
     body = call_body(streamed, 3)
 

@@ -53,7 +53,7 @@ def recovery_case(
 @pytest.mark.parametrize(
     ("seconds", "hit", "records", "runs"),
     [
-        # the recovery ends with the first run of the new epoch; runs granted earlier may begin
+        # The recovery ends with the first run that the new scheduler has granted.
         # later
         recovery_case(
             2.5,
@@ -64,13 +64,13 @@ def recovery_case(
                 completed_run("c.0", "5-2", 13.0),
             ),
         ),
-        # the recovery counts from the end of the stop, since a stopped scheduler cannot grant
+        # A suspended scheduler cannot grant, so the recovery counts from its resumption.
         recovery_case(
             0.5,
             injected_fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
             *(completed_run("a.0", "1-1", 9.0), completed_run("b.0", "1-2", 13.5)),
         ),
-        # the recovery ends with the first answer to a later call; earlier calls may use the other
+        # The recovery ends with the first answer to a later call, through any ingress.
         # ingress
         recovery_case(
             1.5,
@@ -81,10 +81,10 @@ def recovery_case(
                 answered_call("c.0", 10.1, 12.0),
             ],
         ),
-        # the recovery ends with the slowest of the next three calls that open an application
+        # The recovery ends with the slowest of the next three calls that open an application.
         recovery_case(0.4, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
         recovery_case(None, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
-        # the recovery ends with the next save, not with the next answer
+        # The recovery ends with the next save, not with the next answer.
         recovery_case(
             0.6,
             injected_fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
@@ -93,7 +93,7 @@ def recovery_case(
                 *(scheduler_sample(12.4, saves=5), scheduler_sample(12.6, saves=6)),
             ],
         ),
-        # the recovery ends with the last run of the callers that disconnected
+        # The recovery ends with the last run of the callers that disconnected.
         recovery_case(0.7, injected_fault(FaultKind.CALLERS_LEFT, 10.0), *LEFT_RUNS, calls=LEFT),
         recovery_case(
             None,
@@ -101,7 +101,7 @@ def recovery_case(
             *(*LEFT_RUNS, replace(LEFT_RUNS[0], ended_at=None)),
             calls=LEFT,
         ),
-        # a run that died with its process has no end in the journal
+        # A run that died with its process has no end in the journal.
         recovery_case(
             0.3,
             injected_fault(FaultKind.CALLERS_LEFT, 10.0),
@@ -110,7 +110,7 @@ def recovery_case(
             calls=LEFT[:1],
             faults=[injected_fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
         ),
-        # the recovery ends when an inference runs on the replica that was disconnected
+        # The recovery ends when an inference runs on the replica that was disconnected.
         recovery_case(
             0.8,
             injected_fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
@@ -119,7 +119,7 @@ def recovery_case(
                 for at, pid in ((10.5, 7), (13.1, 8), (13.8, 7))
             ),
         ),
-        # no record shows this recovery, so the observation of the injector counts
+        # No record shows this recovery, so the observation of the fault injector counts.
         recovery_case(4.0, injected_fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
         recovery_case(4.0, injected_fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
         recovery_case(None, injected_fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
@@ -132,7 +132,7 @@ def recovery_case(
             injected_fault(FaultKind.ALL_REPLICAS_KILLED, 10.0),
             *(completed_run("a.0", "1-1", 9.0), completed_run("b.0", "1-2", 13.0)),
         ),
-        # the recovery ends when all wanted replicas run without the dead one, which Serve still
+        # The recovery ends when all wanted replicas run, without the dead one.
         # lists for a time
         recovery_case(
             4.0,
@@ -149,7 +149,7 @@ def recovery_case(
 def test_recovery_of_each_kind_of_fault_ends_at_the_defined_record(
     seconds: float | None, hit: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """A target in seconds needs a definition of the end."""
+    """A target in seconds needs a definition of the recovery's end."""
     assert pytest.approx(seconds) == recovery_s(hit, records, runs)
 
 
@@ -193,8 +193,8 @@ def test_recovery_of_a_replicas_work_ends_when_its_last_run_restarts(
     )
 
 
-def test_unchecked_window_ends_with_the_recovery_or_its_longest_time() -> None:
-    """The order of grants is not checked during the window."""
+def test_order_is_checked_again_after_the_recovery_or_a_longest_time() -> None:
+    """Shortly after some faults, the order of grants is not checked."""
     over, not_over = (
         injected_fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
         injected_fault(FaultKind.SCHEDULER_KILLED, 10.0),
@@ -251,7 +251,7 @@ def test_json_report_has_the_documented_fields() -> None:
 
 @pytest.mark.parametrize("name", ["lost", "doubled", "wrong", "cut", "broken"])
 def test_each_count_leak_and_order_violation_fails_the_run(name: str) -> None:
-    """The exit status is then 1."""
+    """A failed run ends with exit status 1."""
     found: dict[str, Any] = {name: ("a.0",)}
     counts = replace(CLEAN.counts, **found)
     order = replace(CLEAN.order, unexplained=("b before a",), tags_changed=("c: 1 became 2",))

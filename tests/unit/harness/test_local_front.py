@@ -8,7 +8,7 @@ from tests.harness.local_front import local_front
 _SOCKET_PATH_CHARACTERS = 107
 _NODE_ID = "f" * 56
 _HAPROXY_ADDS = ".1234567.tmp"
-"""Suffix that HAProxy adds to the path of a socket that it binds."""
+"""Suffix that HAProxy adds to the path of its UNIX socket."""
 
 
 def serve_environment() -> dict[str, str]:
@@ -16,8 +16,8 @@ def serve_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
 
 
-def test_two_fronts_share_no_path_and_no_port() -> None:
-    """Two groups of tests run at once; the second HAProxy would not start."""
+def test_two_test_runs_share_no_socket_path_and_no_port() -> None:
+    """If two test runs shared a path, the HAProxy of the second would not start."""
     before = serve_environment()
     with local_front():
         one = serve_environment()
@@ -25,7 +25,7 @@ def test_two_fronts_share_no_path_and_no_port() -> None:
             other = serve_environment()
         again = serve_environment()
     places = [name for name in one if name.endswith(("_PORT", "_LOC", "_PATH", "_BASE", "_FILE"))]
-    # both fronts skip ports in use, and both run the installed HAProxy
+    # Serve skips ports in use, and both runs use the installed HAProxy.
     shared = ("DIRECT_INGRESS", "BINARY")
     own = [name for name in places if not any(word in name for word in shared)]
 
@@ -37,7 +37,7 @@ def test_two_fronts_share_no_path_and_no_port() -> None:
 
 
 def test_socket_paths_are_short_enough() -> None:
-    """Linux allows 107 characters, and a longer path is cut or refused."""
+    """Linux allows 107 characters in a socket path, and cuts or refuses longer ones."""
     with local_front():
         for name in ("SOCKET_PATH", "METRICS_SOCKET_PATH"):
             directory, file = os.path.split(os.environ[f"RAY_SERVE_HAPROXY_{name}"])

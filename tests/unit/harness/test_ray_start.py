@@ -12,7 +12,7 @@ from tests.harness import ray_start
 
 
 class LateNode:
-    """Node that is late a given number of times; records the killed nodes."""
+    """Fake Ray node that starts too late a given number of times, and records killed nodes."""
 
     late: int
     ended: list["LateNode"]
@@ -25,13 +25,13 @@ class LateNode:
             )
 
     def kill_all_processes(self, check_alive: bool, wait: bool) -> None:
-        """Record the kill; the raylet may be dead, and every node must be waited for."""
+        """Record the kill; Ray's node process may be dead already."""
         assert (False, True) == (check_alive, wait)
         self.ended.append(self)
 
 
 def start_with_late_nodes(monkeypatch: pytest.MonkeyPatch, late: int) -> int:
-    """Start Ray with the given number of late nodes; return the number of killed ones."""
+    """Start Ray with late nodes; return how many nodes were killed before the start succeeded."""
     monkeypatch.setattr(LateNode, "late", late, raising=False)
     monkeypatch.setattr(LateNode, "ended", [], raising=False)
     monkeypatch.setattr(ray_start, "Node", LateNode)

@@ -17,7 +17,7 @@ _Store = SchedulerStore | StoreClient
 
 
 async def _store_answers(first: _Store, second: _Store, lose: Any) -> list[object]:
-    """Return all answers to two consecutive schedulers, and to a loss of all data."""
+    """Return the store's answers to two consecutive schedulers, before and after a loss of data."""
     old = await first.become_leader()
     seen: list[object] = [
         await first.save(old, {"v": 1}, {"a": {"f": 1}, "b": {"f": 2}}, (), {"p": 1}, {"r": {}}),
@@ -41,7 +41,7 @@ async def _store_answers(first: _Store, second: _Store, lose: Any) -> list[objec
 
 
 async def test_simulated_store_answers_as_the_real_store_does() -> None:
-    """A simulation with another store would find other errors, and miss ours."""
+    """A simulation with a different store would find other errors and miss real ones."""
     redis = RedisMemory()
     first, second = (StoreClient(redis, random.Random(seed), dict) for seed in (1, 2))
     simulated = await _store_answers(first, second, redis.empty)

@@ -27,7 +27,7 @@ _SEEDS = (0, 25)
 
 @pytest.mark.slow
 def test_simulated_service_keeps_every_rule_under_faults() -> None:
-    """Calls are lost and repeated, processes die and return: no inference is lost or doubled."""
+    """Messages are lost and repeated, and processes die: no inference is lost or runs twice."""
     result = run_seeds(_SEEDS)
 
     assert [] == result.findings
@@ -36,7 +36,6 @@ def test_simulated_service_keeps_every_rule_under_faults() -> None:
 
 
 def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() -> None:
-    """At the end no engine holds a context, and no scheduler has one to release."""
     for seed in (0, 4, 6):
         simulated = run_plan(_with_deaths(with_holds(draw_plan(seed))))
 
@@ -46,7 +45,7 @@ def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() 
 
 @pytest.mark.parametrize("seed", [0, 4, 6])
 def test_draining_replica_stops_when_its_leases_end_whatever_it_holds(seed: int) -> None:
-    """Held blocks are free, so nothing waits for a hold."""
+    """Blocks of held contexts are free, so a replica need not wait for them."""
     drain = Fault(FaultKind.REPLICA_DRAIN, at_s=5.0, for_s=1.0)
     plan = replace(with_holds(draw_plan(seed)), faults=(drain,))
     endless = _drains_of(plan, BROKEN["holds have no end"].parts)
@@ -63,7 +62,7 @@ class _HoldsThatEndAtOnce(CallHolds):
 
 
 def _drains_of(plan: Plan, parts: Parts) -> list[tuple[Seconds, int]]:
-    """Return when each drained replica had stopped, and how many contexts it held then."""
+    """Return when each drained replica stopped, and how many contexts it held then."""
     drains: list[tuple[Seconds, int]] = []
     leave = World._leave
 
@@ -78,7 +77,7 @@ def _drains_of(plan: Plan, parts: Parts) -> list[tuple[Seconds, int]]:
 
 
 def _with_deaths(plan: Plan) -> Plan:
-    """Return a plan in which a scheduler, an engine and a replica also die while others work."""
+    """Return a plan in which a scheduler, an engine and a replica die at different times."""
     deaths = (
         Fault(FaultKind.SCHEDULER_CRASH, 3.0, 1.0),
         Fault(FaultKind.ENGINE_DEATH, 5.0, 1.0),
@@ -90,12 +89,12 @@ def _with_deaths(plan: Plan) -> Plan:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
-def test_seeds_that_failed_before_keep_every_rule(seed: int) -> None:
-    """Past causes: late settings, a repeated batch, a plan that changed the accounts."""
+def test_simulations_that_once_failed_break_no_rule(seed: int) -> None:
+    """Causes of past failures: late settings, a repeated batch, a plan that changed quotas."""
     assert () == run_plan(draw_plan(seed)).failures
 
 
-def test_simulation_of_a_seed_is_deterministic() -> None:
+def test_simulation_with_a_fixed_seed_is_deterministic() -> None:
     """A seed that fails in a search of hours must fail again in a single run."""
     first, second = (run_plan(draw_plan(7), traced=True) for _ in range(2))
 
@@ -105,8 +104,8 @@ def test_simulation_of_a_seed_is_deterministic() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", BROKEN)
-def test_deliberately_broken_part_is_found(mistake: str) -> None:
-    """A rule that no error can violate shows nothing."""
+def test_each_mutant_of_the_service_is_found(mistake: str) -> None:
+    """If no mutant broke a rule, the rule would show nothing."""
     simulated = BROKEN[mistake].find()
 
     assert simulated is not None
@@ -115,7 +114,7 @@ def test_deliberately_broken_part_is_found(mistake: str) -> None:
 
 @pytest.mark.slow
 def test_calls_end_as_documented_while_no_replica_is_reachable() -> None:
-    """Each replica takes two leases of a call every two seconds, and twenty leases end the call."""
+    """A call may use twenty leases; here each replica takes two of them every two seconds."""
     plan = draw_plan(3117)
     faults = tuple(
         Fault(FaultKind.PORT_BLOCKED, at_s=6.9, for_s=40.0, party=replica, other=2, both=True)
@@ -153,7 +152,7 @@ def test_stopped_replicas_keep_their_leases_while_their_hosts_answer(
 
 
 def _with_patient_callers(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
-    """Return stages whose callers neither leave nor set deadlines."""
+    """Return stages whose callers neither disconnect nor set deadlines."""
     return tuple(
         tuple(replace(one, leaves_after_s=None, deadline_s=None) for one in stage)
         for stage in stages
@@ -162,7 +161,7 @@ def _with_patient_callers(stages: tuple[tuple[PlannedInference, ...], ...]) -> A
 
 @pytest.mark.slow
 def test_failing_simulation_is_reduced() -> None:
-    """Readers need a history without unrelated events."""
+    """Readers of a failure need a history without unrelated events."""
     broken = BROKEN["tags are put back wrong"]
     simulated = broken.find()
     assert simulated is not None
@@ -176,7 +175,7 @@ def test_failing_simulation_is_reduced() -> None:
 
 @pytest.mark.slow
 def test_failing_simulation_leaves_no_coroutine_behind() -> None:
-    """The simulation ends with stopped processes: a warning would hide the cause of the failure."""
+    """A Python warning about a coroutine that was never awaited would hide the real failure."""
     plan = replace(
         draw_plan(3),
         faults=(

@@ -22,18 +22,18 @@ LINES: tuple[Line, ...] = (
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line.kind))
-def test_line_survives_encoding_and_decoding(line: Line) -> None:
+def test_console_line_survives_encoding_and_decoding(line: Line) -> None:
     assert read_line(msgspec.json.decode(msgspec.json.encode(line))) == line
 
 
-def test_lines_and_fields_of_later_versions_are_ignored() -> None:
+def test_console_lines_and_fields_of_later_versions_are_ignored() -> None:
     told = msgspec.json.decode(msgspec.json.encode(SERVICE.trouble(1.0)))
 
     assert read_line(told | {"more": 1}) == SERVICE.trouble(1.0)
     assert read_line({"kind": "later"}) is None
 
 
-def test_error_names_the_wrong_field() -> None:
+def test_console_error_names_the_wrong_field() -> None:
     told = msgspec.json.decode(msgspec.json.encode(SERVICE.frame(3)))
     told["bars"][0][4] = "soon"
 
@@ -58,7 +58,7 @@ def test_console_updates_add_up_to_the_bars_of_a_complete_message() -> None:
     assert bars == {bar.id: bar for bar in SERVICE.frame(90).bars}
 
 
-def test_tenants_frame_hides_other_tenants() -> None:
+def test_console_data_of_a_tenant_hides_other_tenants() -> None:
     frame = SERVICE.frame(100, "acme")
     told = msgspec.json.encode(frame).decode()
 

@@ -28,7 +28,7 @@ def test_endpoint_table_has_no_path_that_controls_an_engine() -> None:
 
 
 def test_adapter_uses_the_queue_of_its_base_model() -> None:
-    """The engine receives the adapter's name; without a name the base model answers."""
+    """A request for a LoRA adapter waits in the base model's queue and keeps the adapter's name."""
     names = ("m", "poet", "lawyer")
     fields: dict[str, object] = {}
     named = name_model(fields, b"{}", names)

@@ -63,7 +63,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES
 def test_every_error_has_the_right_status_and_code(
     error: JustitiaError, status: int, code: str | None
 ) -> None:
-    """An error that the caller can fix has a 4xx status; an internal error has 500."""
+    """An error that the caller can correct has a 4xx status; an internal error has 500."""
     assert (status, code) == (status_of(error)[0], status_of(error)[2])
     assert str(error) == error_body(error)["error"]["message"]
 
@@ -97,7 +97,7 @@ def test_overload_error_carries_a_retry_time(wait_s: float, whole: str, exact: s
     } == said
 
 
-def test_errors_of_the_client_are_not_retryable() -> None:
+def test_errors_caused_by_the_caller_are_not_retryable() -> None:
     assert {} == error_headers(RequestError("x"), _half_jitter)
 
 
@@ -171,7 +171,7 @@ def test_call_above_the_whole_quota_is_not_retryable() -> None:
 def test_anthropic_clients_get_their_own_error_format(
     path: str, error: JustitiaError, kind: str
 ) -> None:
-    """Agents decide by the error types of Anthropic's reference whether to retry."""
+    """Anthropic's client decides by the type of an error whether to retry."""
     assert {"type": "error", "error": {"type": kind, "message": "x"}} == error_in_form(path, error)
 
 
@@ -184,7 +184,7 @@ def test_refused_stream_without_a_sent_head_answers_with_the_engines_error() -> 
 
 
 def test_engine_error_is_converted_to_the_format_of_the_path() -> None:
-    """VLLM answers a malformed message in OpenAI's format.
+    """VLLM answers a malformed Messages request in OpenAI's format.
 
     Bodies that are no errors pass unchanged.
     """

@@ -21,7 +21,7 @@ _MESSAGES = [{"role": "user", "content": "a"}]
 
 
 def body_reader(path: str, **usual: Any) -> Callable[..., InferenceBody]:
-    """Return a function that parses a body with these fields and those in its arguments."""
+    """Return a function that parses a body of these fields and those in its arguments."""
     return lambda **fields: parse_body(path, json.dumps(usual | fields).encode(), ("m",), _CONTEXT)
 
 
@@ -51,7 +51,7 @@ def test_body_is_passed_on_with_the_served_models_name() -> None:
     ],
 )
 def test_default_output_length_follows_openai(body: InferenceBody, expected: int | None) -> None:
-    """A chat without max_tokens may fill the context, a completion generates 16 tokens."""
+    """A chat without max_tokens may fill the context; a completion generates 16 tokens."""
     assert expected == body.max_tokens
 
 
@@ -128,7 +128,7 @@ def test_error_names_the_invalid_field(
 
 
 def nested_body(depth: int) -> bytes:
-    """Return a body that nests this deep, counting the body itself."""
+    """Return a body with this nesting depth, counting the body itself."""
     lists = depth - 1
     return b'{"prompt": "a", "x": ' + b"[" * lists + b"]" * lists + b"}"
 
@@ -137,9 +137,9 @@ def nested_body(depth: int) -> bytes:
     ("parse", "param", "value", "error", "text"),
     [
         (chat, "model", "other", UnknownModel, "'other' does not exist; 'm' is served here"),
-        # beam search runs outside the engine's batch: 3 tokens took 14 s
+        # Beam search runs outside the engine's batch: 3 tokens took 14 s.
         (completion, "use_beam_search", True, UnsupportedOperation, "is not supported"),
-        # a stored response is in one replica's memory, and the next turn may run on another
+        # A stored response is in one replica's memory; the next turn may run on another.
         (response, "previous_response_id", "resp_1", UnsupportedOperation, "not kept"),
         (response, "background", True, UnsupportedOperation, "not kept"),
         (response, "conversation", "conv_1", UnsupportedOperation, "not kept"),
@@ -226,7 +226,7 @@ def test_without_a_known_context_only_the_default_length_is_bounded() -> None:
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
-    """The queue, the tokenizer and the engine each parse the body with another parser.
+    """Queue, tokenizer and engine use different JSON parsers, which may read it differently.
 
     A failure in one of them would be a 500 with a logged traceback, or another request.
     """
@@ -287,14 +287,14 @@ def test_response_items_become_the_conversation_that_vllm_makes_of_them() -> Non
 
 
 def test_output_is_cut_to_the_context_as_vllm_cuts_it() -> None:
-    """An estimated prompt length must not refuse a request that the engine would answer."""
+    """The prompt's length is an estimate, so it must not refuse a valid request."""
     assert 10 == output_bound(response(max_output_tokens=50), 90, _CONTEXT)
     assert 50 == output_bound(response(max_output_tokens=50), 20, _CONTEXT)
     assert 1 == output_bound(response(), 130, _CONTEXT)
 
 
 def test_message_blocks_become_the_conversation_that_vllm_makes_of_them() -> None:
-    """Text, tool inputs and results are counted here, images by the replica."""
+    """The ingress counts text, tool inputs and results; the replica counts images."""
     body = message(
         system=[{"type": "text", "text": "be brief"}],
         messages=[

@@ -14,8 +14,8 @@ def test_message_is_kept_until_its_reader_acknowledges_it() -> None:
     assert [] == mailbox.unread_after(2)
 
 
-def test_message_number_is_never_used_twice() -> None:
-    """A reader would take the second message of a number for the first."""
+def test_mailbox_message_number_is_never_used_twice() -> None:
+    """A reader would take a second message of this number for a repetition."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.unread_after(1)
@@ -49,19 +49,19 @@ def test_acknowledged_message_cannot_be_withdrawn() -> None:
     assert [] == mailbox.unread_after(2)
 
 
-def test_message_sent_twice_is_read_once() -> None:
+def test_mailbox_message_sent_twice_is_read_once() -> None:
     cursor = Cursor()
 
     assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
     assert [] == cursor.fresh(
         [(1, "a")]
-    )  # the answer to a submission, overtaken by a long-poll's answer
+    )  # The answer to a submission arrives after that of a later long-poll.
     assert 2 == cursor.ack
     assert ["c"] == cursor.fresh([(2, "b"), (3, "c")])
     assert 3 == cursor.ack
 
 
-def test_reset_cursor_reads_a_new_writer_from_the_start() -> None:
+def test_mail_of_a_new_scheduler_is_read_from_its_start() -> None:
     cursor = Cursor()
     cursor.fresh([(5, "old")])
     cursor.reset()

@@ -37,7 +37,7 @@ def parse_fields(path: str, **fields: Any) -> InferenceBody:
         ([_MESSAGES, _MESSAGES], [Conversation((_MESSAGES[0],))] * 2),
     ],
 )
-def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
+def test_each_input_of_an_embedding_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
     """The cost covers all inputs, in every format that vLLM accepts."""
     assert prompts == parse_fields(path, input=given).prompts
 
@@ -86,7 +86,7 @@ def test_texts_of_cohere_requests_are_prompts() -> None:
     ],
 )
 def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], param: str) -> None:
-    """The error names the missing field."""
+    """The error must name the missing field."""
     with pytest.raises(RequestError) as refused:
         parse_fields(path, **fields)
 
@@ -94,7 +94,7 @@ def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], 
 
 
 def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
-    """Nothing is generated, so the context needs no room for output; the protocol sets d = 1."""
+    """An embedding generates nothing, but the protocol charges one output token."""
     body = parse_fields(EMBEDDINGS, input="a")
 
     assert 1 == output_bound(body, _CONTEXT, _CONTEXT)
@@ -113,5 +113,5 @@ def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
     ],
 )
 def test_truncatable_input_beyond_the_context_is_accepted(body: InferenceBody) -> None:
-    """The engine truncates the input and answers."""
+    """The engine truncates such an input and answers."""
     assert 1 == output_bound(body, _CONTEXT + 1, _CONTEXT)

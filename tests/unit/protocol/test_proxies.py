@@ -94,7 +94,7 @@ def test_addresses_sent_through_a_proxy_are_listed() -> None:
     assert (None, ()) == proxied_addresses({"10.0.0.1"}, environment)
 
 
-def test_hint_names_the_variable_and_the_host_but_not_the_proxy() -> None:
+def test_proxy_hint_names_the_variable_and_the_host_but_not_the_proxy() -> None:
     """The proxy's URL may contain a password."""
     hint = proxy_hint("http://a.svc:8000", {"HTTP_PROXY": "http://user:secret@proxy"})
 

@@ -60,14 +60,14 @@ def test_limits_are_ordered_by_remaining_share() -> None:
 
 
 def test_limit_that_refused_the_call_comes_first() -> None:
-    """A call may exceed the rest of a limit that is hardly used."""
+    """A single call may exceed the rest of a limit that is hardly used."""
     said = limit_headers((_KV, _DAY), _NOW, is_anthropic=False, binding=_MINUTE)
 
     assert said["ratelimit"].startswith('"acme/search:inferences/60";r=12')
 
 
 _DEEPEST = "/".join("x" * 15 for _ in range(8))
-"""Path of a tenant at the maximum depth and length."""
+"""Path of a tenant with the largest depth and length."""
 
 
 @pytest.mark.parametrize("is_anthropic", [False, True])
@@ -76,7 +76,7 @@ _DEEPEST = "/".join("x" * 15 for _ in range(8))
 def test_headers_of_many_limits_are_short_and_name_the_tightest(
     limits: int, scope: str, is_anthropic: bool
 ) -> None:
-    """HAProxy answers 502 to a finished call whose headers are too long (96 limits took 16 kB)."""
+    """HAProxy replaces an answer with too long headers by a 502; 96 limits took 16 kB."""
     units = ("inferences", "tokens", "kv_token_time", "applications")
     standings = [
         LimitStanding(scope, units[i % 4], 1e15, 1e15 - i, 86_400.0, 60.0 + i)
@@ -103,7 +103,7 @@ def test_tenant_without_limits_gets_no_headers() -> None:
     ],
 )
 def test_durations_have_openais_format(seconds: float, text: str) -> None:
-    """Clients parse the durations, which are rounded up so that no retry is too early."""
+    """Durations are rounded up, so that no client retries too early."""
     assert text == duration(seconds)
 
 

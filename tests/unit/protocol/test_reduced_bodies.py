@@ -11,7 +11,7 @@ _NEEDED = ("role",)
 
 
 class CountingValidator:
-    """Validator that counts the list items it has read."""
+    """JSON-schema validator of a test that counts the list items it has read."""
 
     def __init__(self, is_refused: Callable[[Any], bool]) -> None:
         self._is_refused = is_refused
@@ -55,7 +55,7 @@ def test_invalid_item_is_found_in_two_readings(
 
 
 def test_items_that_are_invalid_only_together_are_all_kept() -> None:
-    """The validator refuses the sum of two items and accepts each alone."""
+    """The test's validator refuses the sum of two items and accepts each alone."""
     items = [1] * 500 + [2] * 500
     judge = CountingValidator(lambda body: {1, 2} <= set(body["items"]))
 
@@ -75,7 +75,7 @@ def test_first_of_several_invalid_items_is_kept() -> None:
 
 
 def test_reduced_body_keeps_needed_names_and_cuts_long_texts() -> None:
-    """Without its role a reduced message would fail for another reason."""
+    """A message without its role would be refused for another reason."""
     body = {"role": "u" * 1_000, "tools": [1, 2], "bad": {"role": [3, 4], "bad": 5, "good": 6}}
 
     def is_bad_message(some: dict[str, Any]) -> bool:
@@ -86,7 +86,7 @@ def test_reduced_body_keeps_needed_names_and_cuts_long_texts() -> None:
     )
 
 
-def test_deep_and_long_values_are_not_small() -> None:
+def test_deep_or_long_values_are_not_taken_for_small() -> None:
     assert ReducedBody([[5]], {}).is_small(2, 5)
     assert not ReducedBody([[5]], {}).is_small(1, 5)
     assert not ReducedBody([[5]], {}).is_small(2, 4)

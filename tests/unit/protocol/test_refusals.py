@@ -83,7 +83,7 @@ def quota_error(limit: LimitStanding | None, retry_after_s: float | None = None)
 def test_rate_refusal_is_retryable_and_budget_refusal_is_not(
     error: AdmissionError, code: str, headers: dict[str, str]
 ) -> None:
-    """A rate limit refills within the wait; a daily budget does not."""
+    """A rate limit refills within the retry time; a daily budget does not."""
     said = error_headers(error, lambda: 0.5)
 
     assert code == status_of(error)[2]
@@ -97,7 +97,7 @@ def test_quota_refusal_names_the_exceeded_limit() -> None:
 
 @pytest.mark.parametrize("drawn", [0.0, 0.5, 1.0])
 def test_retry_time_is_jittered_and_never_longer_than_clients_obey(drawn: float) -> None:
-    """The jitter is 10 %, and OpenAI's client ignores retry times above 120 s."""
+    """Random jitter of 10 % spreads retries; OpenAI's client ignores waits above 120 s."""
     (seconds, long) = (retry_headers(QueueFull("x", s), lambda: drawn) for s in (50.0, 120.0))
 
     assert abs({0.0: 45_000, 0.5: 50_000, 1.0: 55_000}[drawn] - int(seconds["retry-after-ms"])) <= 1
@@ -108,7 +108,7 @@ def test_retry_time_is_jittered_and_never_longer_than_clients_obey(drawn: float)
 @pytest.mark.parametrize("wait_s", [0.001, 0.3, 1.0, 59.5, 120.0, 10_000.0])
 @pytest.mark.parametrize("drawn", [0.0, 1.0])
 def test_official_clients_obey_the_retry_time(wait_s: float, drawn: float) -> None:
-    """The rules of the clients are read from the installed packages."""
+    """The clients' retry rules are read from the installed packages."""
     headers = retry_headers(QueueFull("x", wait_s), lambda: drawn)
     told_s = int(headers["retry-after-ms"]) / 1_000
     one, other = openai.OpenAI(api_key="k"), anthropic.Anthropic(api_key="k")
@@ -135,7 +135,7 @@ def _retries_after(client: anthropic.Anthropic):  # type: ignore[no-untyped-def]
 
 
 def test_only_admission_refusals_carry_a_reason() -> None:
-    """Dashboards and agents distinguish the reasons, so their list is closed."""
+    """Dashboards and agents tell refusals apart by a fixed list of reasons."""
     told = {drop_reason(refusal_error(reason, "t|a")) for reason in Refusal}
     told |= {drop_reason(error) for error in _admission_errors()}
 

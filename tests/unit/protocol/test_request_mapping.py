@@ -47,7 +47,9 @@ def test_alias_patterns_are_not_in_the_model_list() -> None:
         ({"output_config": {"effort": "max"}}, {"output_config": {"effort": "high"}}),
     ],
 )
-def test_mapping_rewrites_the_request(sent: dict[str, Any], read: dict[str, Any] | None) -> None:
+def test_model_alias_mapping_rewrites_the_request(
+    sent: dict[str, Any], read: dict[str, Any] | None
+) -> None:
     fields = json.loads(json.dumps(sent))
     body = _MAPPING.map_request(fields, json.dumps(sent).encode())
 

@@ -110,7 +110,7 @@ def test_queue_position_comment_precedes_the_keepalive_event() -> None:
 def test_sequence_numbers_of_a_response_with_keepalives_are_consecutive(
     kind: Keepalive, places: tuple[int, ...], joined: bool
 ) -> None:
-    """The response is created once, and the engine's events are unchanged."""
+    """Keepalive events come before the engine's events, whose numbers must continue."""
     body = stream_with_keepalives(RESPONSES, kind, *places, joined=joined)
 
     events = events_of(body)

@@ -16,14 +16,14 @@ def completion_event(text: str, response: str = "cmpl-a", created: int = 1) -> b
 
 
 async def regenerated_stream(*chunks: bytes) -> AsyncGenerator[str | Part]:
-    """Yield a head and the parts of an engine that was given its earlier output."""
+    """Yield the head and parts of a stream from an engine that continues an earlier output."""
     yield "head"
     for chunk in chunks:
         yield Part(chunk, 1, ())
 
 
 async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
-    """Return what is sent of a regenerated stream after the delivered part."""
+    """Return the rest of a continued stream, after the part that was already sent."""
     resume = delivered.resume()
     assert resume is not None
     return [item async for item in without_delivered(regenerated_stream(*chunks), resume)]
@@ -40,7 +40,7 @@ def test_joined_parts_keep_their_order_and_tokens() -> None:
 
 
 def test_delivered_tokens_are_kept_for_the_next_attempt() -> None:
-    """Tokens may be reported before the chunk that contains their text."""
+    """A replica may report tokens before it sends the chunk with their text."""
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x"), 1, (Output((1,)), Output((2,)))))
     delivered.add_part(
@@ -78,7 +78,7 @@ async def test_continuation_starts_after_the_delivered_part_and_keeps_its_id() -
 
 
 async def test_generated_text_that_looks_like_an_event_is_unchanged() -> None:
-    """Only the fields around the generated text are rewritten."""
+    """Only the ids outside the generated text are replaced."""
     told = 'data: {"id":"q","object":"q","created":9'
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x"), 1, ()))
@@ -90,7 +90,7 @@ async def test_generated_text_that_looks_like_an_event_is_unchanged() -> None:
     assert Part(completion_event(told), 1, ()) == part
 
 
-async def test_stream_that_begins_differently_is_not_continued() -> None:
+async def test_stream_whose_repetition_begins_differently_is_not_continued() -> None:
     """Replicas of two vLLM versions may split a text into different chunks."""
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x") + completion_event("y"), 2, ()))
@@ -107,7 +107,7 @@ def event_of_kind(kind: str, **names: object) -> bytes:
 
 
 def response_chunks(one: str, item: str, at: int, *texts: str) -> list[bytes]:
-    """Return a response of one item with these texts, named once more by a late event."""
+    """Return a response stream of one item with these texts."""
     return [
         event_of_kind("created", response={"id": one, "created_at": at}),
         event_of_kind("added", item={"id": item, "role": "assistant"}),
@@ -129,7 +129,7 @@ async def test_continued_response_keeps_the_ids_sent_to_the_caller() -> None:
     assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
 
 
-async def test_item_that_begins_after_the_cut_keeps_its_id() -> None:
+async def test_response_item_that_begins_after_the_cut_keeps_its_id() -> None:
     delivered = Delivered(names=True)
     delivered.add_part(Part(response_chunks("resp_a", "msg_a", 17, "x")[0], 1, ()))
 

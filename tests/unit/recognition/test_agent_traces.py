@@ -16,7 +16,7 @@ from justitia_ray.recognition.conversations import Conversation, read_conversati
 from justitia_ray.recognition.directory import Directory
 from tests.harness.agents.exchange import Exchange
 
-# LlamaIndex's workflows read even deprecated attributes of their events
+# LlamaIndex's workflows read even deprecated attributes of their events.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 _TENANT = "t"
@@ -26,17 +26,17 @@ _PIECE = 100
 
 @dataclass
 class Recognized:
-    """Number of follow-up calls that were recognised, missed or assigned wrongly, by client."""
+    """Number of later calls of conversations that were recognised, missed or assigned wrongly."""
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
-    """Calls that were assigned to another run."""
+    """Calls that were assigned to another conversation."""
     missed: Counter[str] = field(default_factory=Counter)
     """Calls that were treated as a separate application."""
 
 
 def recognise_in_order(exchanges: Iterable[Exchange]) -> Recognized:
-    """Recognise recorded calls in their order, and compare the result with the recorded runs."""
+    """Recognise recorded calls in their order, and compare the result with the recording."""
     directory, found = Directory(), Recognized()
     run_of: dict[str, int] = {}
     seen: set[int] = set()
@@ -72,7 +72,7 @@ def recognise_in_order(exchanges: Iterable[Exchange]) -> Recognized:
 
 
 def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
-    """Return the conversation names that an answer creates."""
+    """Return the names by which the call after an answer is recognised as its continuation."""
     reader = AnswerReader(conversation.path, stream=exchange.streamed)
     size = _PIECE if exchange.streamed else len(exchange.response)
     for at in range(0, len(exchange.response), size):
@@ -83,7 +83,7 @@ def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def agent_traces() -> ModuleType:
-    """Return the recording module, which imports thousands of client modules."""
+    """Return the module that records agents; its import loads all client libraries."""
     return importlib.import_module("tests.harness.agents.traces")
 
 

@@ -64,7 +64,7 @@ def sse_events(*data: Json, done: bool = False) -> bytes:
     ],
 )
 def test_chat_continues_in_any_format_of_its_clients(sent_back: Json) -> None:
-    """Clients change parts, outer spaces and argument formats; text and call ids stay the same."""
+    """Clients change parts, outer spaces and argument formats; text and call ids stay equal."""
     first = chat_of(_QUESTION)
     name = first.name_after(chat_turn(**_CHAT_ANSWER))
 
@@ -84,14 +84,14 @@ def test_chat_continues_in_any_format_of_its_clients(sent_back: Json) -> None:
     ],
 )
 def test_changed_conversation_is_a_different_one(messages: list[Json]) -> None:
-    """The text, a call id or an earlier message differs, or the answer is missing."""
+    """In each case the text, a call id or an earlier message differs, or the answer is missing."""
     name = chat_of(_QUESTION).name_after(chat_turn(**_CHAT_ANSWER))
 
     assert name not in chat_of(*messages).beginnings
 
 
 def test_equal_conversations_of_two_tenants_are_different() -> None:
-    """The scope of a conversation is its tenant and its credential."""
+    """Conversations are separate by tenant and by credential."""
     turn = chat_turn(content="yes")
     names = [chat_of(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
 
@@ -99,7 +99,7 @@ def test_equal_conversations_of_two_tenants_are_different() -> None:
 
 
 def test_forks_continue_from_their_common_part() -> None:
-    """The conversation forks into two, one of which goes on for another turn."""
+    """A conversation forks into two, one of which goes on for another turn."""
     turn = chat_turn(content="yes")
     answer = {"role": "assistant", "content": "yes"}
     root = chat_of(_QUESTION).name_after(turn)
@@ -149,7 +149,7 @@ def test_lookup_of_a_long_conversation_sends_its_longest_beginnings() -> None:
     assert call.beginnings[0] == chat_of(*messages[:-1]).name_after(chat_turn(content="yes"))
 
 
-def test_prefilled_answer_and_its_continuation_are_one_turn() -> None:
+def test_answer_begun_by_the_caller_and_its_continuation_are_one_turn() -> None:
     """A caller may send the beginning of the model's turn."""
     begun = chat_of(_QUESTION, {"role": "assistant", "content": "The answer is"})
     name = begun.name_after(chat_turn(content=" 42."))
@@ -163,7 +163,7 @@ def test_prefilled_answer_and_its_continuation_are_one_turn() -> None:
 
 
 def test_streamed_chat_has_the_same_turn_as_a_whole_one() -> None:
-    """The turn does not depend on how the stream was split; each choice is a separate answer."""
+    """The turn must not depend on how the stream was split into chunks."""
     stream = sse_events(
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
         {"choices": [{"index": 1, "delta": {"content": "No."}}]},
@@ -187,7 +187,7 @@ _BLOCKS: list[Json] = [
 
 
 def test_conversation_continues_when_the_cache_marker_moves() -> None:
-    """The answer may be streamed or not, and the client may drop the model's thinking."""
+    """Anthropic's clients move a cache marker to the last message with each turn."""
     asked: Json = {
         "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
         "messages": [
@@ -239,7 +239,7 @@ def billing_line(call: int) -> str:
 
 
 def billed_request(form: str, call: int, *more: Json) -> tuple[str, Json]:
-    """Return path and body of a call with the billing line, as one client or gateway sends it."""
+    """Return path and body of a call of Claude Code with the line that differs."""
     line, question = billing_line(call), {"role": "user", "content": "q"}
     block = {"type": "text", "text": line}
     prompt = {"type": "text", "text": _PROMPT, "cache_control": {"type": "ephemeral"}}
@@ -284,7 +284,7 @@ def billed_request(form: str, call: int, *more: Json) -> tuple[str, Json]:
     ],
 )
 def test_conversation_continues_when_its_billing_line_changes(form: str) -> None:
-    """The line contains a checksum; if it counted, every turn would be a new application."""
+    """The billing line's checksum changes with each call; it must not count as content."""
     first = conversation_of(*billed_request(form, 0xA1B2C))
     second = conversation_of(*billed_request(form, 0xD3E4F, _ANSWER, _QUESTION))
 
@@ -327,7 +327,7 @@ def test_billing_line_is_ignored_only_at_the_start_of_the_system_prompt(
 
 
 def test_response_with_all_earlier_items_continues_its_conversation() -> None:
-    """Clients send reasoning back or not; the items of one answer are one turn."""
+    """Clients send reasoning back or omit it; the items of one answer are one turn."""
     output: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {
@@ -394,7 +394,7 @@ def test_endlessly_nested_arguments_name_no_sub_agent(*, stream: bool) -> None:
 
 
 def test_empty_answer_does_not_continue_a_conversation() -> None:
-    """If it did, every call with the same messages would continue the same conversation."""
+    """Otherwise every call with equal messages would continue that conversation."""
     assert [] == turns_of(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
 
 
@@ -436,7 +436,7 @@ _MESSAGE = st.dictionaries(
 
 @settings(
     suppress_health_check=[HealthCheck.too_slow]
-)  # hypothesis builds its Unicode tables at the first draw
+)  # Hypothesis builds its Unicode tables at the first draw.
 @given(st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.lists(_MESSAGE, min_size=1, max_size=4))
 def test_every_accepted_body_can_be_read_as_a_conversation(path: str, messages: list[Json]) -> None:
     """Recognition must not fail for a body that the endpoint accepts."""

@@ -12,7 +12,7 @@ def application_of(directory: Directory, session: str, parent: str | None = None
     return directory.claim_session("t", session.encode(), session, name, parent)
 
 
-def test_sub_agents_belong_to_their_root() -> None:
+def test_sub_agents_belong_to_the_application_of_their_root_session() -> None:
     """Sub-agents may be several generations deep and call in any order."""
     directory = Directory()
     application_of(directory, "root")
@@ -37,7 +37,7 @@ def test_session_of_an_unknown_parent_becomes_a_root_and_stays_one() -> None:
     assert "above" == application_of(directory, "above")
 
 
-def test_session_keeps_its_first_root() -> None:
+def test_session_stays_in_its_first_application() -> None:
     """A later call of the session may name another parent, or none."""
     directory = Directory()
 
@@ -72,7 +72,7 @@ def test_deepest_generation_becomes_a_separate_application() -> None:
 
 
 def test_longest_matching_conversation_name_decides() -> None:
-    """A known fork is found by its own name, a new fork by the part it shares."""
+    """A known fork has a name of its own; a new fork is found by the common part."""
     directory = Directory()
     directory.name_conversation("t", [b"short"], "a")
     directory.name_conversation("t", [b"long"], "b")
@@ -134,8 +134,8 @@ def test_merged_directory_keeps_its_newer_entries() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9) | st.none()), max_size=60))
-def test_family_of_sub_agents_is_one_application(calls: list[tuple[int, int | None]]) -> None:
-    """The order of the calls may be any; the application is that of the first named parent."""
+def test_sub_agents_of_one_session_are_one_application(calls: list[tuple[int, int | None]]) -> None:
+    """Calls may come in any order; the first named parent gives the application."""
     directory = Directory()
     seen: dict[int, str] = {}
     for session, parent in calls:

@@ -39,7 +39,7 @@ def recognize_call(
         ({"session-id": "s", "thread-id": "s"}, {}, "codex", "codex/s", "codex"),
         ({"session_id": "s", "originator": "codex_cli_rs"}, {}, "codex", "codex/s", "codex"),
         ({"session_id": "s", "user-agent": "Codex Desktop/1"}, {}, "codex", "codex/s", "codex"),
-        # any client may use this name for its session
+        # Any client may use this name for its session.
         ({"session_id": "s"}, {}, "session-id", "session-id/s", None),
         ({"session-id": "s", "user-agent": "pi/1.6.0 (linux)"}, {}, "pi", "pi/s", "pi"),
         ({"x-session-affinity": "s", "user-agent": "pi/1.6.0"}, {}, "pi", "pi/s", "pi"),
@@ -58,7 +58,7 @@ def test_harness_and_session_are_recognised_by_headers_and_fields(
     application_id: str | None,
     application_class: str | None,
 ) -> None:
-    """The harness also sets the class; session ids of clients are replaced by a digest."""
+    """Session ids of clients are replaced by a digest."""
     found = recognize_call(headers, fields)
 
     assert found is not None
@@ -66,7 +66,7 @@ def test_harness_and_session_are_recognised_by_headers_and_fields(
     assert application_id is None or application_id == found.application_id
 
 
-def test_first_matching_rule_decides() -> None:
+def test_first_matching_recogn() -> None:
     headers = {"x-justitia-application": "a", "x-run": "7", "session-id": "s"}
     fields = {"metadata": {"session_id": "m"}, "user": "u"}
     orders = [("header", "user"), ("user", "header"), ("harness", "metadata"), ("headers",)]
@@ -122,9 +122,9 @@ def test_metadata_without_a_session_is_ignored(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("headers", "application_id", "parent"),
     [
-        # since 0.147 a sub-agent of Codex sends the session of the root
+        # Since 0.147, a sub-agent of Codex sends the session of the root.
         ({"session-id": "r", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "r", None),
-        # earlier versions of Codex send the sub-agent's own session
+        # Earlier versions of Codex send the sub-agent's own session.
         ({"session-id": "t", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
         ({"thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
         ({"thread-id": "r"}, "r", None),
@@ -151,7 +151,7 @@ def test_codex_call_names_its_root_or_a_parent(
     ],
 )
 def test_final_marker_closes_the_application(headers: dict[str, str], final: bool) -> None:
-    """The service's marker works with every rule, a harness's marker only with its own sessions."""
+    """The service's own marker works with every rule, an agent program's only with its sessions."""
     found = recognize_call(headers)
 
     assert found is not None
@@ -160,7 +160,7 @@ def test_final_marker_closes_the_application(headers: dict[str, str], final: boo
 
 @pytest.mark.parametrize("value", ["1", "yes", "true, false"])
 def test_final_marker_that_cannot_be_read_is_refused(value: str) -> None:
-    """Its application would stay open until it has been idle for long."""
+    """Without an error, the application would stay open until it has been idle for long."""
     with pytest.raises(RequestError, match=r"x-justitia-final is .*: true or false is allowed"):
         recognize_call({"x-justitia-application": "a", "x-justitia-final": value})
 

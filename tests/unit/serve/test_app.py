@@ -19,7 +19,7 @@ Answer: TypeAlias = HTTPOptions | Exception
 
 
 class StandIn:
-    """Ray Serve controller with one fixed answer."""
+    """Fake controller of Ray Serve with one fixed answer."""
 
     def __init__(self, answer: Answer) -> None:
         self.get_http_config = self
@@ -135,7 +135,7 @@ def test_controller_that_does_not_answer_does_not_delay_the_build(
 
 
 def replicas_of(**sections: Any) -> Any:
-    """Return the engine deployment of an application with these sections."""
+    """Return the engine deployment of an application with these configuration sections."""
     ingress = app.build(ARGS | sections)
     ((replicas, _),) = ingress._bound_deployment.init_args[1]
     return replicas._bound_deployment
@@ -149,7 +149,7 @@ def test_number_of_replicas_is_configured_without_autoscaling(start_behind: Behi
 
 
 def test_autoscaling_uses_the_drain_time_policy_with_its_own_delays(start_behind: Behind) -> None:
-    """Ray Serve applies bounds and delays; the scheduler receives the sizing rules."""
+    """Ray Serve applies limits and delays; the scheduler receives the sizing rules."""
     start_behind(HTTPOptions(), haproxy=False)
     section = {"min_replicas": 0, "max_replicas": 5, "load_s": 200.0, "target_drain_s": 30.0}
     scaling = replicas_of(autoscaling=section)._deployment_config.autoscaling_config

@@ -26,7 +26,7 @@ DEPLOYMENT = DeploymentID("Replica", "demo")
 
 
 class PlannedAnswers:
-    """Planned answers of the scheduler, and the questions it received."""
+    """Planned answers of the scheduler, and the requests it received."""
 
     def __init__(
         self, wanted: int | None, age_s: float = 0.0, leaving: list[str] | None = None
@@ -75,7 +75,7 @@ def policy(told: PlannedAnswers) -> DrainTimePolicy:
     return DrainTimePolicy(**ARGUMENTS, stale_s=STALE_S, answers=told)
 
 
-def test_question_has_the_rules_and_the_loading_replicas() -> None:
+def test_request_to_the_scheduler_has_the_rules_and_the_loading_replicas() -> None:
     """The scheduler computes the size from the rules and the loading replicas."""
     told = PlannedAnswers(3)
     wanted, state = policy(told)(context_of(2, 5))
@@ -93,19 +93,19 @@ def test_question_has_the_rules_and_the_loading_replicas() -> None:
 @pytest.mark.parametrize(
     "told", [PlannedAnswers(None), PlannedAnswers(1, age_s=STALE_S + 1)], ids=["none", "old"]
 )
-def test_size_stays_without_an_answer_of_the_scheduler(told: PlannedAnswers) -> None:
+def test_number_of_replicas_stays_without_an_answer_of_the_scheduler(told: PlannedAnswers) -> None:
     """Replicas hold leases of the restarting scheduler and must not end."""
     assert 4 == policy(told)(context_of(4, 4))[0]
 
 
-def test_serves_own_count_adds_replicas_without_an_answer() -> None:
+def test_requests_counted_by_serve_add_replicas_without_the_scheduler() -> None:
     """Seven requests at two per replica need four replicas, and three exist."""
     assert 4 == policy(PlannedAnswers(None))(context_of(3, 3, requests=7))[0]
     assert 3 == policy(PlannedAnswers(None))(context_of(3, 3, requests=1))[0]
 
 
 def test_first_replica_starts_at_once_although_serve_counts_no_request() -> None:
-    """The calls wait in the scheduler's queue, and Serve's delay does not apply."""
+    """The calls wait in the scheduler's queue, where Ray Serve does not count them."""
     decide = _apply_autoscaling_config(policy(PlannedAnswers(1)))
 
     assert 1 == decide(context_of(0, 0, upscale_delay_s=30.0))[0]
@@ -182,7 +182,7 @@ def test_load_time_of_a_replacement_begins_when_the_dead_replica_is_missing() ->
     assert 20.0 == loads.usual_s
 
 
-def test_abandoned_start_does_not_count_as_a_load() -> None:
+def test_abandoned_start_of_a_replica_gives_no_loading_time() -> None:
     loads = LoadTimes()
     for now, running, target in ((0, 1, 1), (1, 1, 2), (5, 1, 3), (7, 1, 2), (30, 2, 2)):
         loads.observe(running, target, float(now))
@@ -190,7 +190,7 @@ def test_abandoned_start_does_not_count_as_a_load() -> None:
     assert 29.0 == loads.usual_s
 
 
-def test_policy_class_is_loaded_without_this_package() -> None:
+def test_autoscaling_policy_is_loaded_without_this_package() -> None:
     """Ray Serve's controller lacks the application's runtime environment."""
     made = AutoscalingPolicy(policy_function=DrainTimePolicy, policy_kwargs=ARGUMENTS)
     script = (
@@ -213,7 +213,7 @@ def test_policy_class_is_loaded_without_this_package() -> None:
 
 
 class StandInActor:
-    """Scheduler actor, and a `ray.get` that returns its answers."""
+    """Fake scheduler actor, and a `ray.get` that returns its answers."""
 
     def __init__(self) -> None:
         self.size = self
@@ -238,7 +238,7 @@ class StandInActor:
 
 @pytest.fixture
 def scheduler_actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
-    """Scheduler actor that this process would find in a cluster."""
+    """Fake scheduler actor that this process finds in a cluster."""
     stand_in = StandInActor()
 
     def get_actor(name: str, namespace: str) -> StandInActor:

@@ -38,7 +38,7 @@ def test_greatest_number_of_connections_just_fits_into_open_files(descriptors: i
 
 
 def test_haproxy_needs_two_and_a_half_open_files_per_connection() -> None:
-    """As measured, 7,980 connections start with 20,000 open files, 7,986 need 20,002."""
+    """Measured: 7,980 connections start with 20,000 open files, 7,986 need 20,002."""
     assert 7_800 < fitting_connections(20_000) < 7_980
 
 
@@ -54,7 +54,7 @@ def test_haproxy_needs_two_and_a_half_open_files_per_connection() -> None:
 def test_connection_limit_covers_callers_as_far_as_open_files_allow(
     callers: int, descriptors: int, connections: str, notes: int
 ) -> None:
-    """Every waiting caller holds a connection.
+    """Every waiting caller has a connection.
 
     A limit that does not fit is logged with a remedy.
     """
@@ -102,7 +102,7 @@ def test_error_names_a_haproxy_binary_that_cannot_run(tmp_path: Path) -> None:
 
 
 def test_haproxy_is_started_without_splicing() -> None:
-    """With splicing HAProxy does not notice that a caller has disconnected."""
+    """With splicing, HAProxy does not notice that a caller has disconnected."""
     plan = plan_front(1, 20_000, HAPROXY).environment
     again = plan_front(1, 20_000, plan).environment
     other = plan_front(1, 20_000, plan | {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/cat"}).environment
@@ -151,7 +151,7 @@ def test_wrapper_passes_its_arguments_to_haproxy(
     assert arguments == said.stdout.strip()
 
 
-def test_front_is_determined_by_the_environment_of_the_process() -> None:
+def test_http_proxy_is_determined_by_the_environment_of_the_process() -> None:
     serve = read_front(HAPROXY)
     default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
     given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)

@@ -53,7 +53,7 @@ inference = partial(services.submission_of, prompt_tokens=50)
 
 
 class InspectedService(Services):
-    """Leading service with a manual clock and its inspection report."""
+    """Leading scheduler service with a manual clock and its inspection report."""
 
     leader: SchedulerService
 
@@ -80,7 +80,7 @@ class InspectedService(Services):
 
 @pytest.fixture
 async def inspected() -> AsyncIterator[InspectedService]:
-    """Leading service without callers."""
+    """Leading scheduler service without callers."""
     inspected = InspectedService()
     inspected.leader = await inspected.start_leader(recovery_s=0.05)
     yield inspected
@@ -94,7 +94,7 @@ def assert_fields(facts: BaseModel, **expected: Any) -> None:
 async def test_scheduler_reports_holders_of_leases_and_inferences(
     inspected: InspectedService,
 ) -> None:
-    """The doctor's checks compare leases by replica, inferences by ingress, and tags with V."""
+    """The doctor compares leases with replicas, and inferences with ingresses."""
     await inspected.submit_items(arrival_of(), inference("q1"), inference("q2"))
     await inspected.pull_next()
     running = LeaseProgress("1-1", 50, 1, running=True)
@@ -142,7 +142,7 @@ async def test_unread_messages_are_counted_from_the_first_one(inspected: Inspect
 async def test_replica_with_room_for_the_first_application_is_flagged(
     inspected: InspectedService,
 ) -> None:
-    """The flag marks a stalled queue; a replica that leaves does not count as free."""
+    """The flag marks a stalled queue; a replica that is leaving does not count as free."""
     await inspected.pull_next(draining=True)
     await inspected.submit_items(arrival_of(), inference("q1"))
     leaving = await inspected.next_report()
@@ -153,16 +153,16 @@ async def test_replica_with_room_for_the_first_application_is_flagged(
     assert "q1" == leaving.first
     assert [1.1, 3.1] == [pytest.approx(look.replicas["r"].draining_s) for look in (leaving, later)]
 
-    # no event grants the inference: the state is set by hand, as a bug would leave it
+    # No event grants the inference, as if the scheduler had a bug.
     later_replica = inspected.leader.term.driver.core.state.replicas["r"]
     later_replica.draining, later_replica.takes_leases = False, True
     assert (await inspected.next_report()).replicas["r"].free_for_first
 
 
-async def test_tag_is_reported_with_the_virtual_time_of_its_clock(
+async def test_finish_tag_is_reported_with_the_virtual_time_of_its_clock(
     inspected: InspectedService,
 ) -> None:
-    """With `fairness: tenant` each tenant has a virtual clock of its own."""
+    """With `fairness: tenant`, each tenant has a virtual clock of its own."""
     await inspected.leader.configure(
         {"policy": "justitia", "policy_options": {"fairness": "tenant"}}
     )
@@ -203,7 +203,7 @@ async def test_long_tables_are_marked_as_truncated(
     assert "5 inferences; they are looked at up to 2" == seen.unchecked_rules
 
 
-async def test_corrupt_state_is_still_inspected(inspected: InspectedService) -> None:
+async def test_corrupt_scheduler_state_can_still_be_inspected(inspected: InspectedService) -> None:
     """An application without an account fails the account checks; the other checks still run."""
     await inspected.submit_items(arrival_of(), inference("q1"))
     await inspected.pull_next()
@@ -277,7 +277,7 @@ async def replica_report(trouble: EngineError | None = None) -> ReplicaReport:
 
 
 async def test_replica_reports_held_leases_and_unconfirmed_ended_leases() -> None:
-    """A lease is missing at its replica only if the replica does not report its end either."""
+    """A lost lease is one that the replica reports neither as held nor as ended."""
     own = await replica_report()
 
     assert {"1-1": ("armed", False), "1-2": ("running", True)} == {
@@ -458,7 +458,7 @@ async def test_inspection_path_returns_the_doctors_input() -> None:
 def test_certificates_in_serves_http_options_are_reported(
     http_options: dict[str, Any] | None, tls: bool | None
 ) -> None:
-    """The options show what was set; a Serve without TLS options is not reported as plaintext."""
+    """Options that cannot be read are reported as unknown, not as plaintext."""
     assert gathering._asks_for_tls(http_options) is tls
 
 

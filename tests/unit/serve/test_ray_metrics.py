@@ -19,7 +19,7 @@ from tests.unit.observability.recording_backend import RecordingBackend
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
 def test_every_metric_of_the_table_can_be_created_in_ray(metric: Metric) -> None:
-    """Ray refuses descriptions that are not ASCII and bucket bounds of 0."""
+    """Ray refuses descriptions that are not ASCII and bucket limits of 0."""
     backend, labels = RayMetrics(), dict.fromkeys(metric.labels, "x")
 
     if metric.kind == "counter":
@@ -31,7 +31,7 @@ def test_every_metric_of_the_table_can_be_created_in_ray(metric: Metric) -> None
 
 
 class _Gauge:
-    """Ray gauge that stores its values by name and by the upper end of a bucket."""
+    """Fake Ray gauge that stores its values by name and by the upper end of a bucket."""
 
     told: ClassVar[dict[str, dict[str, float]]] = {}
 
@@ -100,7 +100,7 @@ def test_metrics_have_the_configured_labels_and_bounds() -> None:
 def test_failing_export_is_logged_once_and_the_service_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Counts are exported later.
+    """The counts of a failed export are exported later.
 
     A failure after a success is logged again.
     """
@@ -126,7 +126,7 @@ def test_failing_export_is_logged_once_and_the_service_continues(
 
 
 async def test_stopping_exporter_sends_all_values_once() -> None:
-    """An orderly end loses no value, and a superseded scheduler reports its state once."""
+    """An orderly end loses no value, and a replaced scheduler reports its state once."""
     looks: list[int] = []
     measures = new_measures(AppConfig.parse(_ARGS), "scheduler")
     taken = RecordingBackend()

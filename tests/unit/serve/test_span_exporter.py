@@ -68,7 +68,7 @@ async def test_exported_span_is_unchanged() -> None:
 
 
 def test_no_thread_is_started_without_tracing() -> None:
-    """With tracing off, which is the default, OpenTelemetry is not imported either."""
+    """By default tracing is off, and OpenTelemetry is not even imported."""
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
 
     assert start_span_exporter(config, "ingress", "i-1") is None

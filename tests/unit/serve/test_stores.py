@@ -25,7 +25,7 @@ def config_with_store(**store: Any) -> AppConfig:
 
 
 def test_no_store_is_used_without_durability() -> None:
-    """Even the embedded Redis is not started."""
+    """Without durability, not even the embedded Redis is started."""
     none = config_with_store(durability="none")
 
     assert embedded_server(none) is None
@@ -77,7 +77,7 @@ async def test_actor_without_durability_serves_and_its_epochs_increase() -> None
     values = config_with_store(durability="none").model_dump()
     epochs: list[int] = []
     for _ in range(2):
-        # epochs are milliseconds; in a test a restart may take less than one
+        # Epochs are milliseconds; in a test, a restart may take less than one.
         await eventually(lambda: max(epochs, default=0) < int(1000 * time.time()), "time passes")
         actor = SchedulerActor(values)
         epochs.append(await actor.configure({}))
@@ -87,8 +87,8 @@ async def test_actor_without_durability_serves_and_its_epochs_increase() -> None
     assert 1_700_000_000_000 < epochs[0] < epochs[1]
 
 
-async def test_actor_starts_above_its_callers_epoch() -> None:
-    """After the wall clock was set back, the clock's epoch alone would be ignored."""
+async def test_restarted_scheduler_starts_above_the_epoch_of_its_callers() -> None:
+    """After the wall clock was set back, callers would ignore an epoch taken from it."""
     actor = SchedulerActor(config_with_store(durability="none").model_dump())
     known = await actor.configure({}) + 10**9
     first = await (await actor.started()).poll_grants("i", known, 0)

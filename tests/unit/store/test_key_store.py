@@ -43,7 +43,7 @@ async def test_key_can_be_revoked_once() -> None:
 
 
 async def test_damaged_key_entries_are_skipped_and_named() -> None:
-    """One damaged entry must not invalidate the others; its content, maybe a key, is not shown."""
+    """One damaged entry, whose content may be a key, must not invalidate the others."""
     store = FakeKeyStore()
     await store.add(RECORD)
     store.raw.hset(KEY, "0" * 8, "{")

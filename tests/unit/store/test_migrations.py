@@ -41,7 +41,7 @@ def test_fields_that_version_1_wrote_are_kept() -> None:
 
 
 def test_application_ids_of_version_2_get_their_tenants_prefix() -> None:
-    """Ids were unique across tenants in version 2; counts by application restart at zero."""
+    """In version 2, ids were unique across tenants."""
     clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
     search = APPLICATION | {"tenant": "acme/search"}
     records = migrated(2, Records(clock, {"a": APPLICATION, "b": search, "gone": SESSION}))

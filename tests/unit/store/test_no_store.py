@@ -23,7 +23,7 @@ async def test_saved_state_is_lost_without_a_store() -> None:
 
 
 async def test_observation_ids_have_the_form_and_order_of_stream_ids() -> None:
-    """The learner continues after the last id it has read, and takes the time from the id."""
+    """The predictor finds new observations, and their times, by ids like those of Redis."""
     wall = iter([1_790_000_000.0, 1_790_000_000.0, 1_780_000_000.0, 1_790_000_001.0])
     memory = PredictionMemory(lambda: next(wall))
     await memory.add_observed([{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}])

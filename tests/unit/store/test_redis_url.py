@@ -41,7 +41,7 @@ from justitia_ray.store.redis_url import Setup, read_redis_url
 def test_all_forms_of_redis_urls_are_parsed(
     url: str, expected: tuple[object, ...], address: str
 ) -> None:
-    """The client would silently ignore a part that is not parsed."""
+    """The Redis client would silently ignore a part that is not parsed."""
     read = read_redis_url(url)
 
     assert expected == (read.setup, read.tls, read.hosts, read.service, read.db)

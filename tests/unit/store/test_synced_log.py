@@ -15,7 +15,7 @@ from justitia_ray.store.synced_log import SyncedLog, keep_synced
 
 
 class FakeRewrite:
-    """Function that asks the server to rewrite its data, and counts the calls."""
+    """Fake function that asks the Redis server to rewrite its data, and counts the calls."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -99,7 +99,7 @@ def test_data_is_rewritten_after_a_disk_failure(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a failed sync the kernel counts the unwritten data as written."""
+    """After a failed sync, the kernel counts the unwritten data as written."""
     (tmp_path / "appendonly.aof").write_bytes(b"x")
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", _raise_io_error)

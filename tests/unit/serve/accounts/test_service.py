@@ -21,7 +21,7 @@ _TENANTS = {"t": {"quotas": [{"unit": "applications", "limit": 9, "per": "day"}]
 
 
 class _HeldStore(AccountsStore):
-    """Accounts store whose saves finish only when the test releases them."""
+    """Store whose saves finish only when the test releases them."""
 
     def __init__(self) -> None:
         super().__init__(None, "app")
@@ -77,12 +77,12 @@ async def test_reservation_is_stored_before_any_concurrent_answer() -> None:
     await asyncio.sleep(0)
     store.held[0].set()
     third = asyncio.create_task(service.exchange(_opening_request(service, "m3", "c")))
-    for _ in range(10):  # more turns of the event loop than the answers need
+    for _ in range(10):  # Give a wrong answer the time to arrive.
         await asyncio.sleep(0)
 
     assert first.done()
     assert not second.done()
-    assert 2 == len(store.held)  # otherwise an older save could overwrite a newer one
+    assert 2 == len(store.held)  # Otherwise an older save could overwrite a newer one.
     for held in store.held:
         held.set()
     await asyncio.gather(second, third)

@@ -11,7 +11,7 @@ from justitia_ray.serve.engines.grammar_worker import Judge
 
 
 def scripted_judge(config: str) -> Callable[[], Judge]:
-    """Return a factory of grammar judges; `config` makes it fail, or fail until a file exists."""
+    """Return a factory of fake grammar compilers, which fail as `config` says."""
     if config == "broken":
         raise RuntimeError("no such model")
 

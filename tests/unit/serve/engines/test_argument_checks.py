@@ -74,7 +74,7 @@ def test_missing_parser_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.vllm
 def test_vllms_parser_runs_in_a_separate_process() -> None:
-    """Options are checked apart from replicas, since Serve restarts a failing replica forever.
+    """Options are checked before replicas start, since Serve restarts a failing replica forever.
 
     `test_vllm_engine` has the parser's other errors, without the start of a process for each.
     """

@@ -42,7 +42,7 @@ def test_callers_salt_never_equals_another_tenants_salt() -> None:
 
 
 def test_callers_salts_are_bounded_in_number_and_length() -> None:
-    """A salt unused for ten minutes is evicted; each tenant may have a number of its own."""
+    """A salt unused for ten minutes is evicted; each tenant may have its own limit."""
     salts = CacheSalts("tenant", 2)
     for now, own in ((0.0, "r"), (1.0, "s"), (2.0, "r")):
         salts.salt("a", own, now)

@@ -12,7 +12,7 @@ from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_its
     "exit_code", [None, 1, 3, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
 )
 def test_error_exit_is_the_engines_own_failure(exit_code: int | None) -> None:
-    """Exit code None means that the engine reported a failure and its process still runs."""
+    """An engine may report a failure (exit code None) while its process still runs."""
     assert ended_by_itself(exit_code, out_of_memory=False)
 
 

@@ -47,7 +47,7 @@ async def test_text_depends_only_on_prompt_choice_and_position(engine: FakeEngin
 
     assert long.split()[:4] == short.split()
     assert len({long, other_choice, other_prompt}) == 3
-    # the expected texts are written out, because hash() differs between processes
+    # The expected texts are written out, because hash() differs between processes.
     ids = [zlib.crc32(f"x y\0{0}\0{i}".encode()) % 1000 for i in range(4)]
     assert short == "".join(f"w{token} " for token in ids)
 
@@ -92,7 +92,7 @@ def test_kv_memory_of_less_than_a_block_is_refused() -> None:
     ],
 )
 def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], tokens: int) -> None:
-    """The ingress predicts by the same rule how many tokens the engine will charge."""
+    """By this rule the ingress predicts how many tokens the engine will charge."""
     request = parse_request(path, json.dumps(body).encode(), "fake", 100)
 
     assert tokens == sum(request.prompt_tokens)
@@ -185,7 +185,7 @@ async def test_continued_conversation_is_fully_cached(cache_reporting_engine: Fa
     )
 
     assert 0 == cached_tokens_reported(first)
-    # 4 words, a frame of 4 and 8 answer tokens, of which the last was never computed
+    # 4 words, 4 tokens of chat markup and 8 answer tokens, of which the last was never computed
     assert 12 == cached_tokens_reported(second)
     assert Progress(8, 8, 0) == cache_reporting_engine.release("1")
     assert Progress(25, 8, 12) == cache_reporting_engine.release("2")
@@ -257,13 +257,13 @@ async def test_cached_prompt_skips_its_prefill() -> None:
             await answer_bytes(engine, completion_call(lease, prompt=prompt, max_tokens=1))
         await engine.stop()
 
-    # all of the first prompt, the last token of the second, the differing token of the third
+    # Computed: all of the first prompt, the last token of the second, the third's differing one.
     assert [pytest.approx(n * 1e-6) for n in (4, 1, 1)] == lengths
 
 
 @pytest.mark.parametrize("kv_tokens", [64, 65])
 async def test_engine_continues_after_preempting_its_only_running_request(kv_tokens: int) -> None:
-    """The engine then plans an empty iteration, as vLLM does."""
+    """After the preemption, the engine plans an empty iteration, as vLLM does."""
     engine = FakeEngine("fake", kv_tokens=kv_tokens, iteration_s=0)
     await engine.start()
     last = asyncio.create_task(
@@ -294,7 +294,7 @@ async def test_engine_without_a_prefix_cache_computes_every_prompt() -> None:
 
 
 def test_token_count_includes_ids_and_cut_positions_on_request() -> None:
-    """The queue uses ids and cut positions to count the memory of common prefixes once."""
+    """The queue needs token ids and positions to count the memory of common prefixes once."""
     said = [("system", "be brief"), ("user", "a b"), ("assistant", "c"), ("tool", "d e f")]
     messages = tuple({"role": role, "content": text} for role, text in said)
     known = count_prompt(Conversation(messages), wants_ids=True)

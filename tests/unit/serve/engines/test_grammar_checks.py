@@ -130,7 +130,7 @@ async def test_crash_of_a_compiler_process_is_an_engine_failure(
 
 
 async def test_large_grammars_of_two_tenants_reach_the_worker_whole(checks: GrammarChecks) -> None:
-    """Interleaved writes to the pipe would make the worker read a caller's text as a frame."""
+    """If writes to the pipe mixed, the worker could take a caller's text for a message header."""
     for number in range(8):
         said = await asyncio.gather(
             *(
@@ -160,7 +160,7 @@ async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
 
 
 async def test_worker_that_ends_at_once_is_not_started_for_each_call() -> None:
-    """Starting a worker takes seconds and half a gigabyte.
+    """Starting a worker takes seconds and half a gigabyte of memory.
 
     A worker that never gave a verdict may never do so.
     """
@@ -235,7 +235,7 @@ def worker() -> Iterator[tuple[psutil.Process, Connection]]:
 
 
 def _results_of_job(pipe: Connection, number: int) -> list[Result]:
-    """Send a job to the worker and return its results."""
+    """Send a job to the compiling worker, and return its results."""
     pipe.send_bytes(msgspec.msgpack.encode(Job(number, b'{"do": "ok"}')))
     results = [msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)]
     while results[-1].number != number:
@@ -300,7 +300,7 @@ async def test_failing_forks_are_logged_and_fail_their_calls(
 async def test_worker_survives_a_fork_that_dies_when_a_job_arrives(
     worker: tuple[psutil.Process, Connection],
 ) -> None:
-    """Both events arrive in one turn, and the job must not go to the replaced fork."""
+    """The job must not go to the dead fork, even if both events arrive together."""
     process, pipe = worker
 
     def send_job(number: int) -> None:

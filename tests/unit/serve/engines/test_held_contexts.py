@@ -76,7 +76,6 @@ class ContextEngine:
         self.end_call(self.start_call(*tokens), application, for_s)
 
     def is_cached(self, *tokens: str) -> bool:
-        """Return whether all of these tokens are cached."""
         return {*tokens} <= {block.block_hash for block in self.pool.blocks}
 
 
@@ -159,7 +158,7 @@ def test_hold_that_ends_first_is_evicted_first(engine: ContextEngine) -> None:
 
 
 def test_end_of_a_held_context_is_evicted_before_its_beginning(engine: ContextEngine) -> None:
-    """The beginning of a context is useful without its end."""
+    """The beginning of a context is useful without its end, not the reverse."""
     engine.run_call("x", "y", "z", application="a", for_s=_FOREVER)
     for tokens in single_calls(20):
         engine.run_call(*tokens)
@@ -286,7 +285,7 @@ def test_held_blocks_are_moved_at_most_four_times_for_each_block_taken() -> None
     engine.pool.touch = count_and_touch  # type: ignore[method-assign]
     for number in range(100):
         engine.run_call(f"single{number}")
-    moved -= 100  # the calls touch their own blocks
+    moved -= 100  # The calls touch their own blocks.
 
     assert engine.is_cached(*"abcdefghijklm")
     assert 100 < moved <= 4 * 100
@@ -297,7 +296,7 @@ _STEPS = st.lists(
         st.sampled_from("abc"),  # application
         st.integers(1, 9),  # tokens of its context
         st.sampled_from([0.0, 1.0, 5.0, _FOREVER]),  # time of the hold
-        st.integers(0, 3),  # inferences that end afterwards
+        st.integers(0, 3),  # Inferences that end afterwards.
         st.floats(0.0, 2.0),  # time that passes
     ),
     max_size=40,
@@ -305,10 +304,10 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_held_blocks_are_never_nearer_to_eviction_than_was_counted(
+def test_held_blocks_are_moved_before_they_could_be_evicted(
     steps: list[tuple[str, int, float, int, float]],
 ) -> None:
-    """If the count were too high, held blocks would be evicted without a move."""
+    """If held blocks were nearer, they would be evicted before they are moved."""
     engine = ContextEngine()
     running: list[tuple[list[PoolBlock], str, float]] = []
     for application, length, for_s, ends, passes_s in steps:

@@ -16,8 +16,8 @@ def sampling_params(extra_args: dict[str, Any] | None = None) -> SimpleNamespace
     return SimpleNamespace(extra_args=extra_args)
 
 
-def test_hold_survives_the_transfer_to_the_engine() -> None:
-    """The process of the engine receives tuples as lists."""
+def test_hold_parameters_survive_the_transfer_to_the_engine() -> None:
+    """The engine's process receives tuples as lists."""
     given = with_hold(sampling_params(), _HOLD).extra_args["kv_transfer_params"]
 
     assert _HOLD == read_hold(json.loads(json.dumps(given)))

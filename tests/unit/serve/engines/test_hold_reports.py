@@ -12,7 +12,7 @@ _SOON_S = 0.01
 
 
 class ReportingEngine(ContextEngine):
-    """Engine with a clock on which a count takes `count_s`."""
+    """Engine with a clock on which each count of the held blocks takes `count_s`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_change_is_reported_at_once_before_an_idle_time(engine: ReportingEngine)
 def test_memory_that_other_calls_took_is_not_reported_as_held_by_an_idle_engine(
     engine: ReportingEngine,
 ) -> None:
-    """The engine makes no iteration in which the next report would be due."""
+    """An idle engine makes no iteration in which it could send the next report."""
     engine.run_call("x", "y", application="a", for_s=100.0)
     engine.step()
     engine.run_call(*"abcdefghijklmnopqrst")  # the whole pool
@@ -133,7 +133,7 @@ def test_counting_takes_at_most_a_hundredth_of_the_time(engine: ReportingEngine)
     assert engine.step()
 
 
-def test_count_moves_no_block(engine: ReportingEngine) -> None:
+def test_counting_held_blocks_moves_none(engine: ReportingEngine) -> None:
     engine.run_call("x", "y", application="a", for_s=100.0)
     before = list(engine.pool.queue)
 

@@ -38,7 +38,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def strict_config(tokenizer_folder: Path, **options: Any) -> AppConfig:
-    """Return the configuration of a model with the strict template."""
+    """Return the configuration of a model with a strict chat template."""
     engine = {"vllm_args": {"chat_template": str(_TEMPLATE), **options}}
     model = {"name": "m", "path": str(tokenizer_folder)}
     return AppConfig.parse({"model": model, "engine": engine})
@@ -64,7 +64,7 @@ def prompt_count(
 def test_prompt_of_impossible_token_ids_is_counted_for_the_engine_to_refuse(
     tokenizer_folder: Path, token: float
 ) -> None:
-    """Such a prompt gets no names of prefixes, whose ids have 32 bits."""
+    """Such a prompt has no prefix names, which are computed from token ids of 32 bits."""
     config = AppConfig.parse({"model": {"name": "m", "path": str(tokenizer_folder)}})
     body = parse_body(COMPLETIONS, json.dumps({"prompt": [1, token]}).encode(), ("m",), None)
     counting = load_prompt_counter(config)(body.prompts[0], replace(body, wants_ids=True), None)
@@ -124,8 +124,8 @@ def test_template_that_reads_parts_receives_parts(tokenizer_folder: Path) -> Non
     )
 
 
-def test_failing_template_refuses_no_request(tokenizer_folder: Path) -> None:
-    """The engine's own renderer may succeed."""
+def test_request_is_accepted_although_its_chat_template_fails(tokenizer_folder: Path) -> None:
+    """The engine's own renderer may succeed where the ingress's template fails."""
     failing = "{{ messages[7].content | items }}"
 
     assert not prompt_count(
@@ -141,7 +141,7 @@ def test_failing_template_refuses_no_request(tokenizer_folder: Path) -> None:
 async def test_prompt_with_an_image_sends_no_prefix_names_and_counts_in_full(
     tokenizer_folder: Path,
 ) -> None:
-    """Only the engine knows the tokens of an image, so where its prefixes end is unknown here."""
+    """Only the engine knows the tokens of an image, and so the position of later prefixes."""
     keyring = Keyring()
     keyring.add(Key("k", b"s" * 32))
     counter = TokenCounter(load_prompt_counter(strict_config(tokenizer_folder)))
@@ -218,7 +218,7 @@ def test_invented_reasoning_efforts_do_not_fill_the_memory(tokenizer_folder: Pat
         with pytest.raises(RequestError):
             renderer.check_effort(str(number), "reasoning_effort")
 
-    once, twice = 2, 4  # without the reasoning effort, and with it
+    once, twice = 2, 4  # Once without the reasoning effort, and once with it.
     assert 64 * once + twice == tokenizer.rendered
 
 

@@ -56,7 +56,7 @@ def test_chat_without_a_system_prompt_is_cut_before_its_first_message() -> None:
         [{"role": "assistant", "content": None}, {"role": "user"}],
     ],
 )
-def test_message_text_missing_in_the_rendered_chat_gives_no_cut(
+def test_message_text_missing_in_the_rendered_chat_gives_no_cut_position(
     messages: list[dict[str, Any]],
 ) -> None:
     assert () == chat_cuts("", messages)

@@ -157,7 +157,6 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def _tokens_and_steps(counting: Counting) -> tuple[int, int]:
-    """Return the number of tokens counted and the number of steps."""
     steps = 1
     while True:
         try:
@@ -185,7 +184,7 @@ def test_pieces_have_as_many_tokens_as_the_whole_text(tokenizer: Any, seed: int)
 def test_ids_and_cuts_of_pieces_equal_those_of_the_whole_text(
     tokenizer: Any, characters: int, seed: int
 ) -> None:
-    """A cut is the number of tokens that end at or before its position."""
+    """A cut is given as the number of tokens that end at or before its position."""
     draw = random.Random(seed)
     text = _random_text(draw, characters)
     whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -237,7 +236,7 @@ def test_too_long_text_is_counted_until_it_certainly_exceeds_the_limit(
 
 @pytest.mark.parametrize("part", ["a", "ab", " ", "\n", "漢", "=", "0", "\u0301", "a\n", "\r"])
 def test_monotonous_text_is_never_counted_as_longer_than_it_is(tokenizer: Any, part: str) -> None:
-    """A monotonous text has no place to cut, or every place looks the same."""
+    """A monotonous text offers no reliable position at which to split it."""
     text = part * (20_000 // len(part))
     whole = len(tokenizer(text).input_ids)
     for most in (whole, whole - 1, 10, None):

@@ -12,7 +12,6 @@ from justitia_ray.serve.engines.random_models import materialise_model
 
 @pytest.mark.parametrize("path", ["some/hub-model", "relative/dir", "/absolute/dir"])
 def test_path_of_a_real_model_is_returned_unchanged(path: str, tmp_path: Path) -> None:
-    """VLLM loads real models, so no model is built for their paths."""
     assert materialise_model(path, tmp_path / "cache") == path
     assert not (tmp_path / "cache").exists()
 
@@ -90,7 +89,7 @@ def test_random_llama_3_has_a_quarter_of_the_kv_heads(
     """Llama 3 8B has 8.03 billion weights and 131,072 bytes of KV memory per token."""
     from transformers import AutoConfig  # imports torch, which no other test here needs
 
-    # training the tokenizer is the slow part
+    # Training the tokenizer is the slow part.
     monkeypatch.setattr(random_models, "_SHAPE_VOCABULARY", 300)
 
     config = AutoConfig.from_pretrained(materialise_model("random:llama-3-8b", tmp_path))
@@ -103,7 +102,7 @@ def test_random_llama_3_has_a_quarter_of_the_kv_heads(
 
 
 def test_failed_build_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a full disk the next start must not find a folder that looks like a model."""
+    """After a full disk, the next start must not take a partial folder for a model."""
 
     def fail_half_way(directory: Path) -> None:
         (directory / "config.json").write_text("half")

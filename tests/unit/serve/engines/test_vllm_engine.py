@@ -60,8 +60,8 @@ def test_priority_scheduling_is_always_enabled() -> None:
     assert checked_vllm_args({"disable_log_stats": False}) == checked_vllm_args({})
 
 
-def test_prompts_that_begin_alike_are_not_read_side_by_side() -> None:
-    """With a threshold, vLLM would compute a shared prefix twice, though it is counted once."""
+def test_common_prefix_of_concurrent_prompts_is_computed_once() -> None:
+    """VLLM would compute a shared prefix twice for concurrent prompts, but charge it once."""
     assert 0 == checked_vllm_args({})["long_prefill_token_threshold"]
     assert checked_vllm_args({"long-prefill-token-threshold": 0}) == checked_vllm_args({})
     with pytest.raises(
@@ -80,7 +80,7 @@ def test_exit_code_tells_whether_the_engine_died_by_itself(
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of several engine processes the one that has ended decides.
+    """Of several engine processes, the one that has ended decides.
 
     The OOM killer is recognised by the kernel's kill count.
     """
@@ -92,7 +92,7 @@ def test_exit_code_tells_whether_the_engine_died_by_itself(
 
 
 @pytest.mark.asyncio
-async def test_batch_size_is_that_of_vllms_own_server(
+async def test_vllm_batch_size_equals_that_of_its_own_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """VLLM derives the batch size from the usage context.
@@ -130,7 +130,7 @@ def test_engine_that_was_killed_did_not_die_by_itself() -> None:
 
 
 class VllmRefuses(Exception):
-    """Exception that stands for vLLM's own."""
+    """Exception that stands for a refusal by vLLM."""
 
 
 class EngineIsDead(Exception):
@@ -138,7 +138,7 @@ class EngineIsDead(Exception):
 
 
 def _engine_raising(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return an engine whose application raises an error after its head, as Starlette does."""
+    """Return an engine whose web application raises an error after the response head."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -169,7 +169,7 @@ async def _items_of(engine: Any, seen: list[Any]) -> None:
 async def test_error_after_the_head_of_a_living_engine_is_a_refusal(
     error: Exception, status: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Taken for the engine's death, it would end a replica with all its calls."""
+    """An error taken for the engine's death would end a replica with all its calls."""
     engine, seen = _engine_raising(error, monkeypatch), list[Any]()
     with pytest.raises(StreamRefused) as refused:
         await _items_of(engine, seen)
@@ -277,7 +277,7 @@ def request_state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
 
 
 def test_input_without_generation_is_charged_as_one_output_token() -> None:
-    """The charge is d = 1 once the input is computed, and nothing before."""
+    """The token is charged once the whole input is computed, and nothing before."""
     meter = LeaseMeter(0)
     first, second = (request_state(request_id, 4, generates=False) for request_id in ("a", "b"))
     meter.add_sequence(first)
@@ -308,7 +308,7 @@ def test_cached_tokens_are_reported_once_every_sequence_has_a_token() -> None:
     assert meter.read_progress().cached_tokens is None
     assert 32 == meter.read_final(0.0).cached_tokens
 
-    # the second sequence continued after 8 tokens
+    # The second sequence continued after 8 tokens.
     second.is_prefilling, second.num_cached_tokens = False, 48
     assert Progress(80, 0, 72) == meter.read_progress()
 
@@ -331,7 +331,7 @@ def test_tokens_of_a_preempted_sequence_are_counted_again_as_far_as_the_cache_lo
 
 
 def test_every_preemption_of_a_sequence_counts() -> None:
-    """Without a prefix cache the engine finds nothing."""
+    """Without a prefix cache, each preemption computes the whole sequence again."""
     meter, running = LeaseMeter(0), request_state("a", 90, generates=True)
     meter.add_sequence(running)
     running.stats.num_preemptions, running.stats.num_generation_tokens = 2, 10

@@ -35,7 +35,7 @@ _LAST_EVENT = {
 
 
 class GrantingQueue(FakeQueueClient):
-    """Queue client that grants every inference at once and records nothing."""
+    """Fake queue client that grants every inference at once and records nothing."""
 
     async def next_grant(self, inference: PendingInference) -> Any:
         return Grant("q", "i", "l", "r", 0, 1, 0.0)
@@ -49,7 +49,7 @@ class GrantingQueue(FakeQueueClient):
 
 
 class AnsweringReplicas:
-    """Replica calls that answer with an empty object, or with a stream of one event."""
+    """Fake replicas that answer with an empty object, or with a stream of one event."""
 
     async def paths(self) -> frozenset[str]:
         return frozenset({*INFERENCE_PATHS, *UNSCHEDULED_PATHS})
@@ -68,7 +68,7 @@ class AnsweringReplicas:
 
 
 class AnsweringScheduler:
-    """Scheduler that knows every application whose id has an odd number of characters."""
+    """Fake scheduler that knows every application whose id has an odd number of characters."""
 
     async def find_application(self, key: str) -> dict[str, Any] | None:
         return {"application_id": key} if self._knows_application(key) else None
@@ -103,7 +103,7 @@ class AnsweringScheduler:
 
 
 class AnsweringPredictor:
-    """Predictor handle that knows no classes and accepts every sample."""
+    """Fake predictor that knows no classes and accepts every sample."""
 
     def __init__(self) -> None:
         self.overview = SimpleNamespace(remote=self._overview)
@@ -121,7 +121,7 @@ class AnsweringPredictor:
 
 
 class AnsweringInspection:
-    """Inspection that finds one ingress and no other process."""
+    """Fake inspection that finds one ingress and no other process."""
 
     async def inspect(self) -> Inspection:
         ingress = IngressReport(ingress_id="i", epoch=1, open_applications=0)

@@ -39,7 +39,7 @@ class Caller:
 
 
 class FedStream:
-    """Stream whose items the test feeds; None ends the stream."""
+    """Stream whose items the test supplies; None ends the stream."""
 
     def __init__(self) -> None:
         self.items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue()

@@ -17,7 +17,7 @@ BODIES: dict[str, dict[str, Any]] = {
     MESSAGES: BODY,
     RESPONSES: {"model": "m", "input": "a", "max_output_tokens": 5, "stream": True},
 }
-"""One request body for each path that generates."""
+"""One request body for each path that generates text."""
 
 
 def compact_json(data: Any) -> str:

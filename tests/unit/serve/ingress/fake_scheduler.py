@@ -11,22 +11,22 @@ from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, 
 
 
 class FakeScheduler:
-    """Scheduler that accepts calls of its own epoch and delivers the messages that a test posts."""
+    """Fake scheduler that accepts calls of its own epoch and delivers the test's messages."""
 
     def __init__(self) -> None:
         self.epoch = 1
         self.batches: list[tuple[int, tuple[Submission, ...]]] = []
-        """Epoch and items of each accepted submission, without `Resubmitted`."""
+        """(epoch, items) of each accepted submission, without `Resubmitted`."""
         self.has_all = False
         """Whether the ingress has reported the end of its resubmission."""
         self.refused: list[tuple[str, str, NackReason]] = []
         self.still_waits = True
         self.refusal: Refusal | None = None
-        """Refusal with which every opening is answered; None: openings are accepted."""
+        """Refusal of every opening; None if openings are accepted."""
         self.standings: tuple[LimitStanding, ...] = ()
-        """Limits of the tenant that the answer to an opening carries."""
+        """Quota limits of the tenant that the answer to an opening carries."""
         self.ingress_ids: list[str] = []
-        """Ids under which the ingress has called, each once."""
+        """Ids under which the ingress has called, without duplicates."""
         self._forgotten: set[str] = set()
         self.failures: dict[str, list[Exception]] = {}
         """Errors that the next calls raise, by method."""

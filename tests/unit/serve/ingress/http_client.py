@@ -23,7 +23,7 @@ from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 
 
 class StandInGateway:
-    """Gateway that reads bodies as the real one does and returns answers set by the test."""
+    """Fake gateway that reads bodies as the real one does and returns answers set by the test."""
 
     max_model_len = 100
 
@@ -34,7 +34,7 @@ class StandInGateway:
         self.items: list[StreamItem] = [(200, {"content-type": "text/plain"}), b"told"]
         self.unscheduled_answer: Answer = (200, {"content-type": "text/plain"}, b"unscheduled")
         self.source: Any = None
-        """Stream to answer with; None: `items` are sent."""
+        """Stream to answer with; None sends `items`."""
         self.submitter = self.attempts = self
         self.limits: tuple[LimitStanding, ...] = ()
         self.outlooks = StreamOutlooks(self.ask_outlooks, 0.0)
@@ -42,7 +42,7 @@ class StandInGateway:
         self.may_count = asyncio.Event()
         self.may_count.set()
         self.failed_streams: list[int] = []
-        """Statuses of the streams that failed after their head was sent."""
+        """HTTP statuses of the streams that failed after their head was sent."""
 
     def note_failed_stream(self, status: int) -> None:
         self.failed_streams.append(status)

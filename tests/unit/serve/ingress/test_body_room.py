@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 class _Readers:
-    """Calls that hold a parsing turn until the test ends them."""
+    """Calls that each parse a body until the test ends them."""
 
     def __init__(self, room: BodyRoom) -> None:
         self.room = room
@@ -92,7 +92,7 @@ async def test_small_body_is_read_while_large_ones_wait() -> None:
             pass
 
 
-async def test_full_room_refuses_bodies_and_no_tenant_may_fill_it() -> None:
+async def test_request_bodies_without_memory_are_refused_and_no_tenant_takes_it_all() -> None:
     """One tenant may take 80 of 100 MiB, so another tenant's body still finds room."""
     readers = _Readers(BodyRoom(100 * _MIB, _MIB))
     for call in range(8):
@@ -112,7 +112,7 @@ async def test_full_room_refuses_bodies_and_no_tenant_may_fill_it() -> None:
         last.note_size(100 * _MIB)
 
 
-def test_growing_body_is_counted_once_and_may_fill_the_whole_room() -> None:
+def test_growing_request_body_is_counted_once_and_may_take_all_the_memory() -> None:
     """A tenant's share limits its second body; a single body may fill the whole room."""
     room = BodyRoom(100 * _MIB)
     with room.hold("a") as body:
@@ -127,7 +127,7 @@ def test_growing_body_is_counted_once_and_may_fill_the_whole_room() -> None:
         last.note_size(100 * _MIB)
 
 
-def test_memory_of_a_body_is_released_once() -> None:
+def test_memory_of_a_request_body_is_released_once() -> None:
     room = BodyRoom(100 * _MIB)
     with room.hold("a") as body, room.hold("b") as other:
         body.note_size(50 * _MIB)
@@ -217,7 +217,7 @@ print(resident_mib() - begin)
 
 
 def test_memory_of_large_bodies_is_returned_to_the_system() -> None:
-    """Small blocks that live between freed bodies must not keep the memory."""
+    """Freed memory must return to the system although small blocks between it stay in use."""
     command = [sys.executable, "-c", _PROGRAM, "returned"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

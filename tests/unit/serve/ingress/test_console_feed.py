@@ -21,12 +21,12 @@ from justitia_ray.serve.ingress.console_feed import (
 
 
 class StandInScheduler:
-    """Scheduler whose frames are numbered; the test advances the number."""
+    """Fake scheduler whose console data are numbered; the test advances the number."""
 
     def __init__(self) -> None:
         self.epoch, self.number = 1, 1
         self.asked: list[tuple[str | None, int | None]] = []
-        """Tenant and last known frame number of each call."""
+        """(tenant, last known frame number) of each call."""
         self.failure: Exception | None = None
 
     async def console_frame(
@@ -47,7 +47,7 @@ class StandInScheduler:
 
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> StandInScheduler:
-    """Return a scheduler whose frames are fetched a hundred times a second."""
+    """Return a fake scheduler whose console data are fetched a hundred times a second."""
     monkeypatch.setattr(console_feed, "INTERVAL_S", 0.01)
     return StandInScheduler()
 
@@ -61,7 +61,6 @@ async def hub(scheduler: StandInScheduler) -> AsyncIterator[ConsoleHub]:
 
 
 async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
-    """Return the next line of a given kind that a viewer receives."""
     async with asyncio.timeout(5):
         while True:
             told: dict[str, Any] = json.loads(await viewer.next_line())
@@ -69,7 +68,7 @@ async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
                 return told
 
 
-async def test_first_frame_is_whole_and_the_next_has_the_changes(
+async def test_first_console_message_is_complete_and_the_next_has_the_changes(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -158,7 +157,7 @@ async def test_slow_viewer_misses_frames_and_then_gets_a_whole_one(
     assert not viewer.behind
 
 
-async def test_only_operators_see_the_predictor(hub: ConsoleHub) -> None:
+async def test_only_operators_see_the_predictor_on_the_console(hub: ConsoleHub) -> None:
     operator, tenant = hub.join(None, ["m"]), hub.join("acme", ["m"])
     assert (await line(operator, "predictor"))["overview"] == {"learns": True}
 
@@ -168,7 +167,7 @@ async def test_only_operators_see_the_predictor(hub: ConsoleHub) -> None:
     assert all(b'"predictor"' not in told for told in tenant._lines)
 
 
-async def test_failing_predictor_is_shown(
+async def test_failing_predictor_is_shown_on_the_console(
     hub: ConsoleHub, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> dict[str, Any]:
@@ -201,7 +200,7 @@ async def test_number_of_viewers_is_bounded_per_tenant(hub: ConsoleHub) -> None:
 
 
 async def test_several_models_send_frames_side_by_side(scheduler: StandInScheduler) -> None:
-    """If one scheduler is unreachable, the frames of the other model continue."""
+    """If one scheduler is unreachable, the other model's data must still arrive."""
     other = StandInScheduler()
     other.failure = AdmissionError("it is away")
     feeds = {

@@ -17,12 +17,12 @@ from justitia_ray.serve.ingress.deployment import Ingress
 _ARGS = {
     "models": [{"name": "m", "path": "none"}, {"name": "org/n", "path": "none"}],
     "engine": {"kind": "fake"},
-    "metrics": {"enabled": False},  # no metrics exporter exists without a cluster
+    "metrics": {"enabled": False},  # No metrics exporter exists without a cluster.
 }
 
 
 class RecordingHandle:
-    """Actor handle that answers status, table and configure, and leaves other calls unanswered."""
+    """Fake actor handle with answers to status, table and configure; other calls hang."""
 
     def __init__(self) -> None:
         self.policies: list[str] = []

@@ -54,7 +54,7 @@ async def admitted_context(
 
 
 def test_every_route_is_in_the_authorization_table() -> None:
-    """A route that is missing in the table would be open to every credential."""
+    """A route without an entry would be open to every credential."""
     app = build_http_app(ServedModels([served_model()]), ApplicationSpecCache(1.0, 1), OPEN, FINDER)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
 
@@ -207,13 +207,13 @@ OPERATOR = Identity("ops", frozenset({Scope.OPERATE}), "key:2")
 def test_path_may_have_an_applications_id_or_its_key(
     identity: Identity, header: str | None, named: str, key: str
 ) -> None:
-    """An operator may name any application, an owner those of its own branch."""
+    """An operator may name any application, an owner those of its own tenant."""
     assert key == RequestContext(identity, header).key_of(named)
 
 
 @pytest.mark.parametrize(("header", "named"), [("beta", "a"), (None, "beta|a"), (None, "|a")])
 def test_application_of_another_tenant_is_not_found(header: str | None, named: str) -> None:
-    """The answer is the same as for an id that does not exist."""
+    """The answer is equal to that for an id that does not exist."""
     with pytest.raises((UnknownApplication, RequestError)):
         RequestContext(OWNER, header).key_of(named)
 
@@ -252,7 +252,7 @@ async def test_deployed_door_uses_the_access_settings(tmp_path: Path) -> None:
 
 
 class Predictor:
-    """Predictor handle that rolls back from version 2 to version 1."""
+    """Fake predictor that rolls back from version 2 to version 1."""
 
     def __getattr__(self, name: str) -> Any:
         answers = {
@@ -293,7 +293,7 @@ async def test_operators_action_is_logged_as_one_json_line(
 
 
 class EndingScheduler:
-    """Scheduler that ends every application it is asked to end."""
+    """Fake scheduler that ends every application as requested."""
 
     async def cancel_application(self, application_id: str) -> bool:
         return True

@@ -33,7 +33,7 @@ async def test_oldest_kept_inputs_are_dropped_beyond_the_bound() -> None:
     """Applications that are never closed must not fill the memory."""
     inputs = FeatureCache(store_inputs=True, max_weight=500)
     seen = await inputs.summarise("x" * 30)
-    for number in (*range(20), 19):  # the last input is added again and counts once
+    for number in (*range(20), 19):  # The last input is added again and counts once.
         inputs.keep_input(f"app-{number}", seen)
 
     taken = [inputs.take_input(f"app-{number}") for number in (*range(20), 19)]
@@ -49,7 +49,7 @@ def _report_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class StandInPredictor(ActorHandle):
-    """Predictor handle with one class that records its calls."""
+    """Fake predictor with one class; it records its calls."""
 
     def __init__(self) -> None:
         self.learning = LearningPredictor()

@@ -49,7 +49,7 @@ _KEYS = {
 }
 _UNKNOWN = _new_key(tenant="t").secret
 _MAY = {
-    # scopes of the paths that each identity may call
+    # Scopes of the paths that each identity may call.
     "infer": {"infer"},
     "own": {"own"},
     "operate": {"operate", "own"},
@@ -149,7 +149,7 @@ def _use_existing_names(case: Any) -> None:
 def test_answer_to_a_generated_call_is_in_the_openapi_description(
     operation: Any, event_loop: asyncio.Runner
 ) -> None:
-    """Well-formed and malformed calls are sent with each identity, a wrong one, and none."""
+    """Well-formed and malformed calls are sent with valid, invalid and missing credentials."""
     modes = [GenerationMode.POSITIVE]
     if operation.body or operation.query or operation.headers:
         modes.append(GenerationMode.NEGATIVE)
@@ -196,7 +196,7 @@ _NAMES = st.one_of(
 _GOOD = (b"authorization", b"Bearer " + _KEYS["all"].secret.encode())
 _HEADER_LISTS = st.one_of(
     st.lists(st.tuples(_NAMES, _VALUES), max_size=8),
-    # with a valid credential more of the other headers are read
+    # With a valid credential, more of the other headers are read.
     st.lists(st.tuples(_NAMES, _VALUES), max_size=3, unique_by=lambda header: header[0]).map(
         lambda headers: [*headers, _GOOD]
     ),
@@ -299,7 +299,7 @@ def test_arbitrary_headers_cause_no_failure_and_admit_no_caller(
 def test_two_copies_of_an_identifying_header_are_refused(
     event_loop: asyncio.Runner, name: bytes
 ) -> None:
-    """Even two equal copies are refused, because servers differ in which one they use."""
+    """Servers differ in which copy they use, so even equal copies are refused."""
     secret = _KEYS["all"].secret.encode()
     values = {b"authorization": b"Bearer " + secret, b"x-api-key": secret}
     headers = [(b"authorization", values[b"authorization"])] * (name not in _CREDENTIALS)
@@ -315,7 +315,7 @@ def test_two_copies_of_an_identifying_header_are_refused(
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/", "/healthz", "/made-up"])
 def test_query_with_invalid_text_is_refused(event_loop: asyncio.Runner, path: str) -> None:
-    """The server passes raw bytes on, and the web framework would fail on them."""
+    """The HTTP server passes raw bytes on, at which the web framework would fail."""
     scope: Message = {"type": "http", "method": "PUT", "path": path, "query_string": b"a=\xb1"}
     scope.update({"headers": [_GOOD], "scheme": "http", "server": ("service", 80)})
 

@@ -45,7 +45,7 @@ from tests.unit.observability.recording_backend import export_once, new_measures
 
 @dataclass
 class FakeSession:
-    """Session of a queue client with the scheduler of epoch 1."""
+    """Fake session of a queue client with the scheduler of epoch 1."""
 
     ingress_id: str = "i"
     epoch: int = 1
@@ -53,7 +53,7 @@ class FakeSession:
 
 @dataclass
 class FakeQueueClient:
-    """Queue client that stores submissions and grants none of them."""
+    """Fake queue client that stores submissions and grants none of them."""
 
     session: FakeSession = field(default_factory=FakeSession)
     pending: PendingInferences = field(default_factory=PendingInferences)
@@ -84,7 +84,7 @@ class FakeQueueClient:
 
 
 def context(headers: dict[str, str]) -> RequestContext:
-    """Return the request context for these headers; the tenant is `t` unless they name one."""
+    """Return the request context for these headers; the default tenant is `t`."""
     named = {"x-justitia-tenant": "t"} | headers
     return read_context(ANYBODY, [(k.encode(), v.encode()) for k, v in named.items()])
 
@@ -115,12 +115,12 @@ async def _no_outlooks(application_ids: tuple[str, ...]) -> dict[str, Any]:
 
 
 def unknown_outlooks() -> StreamOutlooks:
-    """Return the outlooks of waiting streams, of which the scheduler knows none."""
+    """Return no positions: the fake scheduler knows none of the waiting streams."""
     return StreamOutlooks(_no_outlooks, 1000.0)
 
 
 class FakeCounter:
-    """Token counter that finds a fixed number of prompts, of ten tokens each, in every body."""
+    """Fake token counter that finds equal prompts, of ten tokens each, in every body."""
 
     def __init__(self, prompts: int = 1) -> None:
         self._prompts = prompts
@@ -139,10 +139,10 @@ class FakeCounter:
 
 @dataclass
 class RecordingReplicas:
-    """Replica calls that answer on given paths and record the requests."""
+    """Fake replicas that answer on given paths and record the requests."""
 
     served: frozenset[str] | None
-    """Paths that the replicas answer; None: no replica exists."""
+    """Paths that the replicas answer; None if no replica exists."""
     asked_paths: int = 0
     contexts: list[int | Exception] = field(default_factory=list)
     """Successive context lengths that a replica reports; errors are raised."""
@@ -295,7 +295,7 @@ async def test_opening_call_sends_the_later_stages(gateway_rig: GatewayRig) -> N
 async def test_application_of_an_unknown_class_needs_only_its_submissions(
     gateway_rig: GatewayRig,
 ) -> None:
-    """Two inferences are expected to generate 256 tokens each; max_tokens is reserved."""
+    """Each of two inferences reserves max_tokens, of which 256 are expected."""
     await gateway_rig.submit(_IN_A)
     item = await gateway_rig.submit(_IN_A)
 
@@ -371,7 +371,7 @@ async def test_charged_cost_includes_a_margin_over_the_prediction(gateway_rig: G
         ApplicationSpec("EV", "input", "t")
     )
 
-    # one inference of ten prompt tokens and the prior's 256 output tokens
+    # Expected: one inference of ten prompt tokens and the prior's 256 output tokens.
     assert 10 * 256 + 256 * 257 // 2 == arrival.predicted_kv_token_time
     assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
 
@@ -390,7 +390,7 @@ async def test_every_choice_of_a_completion_is_charged(gateway_rig: GatewayRig) 
 async def test_quotas_reserve_max_tokens_or_a_quantile_of_the_length(
     gateway_rig: GatewayRig, quantile: float | None, reserved: int
 ) -> None:
-    """Costs range from 1 to 9, so lengths, whose squares are the costs, range from 1 to 3."""
+    """A length is the square root of a cost: costs from 1 to 9 give lengths from 1 to 3."""
     gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 50, 1000)])
     gateway_rig.estimates.classes.estimate = _predict_ninefold  # type: ignore[method-assign]
     if quantile is not None:
@@ -485,7 +485,7 @@ async def test_estimate_of_an_implicitly_opened_application_is_counted_at_its_le
     assert ({}, {"prior": 1}) == (before, gateway_rig.opened_by_source())
 
 
-def test_position_in_the_order_is_dropped_with_its_application() -> None:
+def test_queue_position_is_forgotten_with_its_application() -> None:
     """Positions take memory only while their application is open."""
     pending = PendingInferences()
     arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")
@@ -504,7 +504,7 @@ def test_position_in_the_order_is_dropped_with_its_application() -> None:
 
 
 async def test_embedding_inputs_are_charged_as_one_output_token_each() -> None:
-    """The protocol sets d = 1: three inputs of ten tokens are three sequences of one lease."""
+    """Three inputs of ten tokens are three sequences of one lease."""
     item = await GatewayRig(prompts=3).submit_body(EMBEDDINGS, {}, {"input": ["a", "b", "c"]})
 
     sizes = (item.prompt_tokens, item.choices, item.predicted_output_tokens)
@@ -534,7 +534,9 @@ async def test_path_that_the_model_does_not_serve_is_refused_before_the_queue(
     assert 1 == gateway_rig.replicas.asked_paths
 
 
-async def test_no_path_is_refused_before_the_first_replica(gateway_rig: GatewayRig) -> None:
+async def test_no_endpoint_is_refused_before_the_first_replica_starts(
+    gateway_rig: GatewayRig,
+) -> None:
     """Calls wait while the first replica is still starting."""
     gateway_rig.replicas.served, later = None, gateway_rig.replicas.served
     await gateway_rig.gateway.check_served(EMBEDDINGS)
@@ -566,7 +568,7 @@ async def test_context_length_is_that_of_a_started_engine(
     gateway_rig.replicas.cache_blocks = [
         0,
         16,
-    ]  # the first answer comes from a replica before the update
+    ]  # The first answer comes from a replica before the update.
     declared = gateway_rig.gateway.max_model_len
     older = AttributeError("a replica of an earlier release cannot tell it")
     gateway_rig.replicas.contexts = [NoReplicaAnswers("none"), older, 256, 512]
@@ -576,7 +578,7 @@ async def test_context_length_is_that_of_a_started_engine(
 
     assert (4_096, 512) == (declared, gateway_rig.gateway.max_model_len)
     assert 2 * 502 == item.max_output_tokens
-    # a replica has reported that its engine has a cache
+    # A replica has reported that its engine has a prefix cache.
     assert (1, 2) == (before.copies, item.copies)
 
 

@@ -48,7 +48,7 @@ class Upload:
 async def test_reading_of_a_body_stops_at_the_limit(
     limited_http: httpx.AsyncClient, path: str, pieces: int, headers: dict[str, str], taken: int
 ) -> None:
-    """A body of a declared greater length is refused unread."""
+    """A body whose declared length is too large is refused unread."""
     body = Upload(pieces)
     answer = await limited_http.post(path, content=body, headers=headers)
     error = answer.json()["error"]

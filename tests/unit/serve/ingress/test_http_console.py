@@ -28,7 +28,7 @@ INFER = create_key(tenant="acme", scopes=["infer"], now=0.0)
 
 
 class StandInConsole:
-    """Scheduler that answers frames and timelines, and records which tenants called."""
+    """Fake scheduler with console data and timelines that records which tenants called."""
 
     def __init__(self) -> None:
         self.seen: list[str | None] = []
@@ -48,7 +48,7 @@ class StandInConsole:
 
 
 class StandInPredictor:
-    """Handle of a predictor without classes."""
+    """Fake handle of a predictor without classes."""
 
     class overview:  # noqa: N801
         """Remote method of the handle."""
@@ -175,7 +175,7 @@ async def test_stream_of_an_unserved_model_is_refused(scheduler: StandInConsole)
     assert (head[0], answer["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_viewer_beyond_the_bound_is_told_when_to_retry(
+async def test_console_viewer_beyond_the_limit_is_told_when_to_retry(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("justitia_ray.serve.ingress.console_feed.MOST_VIEWERS", 0)
@@ -188,7 +188,7 @@ async def test_viewer_beyond_the_bound_is_told_when_to_retry(
 async def test_console_stream_ends_with_the_time_to_reconnect(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A revoked key gets no further stream."""
+    """A viewer whose key was revoked cannot reconnect."""
     monkeypatch.setattr(http_console, "LIFE_S", 0.05)
     *_, last = await first_lines(100, console_stream(console_app(scheduler, None)))
 

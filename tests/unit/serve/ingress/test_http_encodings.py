@@ -47,7 +47,7 @@ def streamed_zstd(data: bytes) -> bytes:
 
 
 def encode_in_halves(encode: Encode) -> Encode:
-    """Return an encoder that writes a body as two concatenated members."""
+    """Return an encoder that writes a body as two concatenated gzip or zstd members."""
     return lambda data: encode(data[: len(data) // 2]) + encode(data[len(data) // 2 :])
 
 
@@ -178,12 +178,12 @@ _ZEROS = bytes(2**25)
 _BOMBS: dict[str, tuple[str, bytes]] = {
     **{name: (_ENCODED[name][0], _ENCODED[name][1](_ZEROS)) for name in _SIMPLE},
     "gzip of gzip": ("gzip, gzip", gzip.compress(gzip.compress(_ZEROS))),
-    # the gzip body holds a large zstd frame that zstd skips, with an empty result
+    # The gzip body contains a large zstd frame that decodes to nothing.
     "skippable frame": (
         "zstd, gzip",
         gzip.compress(b"\x50\x2a\x4d\x18\x00\x00\x00\x02" + _ZEROS),
     ),
-    # each block of 4 bytes expands to 128 KiB
+    # Each block of 4 bytes expands to 128 KiB.
     "zstd blocks": (
         "zstd",
         b"\x28\xb5\x2f\xfd\x00\x58" + (131_072 << 3 | 2).to_bytes(3, "little") * 1_000 + b"\0",
@@ -195,7 +195,7 @@ del _ZEROS
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", _BOMBS)
 async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
-    """A few kilobytes can encode 32 MiB; decoding stops within one step of the limit."""
+    """A few kilobytes can encode 32 MiB, so decoding proceeds in small steps."""
     name, body = _BOMBS[bomb]
     upload = Upload(body, 1_000)
     with pytest.raises(BodyTooLarge):
@@ -239,7 +239,7 @@ async def test_event_loop_keeps_running_while_a_large_body_is_decoded(coding: st
 @pytest.mark.parametrize("coding", _SIMPLE)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_decoded_body_is_complete_wherever_the_last_step_ends(coding: str, steps: int) -> None:
-    """A member slightly longer than whole steps may be read while output is still pending."""
+    """The decoder may have read all input while decoded output is still pending."""
     name, encode = _ENCODED[coding]
     lengths = range(steps * 2**18 - 8, steps * 2**18 + 300, 8)
     bodies = [b" " * length for length in lengths]
@@ -254,7 +254,7 @@ def test_decoded_body_is_complete_wherever_the_last_step_ends(coding: str, steps
 
 
 class EndlessBody:
-    """The beginning of a body that never ends."""
+    """Beginning of a body that never ends."""
 
     def __init__(self, body: bytes) -> None:
         self.is_read = asyncio.Event()

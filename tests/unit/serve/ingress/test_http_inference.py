@@ -103,7 +103,7 @@ async def test_errors_have_the_format_of_their_api_family(
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS, CHAT])
-async def test_unforeseen_error_behind_a_prefix_has_its_familys_format(
+async def test_internal_error_behind_a_path_prefix_has_the_format_of_its_api(
     gateway: StandInGateway, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def divide_by_zero(*arguments: Any) -> Any:
@@ -316,7 +316,7 @@ async def test_other_http_methods_are_refused(http: httpx.AsyncClient, method: s
         ("POST", "/v1/messages/batches", 404, "not_found_error"),
     ],
 )
-async def test_error_about_a_path_of_anthropics_api_has_its_form(
+async def test_error_for_a_path_of_anthropics_api_has_anthropics_format(
     http: httpx.AsyncClient, method: str, path: str, status: int, kind: str
 ) -> None:
     answer = await http.request(method, path, json={})
@@ -370,7 +370,7 @@ async def test_large_body_that_finds_no_memory_is_refused(gateway: StandInGatewa
 async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
     gateway: StandInGateway,
 ) -> None:
-    """The second of two 20 MiB bodies is read while the first is being answered."""
+    """A second body of 20 MiB is read only after the tokens of the first are counted."""
     model = served_model(gateway, ingress={"max_body_bytes": 2**25})
     counting: list[asyncio.Event] = []
 
@@ -397,7 +397,7 @@ async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
 async def test_large_body_releases_its_turn_while_waiting_for_a_replica(
     gateway: StandInGateway, path: str
 ) -> None:
-    """The second of two 13 MiB bodies is read while the first waits for a replica."""
+    """A second body of 13 MiB is read while the first waits for a replica."""
     model = served_model(gateway)
     waiting: list[str] = []
     may_answer = asyncio.Event()

@@ -25,7 +25,7 @@ from tests.harness.simulation.virtual_loop import VirtualLoop, run_virtually
 from tests.unit.serve.ingress.engine_streams import BODIES, HEAD, PATHS, STREAMS, events_of
 
 Plan = list[tuple[Seconds, StreamItem | Exception]]
-"""Delay in seconds before each item: the head, chunks, or a failure."""
+"""Delay in seconds before each item of a stream: the head, chunks, or a failure."""
 _KINDS = [Keepalive.EVENT, Keepalive.CHUNK, Keepalive.COMMENT]
 _REFUSAL = json.dumps({"error": {"message": "m", "type": "BadRequestError", "code": 400}}).encode()
 
@@ -110,7 +110,7 @@ def slow_plan(path: str) -> Plan:
         (0.0, first),
         (70.0, second),  # in its prefill
         *((0.1, chunk) for chunk in rest),
-        (0.0, b""),  # the stream was cut and waits for its next lease
+        (0.0, b""),  # The stream was cut and waits for its next lease.
         (130.0, last),
         (20.0, b""),
     ]
@@ -150,7 +150,7 @@ def test_active_stream_sends_no_keepalives() -> None:
 
 @pytest.mark.parametrize("since_s", [0.0, 9.0, 30.0])
 def test_silence_begins_with_the_request(since_s: Seconds) -> None:
-    """The lookups before the stream starts also count as silence for the caller."""
+    """Silence counts from the request on, including lookups before the stream starts."""
     wire, since = Wire(), VirtualLoop.STARTS_AT - since_s
     send_until_end(wire, [(60.0, HEAD), (0.0, STREAMS[CHAT][-1])], since=since)
 
@@ -158,7 +158,7 @@ def test_silence_begins_with_the_request(since_s: Seconds) -> None:
 
 
 class SilentWait(PlainWait):
-    """Wait whose scheduler never answers, or answers with a fixed text."""
+    """Queue-position lookup whose scheduler never answers, or answers with a fixed text."""
 
     def __init__(self, says: bytes | None = None) -> None:
         self.waits = 0
@@ -203,7 +203,7 @@ def test_keepalive_is_not_delayed_by_a_scheduler_that_does_not_answer(interval_s
 def test_queue_position_is_sent_while_the_stream_waits_for_a_lease(
     path: str, kind: Keepalive, asks: bool
 ) -> None:
-    """The position is not requested during a prefill, or if no comment is sent."""
+    """During prefill, or without comments, the position is not requested."""
     wire, wait = Wire(), SilentWait(b": justitia position=7\n\n")
     first, second, *rest = STREAMS[path]
     plan: Plan = [(20.0, HEAD), (0.0, first), (20.0, second), (0.0, b"")]
@@ -262,7 +262,7 @@ def test_head_before_the_first_keepalive_names_the_application() -> None:
 
 
 def send_failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, list[int]]:
-    """Send a failing stream; return the connection and the counted statuses."""
+    """Send a stream that fails; return the connection and the counted statuses."""
     wire, counted = Wire(), list[int]()
     with pytest.raises(error):
         send_until_end(wire, plan, path, on_failure=counted.append)

@@ -61,7 +61,7 @@ def test_usage_rows_cover_a_tenant_and_its_descendants() -> None:
 
 
 def test_billing_events_cover_finished_days_only() -> None:
-    """A meter drops an event whose id it has seen, so a total that grows later would be lost."""
+    """Billing meters ignore an event whose id they know, so a total must not grow later."""
     once, again = (list(cloud_events("app", usage_rows("m", _TOLD, None))) for _ in range(2))
 
     assert once == again

@@ -15,7 +15,7 @@ PATH = "/v1/console/what-if"
 
 
 class RecordedScheduler:
-    """Scheduler that returns a recorded history."""
+    """Fake scheduler that returns a recorded history."""
 
     def __init__(self) -> None:
         self.asked: list[float] = []

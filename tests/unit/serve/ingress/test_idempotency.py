@@ -163,7 +163,6 @@ async def test_answer_is_replayed_until_it_expires() -> None:
 
 
 async def store_answer(attempts: IdempotentAttempts, key: str, size: int) -> Source:
-    """Store a finished answer of the given size in bytes."""
     source = Source()
     source.steps.put_nowait(b"x" * size)
     source.steps.put_nowait(None)
@@ -200,7 +199,7 @@ async def test_eviction_does_not_interrupt_a_reader() -> None:
 
 
 async def test_new_attempt_is_refused_while_running_ones_fill_the_memory() -> None:
-    """Running attempts cannot be evicted, so a new one would exceed the bound."""
+    """Running attempts cannot be evicted, so a new one would exceed the limit."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     running = attempts.join_attempt("k", b"body", source.answer)
     source.steps.put_nowait(b"x" * 6_000)

@@ -23,7 +23,7 @@ def bounded_client(scheduler: FakeScheduler) -> QueueClient:
 async def test_refused_calls_get_staggered_retry_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ten calls end per second, and each refused call gets its own retry time."""
+    """With ten calls ending per second, each refused call gets another retry time."""
     client = bounded_client(FakeScheduler())
     loop = asyncio.get_running_loop()
     now = 1_000.0

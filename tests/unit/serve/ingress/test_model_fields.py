@@ -121,7 +121,7 @@ def test_invalid_number_is_refused_at_every_body_size(value: str, is_large: bool
 @pytest.mark.parametrize("depth", [130, 600, 950])
 @pytest.mark.parametrize("is_large", [False, True])
 def test_deep_value_is_refused_at_every_body_size(depth: int, is_large: bool) -> None:
-    """Checking the values of a deep sample by recursion raised RecursionError."""
+    """A recursive check of a deep value once raised RecursionError."""
     more, deep = "a" * (70_000 if is_large else 10), "[" * depth + "]" * depth
     told = _read_fields(HistoryBody, f'{{"samples":[{{"more":"{more}","k":{deep}}}]}}'.encode())
 

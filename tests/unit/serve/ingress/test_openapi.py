@@ -152,7 +152,7 @@ def test_described_body_is_that_of_its_model(
 
     schema = model.model_json_schema()
     for field in schema["properties"].values():
-        if field.get("default", 0) is None:  # fields that the description leaves out
+        if field.get("default", 0) is None:  # Fields that the description leaves out.
             del field["default"]
     assert schema == told["content"]["application/json"]["schema"]
     assert is_needed == told["required"]
@@ -219,8 +219,8 @@ def test_public_operations_require_no_credential(app: HttpApp) -> None:
     assert {"/healthz", "/readyz", "/openapi.json"} | files == public
 
 
-async def test_description_is_served(app: HttpApp) -> None:
-    """Behind a proxy the description's server URL has the prefix."""
+async def test_openapi_description_is_served(app: HttpApp) -> None:
+    """Behind a proxy, the description's server URL has the proxy's prefix."""
     transport = httpx.ASGITransport(app, root_path="/llm")
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
         answer = await http.get("/llm/openapi.json")
@@ -234,7 +234,7 @@ async def test_body_without_the_required_input_is_refused(app: HttpApp, path: st
     described = app.openapi()["paths"][path]["post"]["requestBody"]
     schema = described["content"]["application/json"]["schema"]
     names = ("input", "prompt", "messages", "texts", "queries", "documents", "query")
-    # the Responses API has a `prompt` field, which is refused, and no other input
+    # The Responses API has a `prompt` field, which is refused, and no other input.
     inputs: dict[str, Any] = dict.fromkeys(names, "a") | {"max_tokens": 5}
     inputs |= {"messages": [{"role": "user", "content": "a"}], "texts": ["a"]}
     if path == "/v1/responses":
@@ -288,7 +288,7 @@ class InferOnly(Gate):
 async def test_authorization_checks_the_path_that_is_routed(
     prefix: str, path: str, status: int
 ) -> None:
-    """A prefix removed differently than in the router would let a call skip its check."""
+    """If router and check removed different prefixes, a call could skip its check."""
     models = ServedModels([served_model(StandInGateway())])
     app = build_http_app(models, ApplicationSpecCache(600.0, 100), Door(InferOnly(), None), FINDER)
     transport = httpx.ASGITransport(app, root_path=prefix)

@@ -15,7 +15,7 @@ ROLLBACK = "/v1/predictor/EV/rollback"
 
 
 class StandInPredictor:
-    """Predictor handle whose methods all return the same answer, or fail."""
+    """Fake predictor whose methods all return one answer, or fail."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

@@ -63,7 +63,7 @@ def test_prompts_with_a_common_beginning_have_its_name_in_common() -> None:
 
 
 def test_prompts_of_different_lengths_are_named_at_the_same_round_lengths() -> None:
-    """Completions have no cut positions: 96 of 100 to 111 common blocks are found."""
+    """The prefix names of a completion cover 96 of 100 to 111 common blocks."""
     lengths = [
         {prefix.tokens // BLOCK for prefix in prefixes_of(prompt_of(*range(BLOCK * blocks + 1)))}
         for blocks in (100, 105, 111)
@@ -85,7 +85,7 @@ def test_prompts_of_different_lengths_are_named_at_the_same_round_lengths() -> N
     ],
 )
 def test_prefixes_in_separate_caches_have_different_names(other: dict[str, Any]) -> None:
-    """Another secret gives other names, so names cannot be guessed."""
+    """The names depend on a secret, so they cannot be guessed."""
     count = prompt_of(*range(40), cuts=(20,))
 
     assert not set(prefixes_of(count)) & set(prefixes_of(count, **other))

@@ -46,7 +46,7 @@ _MOST = 5
 
 
 class Rig:
-    """Queue client, its scheduler, and records of the callbacks it made."""
+    """Queue client with a fake scheduler, and records of the callbacks it made."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
@@ -91,7 +91,6 @@ class Rig:
         return accepted_ids()
 
     async def submit_and_grant(self) -> tuple[PendingInference, Grant]:
-        """Submit an inference with its application; return it with its lease."""
         ticket = self.client.submit_inference(submission_of(), arrival_of())
         self.scheduler.post_messages(grant_of())
         return ticket, await self.client.next_grant(ticket)
@@ -105,7 +104,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """Rig whose client knows the scheduler's epoch and repeats failed calls without delay."""
+    """Queue client that knows the scheduler's epoch and repeats failed calls at once."""
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig = Rig()
     rig.client.session.ingress_id = "i"
@@ -182,7 +181,9 @@ async def test_items_beyond_the_bound_are_refused(rig: Rig) -> None:
     assert _MOST == len(rig.pending.inferences)
 
 
-async def test_opening_is_repeated_until_the_scheduler_is_reachable(rig: Rig) -> None:
+async def test_opening_of_an_application_is_repeated_until_the_scheduler_is_reachable(
+    rig: Rig,
+) -> None:
     """The caller that opens the application waits for the restart of the scheduler."""
     rig.scheduler.fail_next("open_application", ConnectionLost("cut"), ConnectionLost("cut"))
 
@@ -203,7 +204,7 @@ async def test_grant_reaches_its_inference_exactly_once(rig: Rig) -> None:
     assert not ticket.answers
 
 
-async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
+async def test_error_of_the_queue_clients_callback_is_logged(rig: Rig) -> None:
     """The error ends the task that reads the scheduler's messages."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
@@ -218,13 +219,13 @@ async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
     rig.scheduler.post_messages(grant_of())
 
     def is_logged() -> bool:
-        gc.collect()  # asyncio reports the error when the task is garbage-collected
+        gc.collect()  # Asyncio reports the error when the task is garbage-collected.
         return "a broken callback" in reported
 
     await eventually(is_logged, "the error is reported")
 
 
-async def test_running_attempt_is_notified_of_a_newer_lease(rig: Rig) -> None:
+async def test_running_call_is_notified_of_a_newer_lease(rig: Rig) -> None:
     """The scheduler revoked the first lease, because its replica was silent."""
     ticket, first = await rig.submit_and_grant()
     told: list[str] = []
@@ -252,7 +253,7 @@ async def test_grant_of_a_cancelled_inference_is_returned(rig: Rig) -> None:
 
 
 async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig) -> None:
-    """Otherwise its replica would keep it free for a payload, and the scheduler grant another."""
+    """Otherwise its replica would reserve a seat for an inference that never comes."""
     ticket, _ = await rig.submit_and_grant()
     rig.scheduler.post_messages(grant_of(lease_id="1-2"))
     await eventually(lambda: ticket.answers, "the second lease arrives")
@@ -262,7 +263,7 @@ async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig)
 
 
 async def test_answered_inference_with_one_lease_is_not_cancelled(rig: Rig) -> None:
-    """A new leader grants the lease that it adopts once more."""
+    """A new scheduler grants a running inference's lease again, which is no second lease."""
     ticket, _ = await rig.submit_and_grant()
     rig.scheduler.post_messages(grant_of())
     await eventually(lambda: ticket.answers, "the lease arrives again")
@@ -338,7 +339,7 @@ async def test_lease_that_follows_a_refusal_is_accepted(rig: Rig) -> None:
 
 
 async def test_unusable_lease_is_returned_and_the_next_one_is_used(rig: Rig) -> None:
-    """The inference keeps its place; the refusal is repeated until the scheduler has it."""
+    """The inference keeps its place; the client repeats the return until the scheduler has it."""
     ticket, first = await rig.submit_and_grant()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
     await rig.client.nack_lease(ticket, first, NackReason.CONNECTION)
@@ -383,10 +384,10 @@ async def test_inference_of_a_cancelled_application_is_not_submitted_again(rig: 
 
 
 @pytest.mark.parametrize(("epoch", "ingress_id"), [(0, "i"), (1, "earlier")])
-async def test_application_opened_under_an_earlier_epoch_or_name_is_sent_again(
+async def test_application_opened_at_an_earlier_scheduler_is_opened_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
-    """The opening's answer arrived after the other open applications had been repeated."""
+    """The open applications were sent to the new scheduler before this one was confirmed."""
 
     async def answer_opening(arrival: ApplicationArrived) -> Opened:
         return Opened(epoch, 42.0)
@@ -425,12 +426,12 @@ async def test_application_that_is_opened_again_stays_as_it_was_opened(rig: Rig)
 @pytest.mark.parametrize(
     ("message", "told_ends"), [(end_of(), [end_of()]), (ForgetApplication("a", "i"), [])]
 )
-async def test_end_of_an_application_is_reported_where_it_was_last_opened(
+async def test_end_of_an_application_is_reported_by_the_ingress_that_last_opened_it(
     rig: Rig,
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],
 ) -> None:
-    """The predictor must receive the true cost once; other ingresses only drop the application."""
+    """The predictor must receive the true cost once, from one ingress."""
     await rig.client.open_application(arrival_of())
     rig.scheduler.post_messages(message)
     await rig.wait_until_forgotten()
@@ -538,7 +539,7 @@ async def test_application_whose_end_and_answer_were_lost_is_opened_again(
 async def test_new_scheduler_receives_unsent_closings(rig: Rig) -> None:
     """An application that is never closed would stay open until it expires."""
     await rig.client.open_application(arrival_of())
-    rig.scheduler.epoch = 2  # the scheduler leads, but no message has announced its epoch yet
+    rig.scheduler.epoch = 2  # The scheduler leads, but no message has announced its epoch yet.
     rig.client.close_application("a")
 
     expected = [replace(arrival_of(), resubmitted=True), ApplicationClosed("a")]
@@ -579,7 +580,7 @@ async def test_reopened_application_is_not_closed_at_a_new_scheduler(
     assert [*expected, ApplicationClosed("b")] == await rig.accepted_items(3)
 
 
-async def test_messages_of_a_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
+async def test_all_messages_of_a_new_scheduler_are_read(rig: Rig) -> None:
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
     rig.scheduler.post_messages(grant_of(), grant_of(lease_id="1-2"))
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
@@ -610,7 +611,7 @@ async def test_messages_of_a_lower_epoch_are_ignored(rig: Rig) -> None:
 
 
 async def test_forgotten_ingress_submits_everything_under_another_id(rig: Rig) -> None:
-    """The scheduler ended the ingress's inferences during a stall, and their callers still wait."""
+    """After a stall, the scheduler has ended the ingress's inferences; their callers still wait."""
     running = rig.client.submit_inference(submission_of("running"), arrival_of("a"))
     rig.client.submit_inference(submission_of("waiting"))
     rig.client.close_application("a")
@@ -687,7 +688,7 @@ def superseded_error() -> SchedulerSuperseded:
 
 
 async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> None:
-    """A caller that waited for the superseded scheduler would wait forever."""
+    """A caller that waited for the replaced scheduler would wait forever."""
     rig.scheduler.fail_next("open_application", superseded_error())
     with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
         await rig.client.open_application(arrival_of())
@@ -697,7 +698,7 @@ async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> N
 async def test_inferences_at_a_superseded_scheduler_are_refused_after_a_while(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a successor after this time another deployment must be leading."""
+    """Without a successor after this time, another deployment must be leading."""
     monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.01)
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
@@ -765,7 +766,7 @@ async def test_new_scheduler_has_its_settings_before_any_submission(rig: Rig) ->
 async def test_hanging_settings_call_delays_submissions_only_briefly(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The actor handle that carries the settings may hang while the connection works."""
+    """The call with the settings may hang while the connection for submissions works."""
     monkeypatch.setattr(scheduler_session, "_PREPARED_WITHIN_S", 0.0)
     rig.client.submit_inference(submission_of(), arrival_of())
     await rig.accepted_items(2)

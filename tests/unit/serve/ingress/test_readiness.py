@@ -70,7 +70,7 @@ async def test_model_that_scales_to_zero_is_ready_without_a_replica(
 
 
 async def test_root_path_answers_the_probes_of_harnesses() -> None:
-    """Some harnesses request the root path before their first call."""
+    """Some agent programs request the root path before their first call."""
     async with client_of(served_model()) as client:
         asked, read = await client.head("/"), await client.get("/")
 

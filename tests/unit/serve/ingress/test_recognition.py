@@ -25,13 +25,13 @@ ANSWER = {"role": "assistant", "content": "a"}
 
 
 class Link:
-    """Connection to a scheduler that serves its directory of conversations."""
+    """Connection to a fake scheduler with a directory of conversations."""
 
     def __init__(self) -> None:
         self.directory = Directory()
         self.is_lost = False
         self.has_leader = asyncio.Event()
-        """Whether there is a scheduler: as in `SchedulerLink`, calls wait for one."""
+        """Whether a scheduler leads; otherwise calls wait for one."""
         self.has_leader.set()
         self.asked: list[str] = []
 
@@ -44,8 +44,6 @@ class Link:
 
 
 class FinderOfIngress:
-    """Application finder of one ingress process."""
-
     def __init__(self, link: Link, **section: Any) -> None:
         self.finder = ApplicationFinder(RecognitionSection.parse(section), link)
 
@@ -59,14 +57,13 @@ class FinderOfIngress:
     async def application_of_session(
         self, session: str, parent: str | None = None, *, who: Identity = ACME
     ) -> str | None:
-        """Return the application of an OpenCode session."""
         headers = {"x-session-id": session}
         if parent is not None:
             headers["x-parent-session-id"] = parent
         return (await self.find(headers, who=who)).context.application_id
 
     async def application_of_chat(self, *messages: Json, who: Identity = ACME) -> str | None:
-        """Send a chat that is answered with `a`, and return its application."""
+        """Send a chat whose answer is `a`, and return the chat's application."""
         found = await self.find({}, {"messages": list(messages)}, who=who)
         whole = json.dumps({"choices": [{"message": ANSWER}]}).encode()
         await found.read_answer((200, {}, whole))
@@ -85,7 +82,7 @@ def ingresses(link: Link) -> tuple[FinderOfIngress, FinderOfIngress]:
 
 
 async def test_call_without_any_id_is_a_separate_application(link: Link) -> None:
-    """A call without any identifying field causes no lookup."""
+    """A call without any identifying field causes no lookup in the directory."""
     ingress = FinderOfIngress(link)
     plain = await ingress.find({})
     named = await ingress.find({"x-claude-code-session-id": "s"})
@@ -102,7 +99,7 @@ async def test_call_without_any_id_is_a_separate_application(link: Link) -> None
 
 
 async def test_session_header_counts_only_if_a_rule_names_it(link: Link) -> None:
-    """An operator may accept only the headers of known harnesses."""
+    """An operator may accept only the headers of known agent programs."""
     found = await FinderOfIngress(link, rules=["harness"]).find({"x-justitia-application": "a"})
 
     assert found.context.application_id is None
@@ -150,7 +147,7 @@ async def test_end_of_a_sub_agent_does_not_end_its_root(link: Link) -> None:
 async def test_conversation_continues_at_every_ingress(
     ingresses: tuple[FinderOfIngress, FinderOfIngress],
 ) -> None:
-    """A follow-up or a fork belongs to the application of the call that it continues."""
+    """A later call or a fork belongs to the application of the conversation that it continues."""
     one, other = ingresses
     first = await one.application_of_chat(QUESTION)
     second = await other.application_of_chat(QUESTION, ANSWER, QUESTION)
@@ -197,7 +194,7 @@ async def test_lookup_for_a_first_call_has_a_shorter_timeout(
 async def test_streamed_answer_is_recorded_before_its_last_chunk(
     ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
-    """The caller may continue at another ingress at once; a cut stream is not recorded."""
+    """The caller may continue at another ingress as soon as it has the last chunk."""
     one, other = ingresses
     found = await one.find({})
     begun = json.dumps({"choices": [{"index": 0, "delta": {"content": "a"}}]}).encode()
@@ -245,7 +242,7 @@ async def test_calls_are_recognised_without_the_directory(
 
 
 def test_calls_and_answers_do_not_wait_for_a_scheduler_that_restarts() -> None:
-    """The directory's calls wait while Redis is down; another model's calls go on meanwhile."""
+    """While Redis is down, lookups wait, but calls of another model must continue."""
 
     async def answer_whole(body: bytes) -> AsyncGenerator[StreamItem]:
         yield 200, {}
@@ -269,7 +266,7 @@ def test_calls_and_answers_do_not_wait_for_a_scheduler_that_restarts() -> None:
 
 
 def test_new_scheduler_may_take_long_to_read_the_recorded_names() -> None:
-    """All ingresses submit everything to it at the same time."""
+    """All ingresses submit everything to a new scheduler at the same time."""
 
     async def restore() -> str | None:
         link = Link()
@@ -305,7 +302,7 @@ async def test_local_conversation_continues_before_a_new_scheduler_is_updated(
 async def test_new_scheduler_receives_the_recorded_conversations(
     ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
-    """Every ingress repeats its entries, so that conversations and families continue."""
+    """Every ingress repeats its entries to the new scheduler."""
     one, other = ingresses
     first = await one.application_of_chat(QUESTION)
     await one.application_of_session("child", "root")

@@ -27,7 +27,7 @@ _RECORDED = Path(__file__).parent / "recorded_harnesses"
 
 
 class Link:
-    """Connection to the directory that all ingresses share."""
+    """Connection to the directory of conversations that all ingresses share."""
 
     def __init__(self) -> None:
         self._directory = Directory()
@@ -45,7 +45,7 @@ class Ingresses:
         self._finders = itertools.cycle(finders)
 
     async def replay_call(self, call: Json, who: Identity = ACME) -> RequestContext:
-        """Replay the recorded answer to a call, and return the call's application."""
+        """Replay a recorded call with its answer, and return the call's application."""
         headers = [(name.encode(), value.encode()) for name, value in call["headers"].items()]
         found = await next(self._finders).find(
             read_context(who, headers), call["path"], call["body"]
@@ -95,7 +95,7 @@ async def test_recorded_session_is_one_application_of_its_harness(
 
 
 @pytest.mark.parametrize("session", ["qwen-code", "pi", "pi-messages"])
-async def test_equal_conversation_with_another_key_is_separate(session: str) -> None:
+async def test_equal_conversation_with_another_api_key_is_separate(session: str) -> None:
     """Keys of one tenant do not share conversations."""
     calls, ingresses = recorded_calls(session), Ingresses()
     one = await ingresses.applications_of(calls)
@@ -105,8 +105,8 @@ async def test_equal_conversation_with_another_key_is_separate(session: str) -> 
     assert one[0] != other[0]
 
 
-async def test_two_runs_with_equal_prompts_are_two_applications() -> None:
-    """Two runs in one directory differ only in the ids of their tool calls."""
+async def test_two_agent_runs_with_equal_prompts_are_two_applications() -> None:
+    """Two runs of an agent in one directory differ only in the ids of their tool calls."""
     calls, ingresses = recorded_calls("pi"), Ingresses()
     again = json.loads(json.dumps(calls).replace("call_", "call_again_"))
     interleaved = [call for pair in zip(calls, again, strict=True) for call in pair]

@@ -26,7 +26,7 @@ def _last_events(lease_id: str) -> bytes:
 
 
 class Leases:
-    """Queue client of one inference whose grants the test controls."""
+    """Fake queue client of one inference whose grants the test controls."""
 
     def __init__(self) -> None:
         self.inference = PendingInference(InferenceSubmitted("q", "t|a", "1", "i", 1, 1, 1), 0.0)
@@ -98,7 +98,7 @@ class Replica:
 
 
 class Rig:
-    """Attempts of one inference at two replicas."""
+    """One inference that is tried at two replicas."""
 
     def __init__(self, obstacle: str = "") -> None:
         self.leases = Leases()
@@ -130,7 +130,7 @@ async def _body_of(items: AsyncGenerator[StreamItem]) -> bytes:
     return b"".join([item for item in [one async for one in items] if isinstance(item, bytes)])
 
 
-async def test_unary_attempt_ends_when_a_newer_lease_arrives() -> None:
+async def test_unary_call_moves_to_the_newer_lease() -> None:
     rig = Rig()
     rig.leases.add_grant(1)
     answer = asyncio.create_task(rig.answer_unary())
@@ -157,7 +157,7 @@ async def test_stream_continues_under_the_newer_lease() -> None:
 
 
 async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
-    """The stream may still finish there, while cutting it would be an error."""
+    """The stream may still finish at its replica; cutting it would be an error."""
     rig = Rig(obstacle="it has more than one sequence")
     rig.leases.add_grant(1)
     body = asyncio.create_task(_body_of(rig.answer_stream()))

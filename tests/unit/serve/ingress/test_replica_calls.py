@@ -13,7 +13,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 
 
 class PlannedMethod:
-    """Remote method that raises or returns planned results in order."""
+    """Fake remote method that raises or returns planned results in order."""
 
     def __init__(self, results: list[Any]) -> None:
         self.results = deque(results)
@@ -45,7 +45,7 @@ async def test_next_replica_answers_after_one_dies() -> None:
 
 
 async def test_call_that_ended_two_replicas_is_not_sent_to_a_third() -> None:
-    """A `/tokenize` body that kills engines must not take down all replicas.
+    """A `/tokenize` request that kills engines must not take down all replicas.
 
     A drain is harmless.
     """

@@ -26,7 +26,7 @@ class Connection:
 
 
 class Rig:
-    """Connections of an ingress to its replicas, and a record of its dials."""
+    """Connections of an ingress to its replicas, and a record of its connection attempts."""
 
     def __init__(self) -> None:
         self.dialled: list[tuple[str, str]] = []
@@ -47,7 +47,7 @@ class Rig:
         return self.opened[-1]
 
     async def is_refused_at_once(self) -> bool:
-        """Return whether a replica's connection is refused at once, without a dial."""
+        """Return whether a call to a replica is refused at once, without a connection attempt."""
         before = len(self.dialled)
         try:
             await self.links.link_to("r1")
@@ -91,7 +91,7 @@ async def test_cancelled_caller_does_not_end_the_shared_dial() -> None:
 
 
 @in_virtual_time
-async def test_replica_without_a_known_address_is_refused() -> None:
+async def test_grant_without_the_replicas_address_is_refused() -> None:
     """A grant of an older scheduler may lack the replica's address."""
     with pytest.raises(ConnectionLost, match="no address of replica r2 is known"):
         await Rig().links.link_to("r2")
@@ -130,12 +130,12 @@ async def test_pauses_between_failed_dials_grow_up_to_five_seconds() -> None:
     (await rig.links.link_to("r1")).is_lost = True  # type: ignore[misc]
     assert await rig.is_refused_at_once()
     await asyncio.sleep(0.11)
-    assert not (await rig.links.link_to("r1")).is_lost  # the pause is back at its first length
+    assert not (await rig.links.link_to("r1")).is_lost  # The pause is back at its first length.
 
 
 @in_virtual_time
 async def test_failure_to_connect_reaches_every_waiting_caller() -> None:
-    """Each caller then returns its lease."""
+    """Each caller then returns its lease to the scheduler."""
     rig = Rig()
     rig.reachable = False
     found = await asyncio.gather(
@@ -148,7 +148,7 @@ async def test_failure_to_connect_reaches_every_waiting_caller() -> None:
 
 @in_virtual_time
 async def test_changed_address_is_dialled_at_once() -> None:
-    """The pause belongs to the old address."""
+    """The pause after a failure belongs to the old address."""
     rig = Rig()
     first = await rig.links.link_to("r1")
     rig.links.note_addresses({"r1": "a:1"})

@@ -15,7 +15,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 
 
 class Actor:
-    """Actor handle of a scheduler."""
+    """Fake actor handle of a scheduler."""
 
     def __init__(self, known: bool = True, error: Exception | None = None) -> None:
         self.told: list[Any] = []
@@ -71,13 +71,13 @@ async def test_lost_scheduler_does_not_fail_the_resubmission() -> None:
 
 
 async def test_scheduler_of_an_earlier_version_lacks_later_calls() -> None:
-    """While a version is rolled out, an ingress may be newer than its scheduler."""
+    """During a rolling upgrade, an ingress may be newer than its scheduler."""
     with pytest.raises(AdmissionError, match="an earlier version, without 'console_frame'"):
         await calls_to(Actor()).console_frame(None, None, None)
 
 
 def test_scheduler_that_waits_for_redis_does_not_hold_a_call_back_forever() -> None:
-    """Such an actor accepts calls and answers none of them."""
+    """A scheduler that waits for Redis accepts calls and answers none of them."""
 
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()

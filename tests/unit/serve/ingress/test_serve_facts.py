@@ -30,7 +30,7 @@ def serve_deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]
     } | fields
 
 
-def test_stuck_update_shows_how_long_nothing_has_changed() -> None:
+def test_stuck_deployment_shows_how_long_nothing_has_changed() -> None:
     """An old replica runs, a new one has been starting for minutes, a third one stops."""
     details = serve_deployment(
         serve_replica("RUNNING", 9_000.0),
@@ -65,7 +65,7 @@ def test_unplaced_replica_is_shown_with_the_nodes_that_could_take_it() -> None:
 
 
 def test_replica_that_ended_after_the_deployment_is_a_failed_start() -> None:
-    """The update stops replicas of the earlier configuration, which is no failure."""
+    """Replicas of the earlier configuration that an update stops do not count."""
     dead = [
         serve_replica("STOPPED", 9_000.0, log_file_path="/serve/old.log"),
         serve_replica("STOPPED", 400.0, log_file_path="/serve/new.log"),

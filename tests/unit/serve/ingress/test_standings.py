@@ -27,7 +27,6 @@ async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def test_reset_time_of_a_limit_counts_down_until_the_limit_expires() -> None:
-    """Each answer reports the time that remains until the reset."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE, _SECOND)}, 100.0)
     (later,) = standings.of("acme", 110.0)
@@ -64,7 +63,7 @@ def test_number_of_stored_tenants_is_bounded() -> None:
         (MESSAGES, "anthropic-ratelimit-requests-remaining"),
     ],
 )
-async def test_unary_streamed_and_refused_answers_carry_limit_headers(
+async def test_unary_streamed_and_refused_answers_have_limit_headers(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str, header: str, stream: bool
 ) -> None:
     """The headers have the path's format; a refusal reports the exceeded limit first."""

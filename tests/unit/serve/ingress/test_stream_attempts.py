@@ -59,16 +59,16 @@ _NEVER_S = 3600.0
 
 
 class FakeQueueClient:
-    """Queue client that grants lease after lease until the test stops it."""
+    """Fake queue client that grants lease after lease until the test stops it."""
 
     def __init__(self) -> None:
         self.may_grant = asyncio.Event()
         self.may_grant.set()
         self.refusals: deque[JustitiaError] = deque()
-        """Errors raised in place of grants, after the first grant."""
+        """Errors raised instead of grants, after the first grant."""
         self.granted = 0
         self.given_back: list[tuple[str, NackReason]] = []
-        """Returned leases and the reason of each."""
+        """(lease, reason) of each returned lease."""
         self.ended = 0
         self.cancelled = 0
 
@@ -95,7 +95,7 @@ class FakeQueueClient:
 
 
 class CutCalls:
-    """Replica calls to a fake engine, each cut after a given number of items."""
+    """Calls to a fake engine, each cut after a given number of items."""
 
     def __init__(self, engine: FakeEngine, cuts: list[int], error: Exception) -> None:
         self._engine = engine
@@ -242,7 +242,7 @@ async def test_cut_stream_reports_that_it_waits_again(stream_rig: StreamRig) -> 
 
 
 async def test_retry_reads_a_continued_stream_from_its_start(stream_rig: StreamRig) -> None:
-    """An idempotency key joins the running attempt, at whichever replica it runs."""
+    """A retry with an idempotency key reads the running attempt, at whichever replica it runs."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
     first = await read_stream(attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat(3)))
     again = await read_stream(attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat()))
@@ -253,7 +253,7 @@ async def test_retry_reads_a_continued_stream_from_its_start(stream_rig: StreamR
 
 
 async def test_stream_that_its_engine_refuses_is_not_tried_again(stream_rig: StreamRig) -> None:
-    """Every engine would refuse it, and the engine has already ended it."""
+    """Every engine would refuse such a stream."""
     refused = StreamRefused(400, {"message": "the grammar is refused"})
     _, error = await read_failed(stream_rig.run_chat(3, error=refused), StreamRefused)
 
@@ -321,7 +321,7 @@ async def test_replica_that_answers_differently_ends_the_stream(stream_rig: Stre
 async def test_stream_that_the_engine_left_unfinished_has_failed(
     stream_rig: StreamRig, event: bytes, error: type[JustitiaError]
 ) -> None:
-    """A retry would fail again, because the engine generated all it could."""
+    """The engine generated all that it could, so a retry would fail again."""
     items = stream_rig.run_chat()
     original = stream_rig.calls.stream
 

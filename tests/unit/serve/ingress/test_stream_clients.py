@@ -21,7 +21,7 @@ from tests.unit.serve.ingress.local_service import LocalService
 
 _SOON_S = 0.02
 _SIGNS = 3
-"""Keepalives that a client receives before any other event."""
+"""Number of keepalives that a client receives before any other event."""
 _REFUSED: tuple[StreamItem, StreamItem] = (
     (400, {}),
     b'{"error": {"message": "no such tool", "type": "B", "code": 400}}',
@@ -31,7 +31,7 @@ _RESPONSE: Any = {name: value for name, value in BODIES[RESPONSES].items() if na
 
 
 class StreamingService:
-    """Service whose streams wait until the test feeds them."""
+    """Service whose streams wait until the test supplies their items."""
 
     def __init__(self, service: LocalService, gateway: StandInGateway) -> None:
         self.service = service

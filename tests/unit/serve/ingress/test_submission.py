@@ -29,7 +29,7 @@ def test_specification_stays_while_it_is_read(small_cache: ApplicationSpecCache)
 
 
 def test_first_specification_of_an_id_stays(small_cache: ApplicationSpecCache) -> None:
-    """As in the queue, opening an open application changes nothing."""
+    """Opening an application that is already open changes nothing."""
     small_cache.add_spec(spec_of("a", weight=2), 0.0)
     small_cache.add_spec(spec_of("a", weight=9), 1.0)
 
@@ -58,7 +58,7 @@ def test_oldest_specification_is_evicted_at_the_limit(small_cache: ApplicationSp
 
 
 def test_total_size_of_inputs_is_bounded(small_cache: ApplicationSpecCache) -> None:
-    """The oldest inputs are evicted; an input above the bound is dropped from its entry."""
+    """The oldest inputs are evicted; an input above the limit is dropped from its entry."""
     small_cache.add_spec(spec_of("a", "123456"), 0.0)
     small_cache.add_spec(spec_of("b", "12345"), 0.0)
     small_cache.add_spec(spec_of("c", "1" * 11, weight=2), 0.0)

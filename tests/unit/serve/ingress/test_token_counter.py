@@ -87,7 +87,7 @@ async def test_long_prompt_is_counted_in_another_thread() -> None:
 
 
 def _letter_counter(counted: list[str]) -> CountPrompt:
-    """Return a counter of one token per letter and step that records the letters."""
+    """Return a fake token counter that counts each letter as a token and records it."""
 
     def count_letters(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         assert isinstance(prompt, str)

@@ -7,7 +7,7 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 
 
 def _take_turn(turns: Turns[str], cost: float = 1.0) -> str:
-    """Give the first call a turn, charge its cost, requeue it, and return its name."""
+    """Give the first waiting call a turn, charge its cost, requeue it, and return its name."""
     place = turns.first()
     assert place is not None
     turns.take(place)

@@ -32,7 +32,7 @@ _OPENING = {"application_class": "rag", "input": "why?", "tenant": "t", "weight"
 
 
 class ModelRig:
-    """One model: a real gateway with a stand-in scheduler and predictor."""
+    """A served model: a real gateway with a fake scheduler and predictor."""
 
     def __init__(self, place: Any, specs: ApplicationSpecCache) -> None:
         self.config = place.config
@@ -40,7 +40,7 @@ class ModelRig:
         self.ended: list[tuple[str, str]] = []
         """Applications that were closed or cancelled, in order."""
         self.may_answer = asyncio.Event()
-        """Whether its scheduler answers calls that close an application."""
+        """Whether the scheduler answers calls that close an application."""
         self.may_answer.set()
         self.told: dict[str, Any] = {}
         """Additional fields in the scheduler's view of an application."""
@@ -84,7 +84,7 @@ class ModelRig:
             raise self.scheduler_status
         return self.scheduler_status
 
-    # --- methods of its predictor and its inspection
+    # --- methods of the model's predictor and inspection
 
     async def _overview(self) -> dict[str, Any]:
         return {"learns": True, "classes": {self.config.model.name: {}}}
@@ -107,7 +107,7 @@ class TwoModels(NamedTuple):
 
 
 def application_view(arrival: ApplicationArrived) -> dict[str, Any]:
-    """Return a scheduler's view of an application with two inferences, of which one is done."""
+    """Return a scheduler's view of an application with two inferences, one of them done."""
     names = ("application_id", "application_class", "tenant", "weight")
     return {name: getattr(arrival, name) for name in names} | {
         "state": "open",
@@ -125,7 +125,7 @@ def application_view(arrival: ApplicationArrived) -> dict[str, Any]:
 
 @pytest.fixture
 async def two_models() -> AsyncIterator[TwoModels]:
-    """Serve two models, one of them with an adapter, in this process."""
+    """Serve two models, one of them with a LoRA adapter, in this process."""
     args = AppArgs.parse(
         {
             "models": [
@@ -176,7 +176,7 @@ async def open_in_both(two_models: TwoModels) -> None:
 async def test_inference_waits_in_the_queue_of_its_model(
     two_models: TwoModels, model: str, queue: str
 ) -> None:
-    """An adapter runs on its model's replicas."""
+    """A LoRA adapter runs on its model's replicas."""
     await send_inference(two_models, model)
     counts = {name: len(getattr(two_models, name).client.items) for name in ("chat", "embed")}
 
@@ -210,7 +210,7 @@ async def test_request_for_an_unserved_model_is_refused(
 async def test_application_opened_for_a_model_is_queued_there_at_once(
     two_models: TwoModels,
 ) -> None:
-    """The other model's queue opens it at its first call there, as first specified."""
+    """The other model's queue learns of the application at its first call there."""
     answer = await open_application(two_models, model=EMBED)
     only_there = (set(two_models.chat.open_applications), set(two_models.embed.open_applications))
     await send_inference(two_models, CHAT)
@@ -227,7 +227,7 @@ async def test_application_opened_for_a_model_is_queued_there_at_once(
 async def test_application_opened_without_a_model_is_queued_at_its_first_call(
     two_models: TwoModels,
 ) -> None:
-    """A place in a queue that the application never uses would delay other applications."""
+    """An application in a queue that it never uses would delay other applications."""
     answer = await open_application(two_models)
     nowhere = (await two_models.http.get("/v1/applications/a")).json()
     await send_inference(two_models, EMBED)
@@ -258,7 +258,7 @@ async def test_application_without_an_id_gets_one_for_all_queues(two_models: Two
 
 
 async def test_application_of_two_queues_is_shown_as_one(two_models: TwoModels) -> None:
-    """Amounts are summed; tags of two virtual clocks have no sum."""
+    """Amounts are summed; virtual finish times of two queues have no sum."""
     await open_in_both(two_models)
     both = (await two_models.http.get("/v1/applications/a")).json()
     one = (await two_models.http.get("/v1/applications/a", params={"model": CHAT})).json()
@@ -289,7 +289,7 @@ async def test_application_of_two_queues_is_shown_as_one(two_models: TwoModels) 
 async def test_application_of_two_queues_shows_the_first_reported_rule(
     two_models: TwoModels, rules: tuple[str | None, str | None], told: str
 ) -> None:
-    """A scheduler of an older release reports no rule.
+    """A scheduler of an older release reports no recognition rule.
 
     Each queue's rule is listed below it.
     """
@@ -303,7 +303,7 @@ async def test_application_of_two_queues_shows_the_first_reported_rule(
 
 
 async def test_application_without_calls_shows_no_recognition_rule(two_models: TwoModels) -> None:
-    """No scheduler knows the application, but its view has the same fields."""
+    """No scheduler knows an application without calls, but its description has all fields."""
     await open_application(two_models)
 
     assert "" == (await two_models.http.get("/v1/applications/a")).json()["recognized_by"]
@@ -338,7 +338,7 @@ async def test_final_inference_closes_its_application_at_the_other_model(
 async def test_final_inference_does_not_wait_for_the_other_models_scheduler(
     two_models: TwoModels,
 ) -> None:
-    """That scheduler may wait for Redis; it closes the application once it answers."""
+    """The other model's scheduler may wait for Redis, and closes the application later."""
     await open_in_both(two_models)
     two_models.embed.may_answer.clear()
     async with asyncio.timeout(30):
@@ -357,7 +357,9 @@ async def test_application_without_calls_can_be_closed(two_models: TwoModels) ->
     assert 404 == (await two_models.http.get("/v1/applications/a")).status_code
 
 
-async def test_close_with_a_model_affects_only_its_queue(two_models: TwoModels) -> None:
+async def test_closing_an_application_for_one_model_affects_only_its_queue(
+    two_models: TwoModels,
+) -> None:
     """An agent that is done with one model may continue with another."""
     await open_in_both(two_models)
     answer = await two_models.http.post("/v1/applications/a/close", params={"model": EMBED})
@@ -398,17 +400,17 @@ async def test_models_are_listed_with_their_adapters(two_models: TwoModels) -> N
     ("asked", "served"),
     [("gpt-4o", CHAT), ("claude-haiku-4-5", CHAT), ("claude-embed-1", EMBED)],
 )
-async def test_alias_reaches_its_model_and_is_listed(
+async def test_model_alias_reaches_its_model_and_is_listed(
     two_models: TwoModels, asked: str, served: str
 ) -> None:
-    """Harnesses request the model names of the service that they were made for."""
+    """Agent programs request the model names of the service that they were made for."""
     await send_inference(two_models, asked)
 
     assert (served == EMBED) == bool(two_models.embed.client.items)
     assert served == (await two_models.http.get(f"/v1/models/{asked}")).json()["parent"]
 
 
-async def test_unknown_alias_is_not_served(two_models: TwoModels) -> None:
+async def test_unknown_model_alias_is_not_served(two_models: TwoModels) -> None:
     answer = await send_inference(two_models, "gpt-4o-mini")
 
     assert 404 == answer.status_code
@@ -428,7 +430,9 @@ async def test_model_list_has_the_fields_of_openai_and_anthropic(two_models: Two
 
 
 @pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
-async def test_entry_of_one_model_equals_that_of_the_list(two_models: TwoModels, name: str) -> None:
+async def test_description_of_one_model_equals_its_entry_in_the_list(
+    two_models: TwoModels, name: str
+) -> None:
     """Clients use this path to check that a model exists; names may contain slashes."""
     cards = {card["id"]: card for card in (await two_models.http.get("/v1/models")).json()["data"]}
     answer = await two_models.http.get(f"/v1/models/{name}")
@@ -436,7 +440,7 @@ async def test_entry_of_one_model_equals_that_of_the_list(two_models: TwoModels,
     assert cards[name.replace("%2F", "/")] == answer.json()
 
 
-async def test_entry_of_an_unserved_model_is_not_found(two_models: TwoModels) -> None:
+async def test_description_of_an_unserved_model_is_not_found(two_models: TwoModels) -> None:
     answer = await two_models.http.get("/v1/models/other")
 
     assert 404 == answer.status_code
@@ -469,7 +473,7 @@ async def test_unreachable_scheduler_does_not_hide_the_other_models_status(
     assert answer["models"][CHAT] == one
 
 
-async def test_predictor_and_inspection_are_those_of_the_named_model(two_models: TwoModels) -> None:
+async def test_predictor_and_doctor_requests_reach_the_named_model(two_models: TwoModels) -> None:
     overview = (await two_models.http.get("/v1/predictor")).json()["models"]
     examined = (await two_models.http.get("/v1/examination")).json()["models"]
     one = (await two_models.http.get("/v1/examination", params={"model": EMBED})).json()

@@ -28,7 +28,7 @@ async def _start_client(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """Queue client that follows its first scheduler."""
+    """Queue client with its first scheduler."""
     rig = Rig()
     await _start_client(rig, monkeypatch)
     yield rig
@@ -68,7 +68,7 @@ async def test_new_scheduler_receives_unstored_ended_inferences(rig: Rig, outcom
 async def test_ended_application_is_opened_and_closed_for_its_unstored_inferences(
     rig: Rig, is_elsewhere: bool
 ) -> None:
-    """The last scheduler may not have stored the end; the predictor learns from it once."""
+    """The last scheduler may not have stored the end of the application."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -111,7 +111,7 @@ async def test_ended_inference_is_remembered_while_its_answer_is_being_read(rig:
 
 
 async def test_ended_inference_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
-    """A scheduler drops its record of a confirmed inference and would count a repetition."""
+    """The scheduler would count the repetition of an inference whose record it has dropped."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -128,7 +128,6 @@ async def test_ended_inference_stored_before_its_repetition_is_not_repeated(rig:
 def test_remembered_inferences_expire_after_a_minute_and_are_bounded_in_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oldest inferences are dropped first."""
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
     ends = UnstoredEnds()
     for at, name in enumerate(("q0", "q1", "q2")):
@@ -143,7 +142,7 @@ def test_remembered_inferences_expire_after_a_minute_and_are_bounded_in_number(
 async def test_ingress_that_the_scheduler_has_expired_reports_no_ended_inference_again(
     rig: Rig,
 ) -> None:
-    """The scheduler has already ended and counted the inferences of a forgotten ingress."""
+    """The scheduler has already counted the inferences of an ingress that it took for dead."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)

@@ -27,7 +27,7 @@ _TOLD: dict[str, Any] = {
 
 
 class Scheduler:
-    """Scheduler that answers outlook requests and records them."""
+    """Fake scheduler that answers requests for queue positions and records them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -52,7 +52,7 @@ def test_comment_in_a_waiting_stream_has_its_queue_position() -> None:
 
 
 def test_comment_omits_unknown_values() -> None:
-    """Times count from now: the age of the scheduler's answer is subtracted from them."""
+    """Times count from now: the age of the scheduler's answer is subtracted."""
     waits = _TOLD | {"reason": "context:R2", "context_full_s": 0.84}
     assert comment_of(waits, 0.0).endswith(
         b"reason=context:R2 guaranteed_by_s=40 context_full_s=0.8\n\n"
@@ -79,7 +79,7 @@ async def test_outlooks_of_all_streams_are_requested_once_per_interval() -> None
 
 
 async def test_streams_beyond_the_bound_of_a_request_take_turns() -> None:
-    """The request is bounded, and every stream gets its turn."""
+    """A request has a limited size, and every stream gets its turn."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
     names = [f"n{number}" for number in range(MOST_ASKED + 10)]
@@ -115,7 +115,7 @@ async def test_outlooks_are_requested_for_waiting_streams_only() -> None:
 async def test_plain_comment_is_sent_if_the_scheduler_does_not_answer(
     failure: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comment keeps proxies from closing the stream, so it cannot wait for a restart."""
+    """Comments keep proxies from closing the stream, so they cannot wait for a restart."""
     monkeypatch.setattr(waiting_streams, "ANSWER_S", 0.01)
     scheduler = Scheduler()
     scheduler.failure, scheduler.is_silent = failure, failure is None

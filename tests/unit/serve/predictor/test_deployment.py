@@ -31,7 +31,7 @@ async def test_concurrent_calls_are_one_batch() -> None:
     found = await asyncio.gather(*(batch.estimate(request_of("EV", n)) for n in (1, 2, 3)))
 
     assert [3] == counted.sizes
-    # 4 output tokens after p prompt tokens cost 4p + 10
+    # 4 output tokens after p prompt tokens cost 4p + 10.
     assert [14, 18, 22] == [estimate.kv_token_time for estimate in found]
 
 

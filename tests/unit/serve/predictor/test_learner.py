@@ -38,7 +38,7 @@ LONGEST_WAIT_S = 5.0
 
 
 class StandInTrainer:
-    """Trainer that answers each job with the next planned model, or fails."""
+    """Fake trainer that answers each job with the next planned model, or fails."""
 
     def __init__(self, *models: bytes) -> None:
         self.models = list(models)
@@ -62,7 +62,7 @@ def learner_of(
     store_inputs: bool = False,
     models_dir: Path | None = None,
 ) -> Learner:
-    """Return the learner of one replica; the test runs its ticks."""
+    """Return the training part (learner) of one predictor replica."""
     return Learner(
         LearningSettings(history_per_class=100),
         store,
@@ -85,7 +85,7 @@ def observations(count: int, factor: float = 1.0) -> list[Observation]:
 
 
 async def tick(*learners: Learner) -> None:
-    """Run one tick of each learner and wait for its training."""
+    """Run one training step of each learner, and wait until it has ended."""
     for learner in learners:
         await learner.tick()
         training = learner._training.running
@@ -95,7 +95,6 @@ async def tick(*learners: Learner) -> None:
 
 
 async def trained_learner(store: FakePredictionStore, *models: bytes) -> Learner:
-    """Return a learner that has trained on ten samples."""
     learner = learner_of(store, StandInTrainer(*(models or (power_model_bytes(),))))
     await learner.observe_many(observations(10))
     await tick(learner)
@@ -104,7 +103,7 @@ async def trained_learner(store: FakePredictionStore, *models: bytes) -> Learner
 
 
 async def store_with_two_versions() -> tuple[FakePredictionStore, Learner]:
-    """Return a store and a learner whose second, better model of class EV serves."""
+    """Return a store and a learner with two models of a class, the second of which is active."""
     store = FakePredictionStore()
     learner = await trained_learner(store, power_model_bytes(factor=1.2), power_model_bytes())
     await learner.observe_many(observations(10))
@@ -114,7 +113,6 @@ async def store_with_two_versions() -> tuple[FakePredictionStore, Learner]:
 
 
 def estimate_and_source(learner: Learner, chars: int = 99) -> tuple[float, str]:
-    """Return the estimated cost of an EV application, and the estimate's source."""
     found = learner.predictor.estimate("EV", 5, 16, features_for(chars))
     return found.kv_token_time, found.source
 
@@ -135,7 +133,7 @@ async def test_observations_are_learned_and_stored() -> None:
     assert (5, []) == (len(store.samples("EV")), store.observed())
 
 
-async def test_one_replica_learns_and_all_agree() -> None:
+async def test_one_predictor_replica_trains_and_all_give_equal_estimates() -> None:
     """An observation counts once, whichever replica received it."""
     store = FakePredictionStore()
     first = learner_of(store, StandInTrainer(power_model_bytes()))
@@ -153,7 +151,7 @@ async def test_one_replica_learns_and_all_agree() -> None:
 
 
 async def test_another_replica_takes_over_from_a_lost_learner() -> None:
-    """The next training of the second learner counts the earlier samples."""
+    """The second learner trains on the samples that the first one stored."""
     store = FakePredictionStore()
     await trained_learner(store)
     store.holder = None  # the learner's lease expires
@@ -167,7 +165,7 @@ async def test_another_replica_takes_over_from_a_lost_learner() -> None:
 
 
 async def test_learner_without_the_lock_writes_nothing() -> None:
-    """Two learners would overwrite each other after one of them stalled."""
+    """A learner that was suspended could overwrite the work of its successor."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await tick(learner)
@@ -204,7 +202,7 @@ async def _keep_lock(learner: str, for_s: float) -> bool:
 async def test_no_observation_is_lost_or_doubled_during_a_store_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Estimates continue and observations wait; the log reports the outage and its end once."""
+    """During the outage, estimates continue and observations wait."""
     caplog.set_level(logging.INFO)
     store = FakePredictionStore()
     learner = await trained_learner(store)
@@ -255,7 +253,7 @@ async def test_crashed_training_is_logged_once_and_repeated_later(
     await tick(learner, learner)
     assert ("class", 1) == (estimate_and_source(learner)[1], len(trainer.jobs))
     clock.at += RETRY_S
-    await tick(learner)  # now the training fails differently
+    await tick(learner)  # Now the training fails differently.
     clock.at += 2 * RETRY_S
     trainer.models.append(power_model_bytes())
     await tick(learner)
@@ -269,7 +267,6 @@ async def test_crashed_training_is_logged_once_and_repeated_later(
 
 
 async def test_estimates_continue_while_a_training_runs() -> None:
-    """One training runs at a time, and no estimate waits for it."""
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(power_model_bytes()))
     trainer.gate.clear()
     await learner.observe_many(observations(10))
@@ -306,7 +303,7 @@ async def test_damaged_model_is_refused_and_the_previous_one_serves(
 async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis failed after the index was read.
+    """Redis failed after the index of models was read.
 
     The class mean must not serve until the next change.
     """
@@ -331,7 +328,7 @@ async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
 async def test_model_published_during_a_read_of_the_store_keeps_serving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise this replica alone would return to the model that the read began with."""
+    """Otherwise this replica alone would return to the previous model."""
     store = FakePredictionStore()
     learner = await trained_learner(store)
     data = power_model_bytes(factor=3.0)
@@ -346,7 +343,7 @@ async def test_model_published_during_a_read_of_the_store_keeps_serving(
     async def load_slowly() -> StoredPredictions:
         found = await load()
         publishing.append(asyncio.create_task(publish_version()))
-        for _ in range(200):  # many more loop turns than a save takes
+        for _ in range(200):  # Wait for many more loop turns than a save takes.
             await asyncio.sleep(0)
         return found
 
@@ -369,7 +366,7 @@ async def test_class_mean_serves_without_a_good_model() -> None:
     assert (0, "class") == (other.predictor.serving("EV"), estimate_and_source(other)[1])
 
 
-async def test_rollback_reaches_every_replica_and_persists() -> None:
+async def test_rollback_of_a_model_reaches_every_predictor_replica_and_persists() -> None:
     """Any replica accepts the command, and no later training undoes it."""
     store, learner = await store_with_two_versions()
     other = learner_of(store)
@@ -427,7 +424,7 @@ async def test_rollback_to_a_damaged_version_is_refused() -> None:
     assert 2 == store.index("EV").active
 
 
-async def test_change_of_a_class_withdraws_its_model_from_every_replica() -> None:
+async def test_changed_costs_of_a_class_withdraw_its_model_from_every_replica() -> None:
     store = FakePredictionStore()
     learner = await trained_learner(store)
     await learner.observe_many(observations(40))
@@ -453,7 +450,9 @@ async def test_texts_are_stored_only_if_configured() -> None:
         assert expected == ("a secret" in waiting + str(store.samples("EV")))
 
 
-async def test_imported_history_is_accepted_or_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_imported_history_is_refused_while_many_observations_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(learner_module, "MOST_WAITING", 100)
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -543,7 +542,7 @@ async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one
 async def test_class_of_a_removed_kind_is_trained_again_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After an upgrade the class mean serves until the next training has ended."""
+    """After an upgrade, the class mean serves until the next training has ended."""
     store = FakePredictionStore()
     old = bytes_of_removed_kind()
     learner = await trained_learner(store)

@@ -29,7 +29,7 @@ def assert_process_ended(said: Path) -> None:
 
 
 async def test_model_is_the_output_of_the_training_process() -> None:
-    """The process reads the job from its standard input."""
+    """The process reads its job from its standard input."""
     program = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(b'\\xff' + d[:1])"
 
     assert b"\xff{" == await trainer_of(program).train(JOB)
@@ -51,7 +51,6 @@ async def test_process_without_an_answer_is_a_failure(program: str, complaint: s
 
 @pytest.mark.slow
 async def test_training_process_that_hangs_is_killed(tmp_path: Path) -> None:
-    """A hanging process would block all further trainings."""
     said = tmp_path / "pid"
 
     with pytest.raises(TrainingFailed, match="no model after"):

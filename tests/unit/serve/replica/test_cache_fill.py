@@ -11,7 +11,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 
 
 def wait_for_fill(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, float]:
-    """Return whether the cache was filled and the seconds waited, with one call per second."""
+    """Call once a second; return whether a cache of 1,000 tokens was filled, and when."""
 
     async def run_wait() -> tuple[bool, float]:
         leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0, cached_tokens=0)
@@ -38,8 +38,8 @@ def wait_for_fill(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[b
 @pytest.mark.parametrize(
     ("tokens_each", "calls", "expected"),
     [
-        (100, 100, (True, 10.0)),  # the prompt of the tenth call is computed
-        (1, 100, (False, 60.0)),  # the prompts are too small: the wait has its maximum
+        (100, 100, (True, 10.0)),  # The prompt of the tenth call has been computed.
+        (1, 100, (False, 60.0)),  # The prompts are too small, so the wait has its maximum length.
         (100, 3, (False, 3.0 + IDLE_S)),  # no more calls arrive
         (100, 0, (False, IDLE_S)),  # a cold start without callers
     ],

@@ -18,12 +18,12 @@ Item = str | Part
 
 
 def part_of(text: str) -> Part:
-    """Return a part with one chunk and one output for each character."""
+    """Return a part of a stream with one chunk and one output for each character."""
     return Part(text.encode(), len(text), tuple(Output((ord(letter),)) for letter in text))
 
 
 class FedSource:
-    """Stream fed by the test; None ends it."""
+    """Stream whose items the test supplies; None ends it."""
 
     def __init__(self, *steps: Item | Exception | None) -> None:
         self.steps: asyncio.Queue[Item | Exception | None] = asyncio.Queue()

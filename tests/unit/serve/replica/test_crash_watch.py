@@ -53,7 +53,7 @@ else:
 
 
 class CrashRecorder:
-    """Scheduler port that records the processes reported as crashed."""
+    """Fake scheduler port that records the processes reported as crashed."""
 
     def __init__(self) -> None:
         self.crashed: list[Peer] = []
@@ -99,7 +99,7 @@ async def scheduler_port(
 async def run_watched(
     scheduler_port: Listener, section: TransportSection, how: str
 ) -> tuple[int, str]:
-    """Return exit code and standard error of a watched process whose watcher has ended."""
+    """Run a watched process whose watcher has ended; return exit code and standard error."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PROGRAM, scheduler_port.address, section.model_dump_json(), how),
         stdout=asyncio.subprocess.PIPE,
@@ -140,7 +140,7 @@ async def test_crash_is_reported_once(
 async def test_killed_or_cleanly_ended_process_is_not_reported(
     how: str, crashes: CrashRecorder, scheduler_port: Listener, section: TransportSection
 ) -> None:
-    """Its replica, not the watcher, reports the crash of a fork such as an engine."""
+    """The crash of a fork, such as an engine, is reported by the replica itself."""
     await run_watched(scheduler_port, section, how)
 
     assert not crashes.crashed
@@ -165,7 +165,7 @@ async def test_crash_is_reported_after_a_rotation_of_certificates(
     section: TransportSection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each try reads the certificates again, so a rotation does not end the watcher."""
+    """The watcher reads the certificates again at each attempt."""
     notice = crash_notice(Offer(scheduler_port.address, _NAME, _KEY), _REPLICA)
     order = {
         "address": scheduler_port.address,

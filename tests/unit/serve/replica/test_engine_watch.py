@@ -19,7 +19,7 @@ _BODY = b'{"model": "m", "prompt": "a b", "max_tokens": 1000, "stream": true}'
 
 
 class _Watched:
-    """Fake engine with one running call, and the reports of its watch."""
+    """Fake engine with one running call, and the stalls that its watch reported."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine("m", 2_000, iteration_s=0.1)
@@ -65,7 +65,7 @@ def test_working_engine_is_not_reported() -> None:
     _run_scenario(run_without_stall)
 
 
-def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_engine_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "ray.serve")
 
     async def stall_and_recover(watched: _Watched) -> None:
@@ -86,7 +86,7 @@ def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_engine_that_stays_stalled_is_killed_with_a_reason() -> None:
-    """Ray Serve replaces the replica, because the engine's check fails."""
+    """Ray Serve replaces the replica, because the engine's health check fails."""
 
     async def stay_stalled(watched: _Watched) -> None:
         watched.engine.stall()

@@ -18,7 +18,7 @@ _PROMPT, _OUTPUT = 5, 3
 
 
 class ConstantMeters:
-    """Engine meter that reports the same usage for every lease."""
+    """Fake engine meter that reports equal usage for every lease."""
 
     def __init__(self) -> None:
         self.released: list[str] = []
@@ -43,7 +43,7 @@ def table(meters: ConstantMeters, request: pytest.FixtureRequest) -> LeaseTable:
 
 
 patient = pytest.mark.parametrize("table", [60.0], indirect=True)
-"""Fixture parameter: the table waits up to 60 s for a lease."""
+"""Fixture parameter with which the lease table waits up to 60 s for a lease."""
 
 
 def grant_of(lease_id: str = "1-1", priority: int = 7) -> Grant:
@@ -57,7 +57,7 @@ def end_of(lease_id: str = "1-1", outcome: Outcome | None = Outcome.FINISHED) ->
 async def run_payload(
     table: LeaseTable, lease_id: str = "1-1", error: Exception | None = None
 ) -> int:
-    """Run a payload to its end and return its priority."""
+    """Run an inference under its lease to its end, and return its priority."""
     async with table.hold_lease(lease_id) as lease:
         if error is not None:
             raise error
@@ -66,7 +66,7 @@ async def run_payload(
 
 
 def start_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Start a payload that runs until it is cancelled."""
+    """Start an inference that runs until it is cancelled."""
 
     async def hold_forever() -> None:
         async with table.hold_lease(lease_id):
@@ -76,7 +76,7 @@ def start_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any
 
 
 async def started_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Start a payload and return once it runs."""
+    """Start an inference and return once it runs."""
     task = start_payload(table, lease_id)
     running = LeaseProgress(lease_id, _PROMPT, _OUTPUT, running=True)
     await eventually(lambda: running in table.report_progress(), "it runs")
@@ -90,14 +90,14 @@ async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
 
 
 async def test_message_to_hold_a_context_aborts_no_lease(table: LeaseTable) -> None:
-    """A scheduler may send holds to a replica whose engine holds no contexts."""
+    """A scheduler may send hold messages to a replica whose engine holds no contexts."""
     table.read_messages([grant_of(), HoldContext("1-1", "a", 2.0), ReleaseContexts("a")])
 
     assert ["1-1"] == list(table.held_leases)
     assert not table.held_leases["1-1"].aborted
 
 
-async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
+async def test_granted_lease_runs_its_inference_and_the_end_is_reported(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The scheduler would wait forever for an end that is not reported."""
@@ -110,17 +110,17 @@ async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
 
 
 @patient
-async def test_payload_that_precedes_its_lease_waits_for_it(table: LeaseTable) -> None:
+async def test_inference_that_arrives_before_its_lease_waits(table: LeaseTable) -> None:
     """The ingress may receive a grant before the replica's pull is answered."""
     running = asyncio.create_task(run_payload(table))
-    await asyncio.sleep(0)  # the payload waits for its lease
+    await asyncio.sleep(0)  # The payload waits for its lease.
     table.read_messages([grant_of()])
 
     assert 7 == await running
     assert ((), (end_of(),)) == (table.report_progress(), table.report_ends())
 
 
-async def test_payload_whose_lease_does_not_arrive_is_refused(table: LeaseTable) -> None:
+async def test_inference_whose_lease_does_not_arrive_is_refused(table: LeaseTable) -> None:
     """A lease that is late has expired, so the inference may already run elsewhere."""
     with pytest.raises(UnknownLease, match="replica r does not hold lease 1-1"):
         await run_payload(table)
@@ -128,7 +128,7 @@ async def test_payload_whose_lease_does_not_arrive_is_refused(table: LeaseTable)
     assert ((), ()) == (table.report_progress(), table.report_ends())
 
 
-async def test_second_payload_of_a_running_lease_is_refused(table: LeaseTable) -> None:
+async def test_second_inference_under_a_running_lease_is_refused(table: LeaseTable) -> None:
     """An ingress that repeats a call must not run the inference twice."""
     table.read_messages([grant_of()])
     running = await started_payload(table)
@@ -158,7 +158,7 @@ async def test_progress_report_lists_running_leases(table: LeaseTable) -> None:
     await cancel_and_wait(running)
 
 
-async def test_lease_aborted_before_its_payload_arrives_is_reported_unused(
+async def test_lease_aborted_before_its_inference_arrives_is_reported_unused(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The payload may still arrive and must not run."""
@@ -205,7 +205,7 @@ async def test_leases_of_a_dead_engine_are_not_reported_as_ended(table: LeaseTab
 
 
 async def test_ended_lease_is_in_every_report_until_confirmed(table: LeaseTable) -> None:
-    """Overtaken reports are dropped, so each report has all unconfirmed ended leases."""
+    """A newer report may overtake an older one, which is then dropped."""
     table.read_messages([grant_of("1-1"), grant_of("1-2")])
     await run_payload(table, "1-1")
     overtaken = table.report_ends()
@@ -230,7 +230,7 @@ async def test_new_scheduler_receives_recently_ended_leases(table: LeaseTable) -
 
 
 @patient
-async def test_cancelled_payload_without_a_lease_leaves_no_entry(table: LeaseTable) -> None:
+async def test_cancelled_inference_without_a_lease_leaves_no_entry(table: LeaseTable) -> None:
     """The caller disconnected before the lease arrived."""
     parked = start_payload(table)
     await asyncio.sleep(0)

@@ -18,7 +18,7 @@ _KV = 40_000
 
 
 def measure_engine(engine: FakeEngine) -> tuple[MeasuredPrefill | None, float]:
-    """Return the measured prefill cost of an engine, and the seconds of the measurement."""
+    """Return an engine's measured prefill cost, and the seconds of the measurement."""
 
     async def run_measurement() -> tuple[MeasuredPrefill | None, float]:
         capacity = await engine.start()
@@ -50,7 +50,7 @@ def fake_engine_with(
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("seats", [1, 256])
 def test_measured_prefill_cost_is_that_of_the_engine(seats: int, *, caching: bool) -> None:
-    """The cost is κ = M·b/a with b = 0.1 ms and a = 20 ms, under any load and with any cache."""
+    """The cost is κ = M·b/a, with b = 0.1 ms per prompt token and a = 20 ms per iteration."""
     found, took_s = measure_engine(fake_engine_with(caching=caching, seats=seats))
 
     assert found is not None
@@ -88,7 +88,7 @@ def test_prompts_that_take_no_time_have_no_cost() -> None:
 
 
 def test_slow_engine_is_measured_with_shorter_prompts() -> None:
-    """At 10 ms per token a prompt of 10,000 tokens would take 100 s."""
+    """At 10 ms per token, a prompt of 10,000 tokens would take 100 s."""
     found, took_s = measure_engine(fake_engine_with(prefill_s_per_token=0.01))
 
     assert found is not None
@@ -109,7 +109,7 @@ def test_engine_too_slow_for_any_plan_is_not_measured(
 def test_engine_that_refuses_the_measuring_calls_is_not_measured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The replica serves under the paper's cost."""
+    """Without a measurement, the replica serves under the paper's cost."""
 
     class RefusingEngine(FakeEngine):
         async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:

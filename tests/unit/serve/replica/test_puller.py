@@ -25,7 +25,7 @@ _REPORT_S = 0.25
 
 
 class _Meters:
-    """Engine meter that the puller reads."""
+    """Fake engine meter that the puller reads."""
 
     def progress(self, lease_id: str) -> Progress:
         return Progress(5, 1)
@@ -47,7 +47,7 @@ class _Meters:
 
 
 class _Scheduler:
-    """Scheduler that answers a pull with a message, at the next pull, or after one second."""
+    """Fake scheduler that answers each pull after one second, or at once with a message."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -56,7 +56,7 @@ class _Scheduler:
         """Ended leases that were confirmed when the replica left."""
         self.confirmed: list[str] = []
         self.answer: Callable[[Pull], ReplicaMail | None] = lambda pull: None
-        """Function that answers a pull at once, or raises."""
+        """Function that answers a pull at once, or raises an error."""
         self._mailbox: Mailbox[ReplicaMessage] = Mailbox()
         self._released = asyncio.Event()
 
@@ -87,7 +87,7 @@ class _Scheduler:
 
 
 class _Replica:
-    """Running puller with its lease table."""
+    """Running puller of a replica, with its lease table."""
 
     def __init__(self) -> None:
         self.scheduler = _Scheduler()
@@ -109,7 +109,7 @@ class _Replica:
         self.ends: dict[str, asyncio.Event] = {}
 
     async def run_lease(self, lease_id: str) -> None:
-        """Grant an inference and run its payload until `ends` is set."""
+        """Grant an inference and let it run until the event `ends`."""
         self.scheduler.send_grant(lease_id)
         self.ends[lease_id] = asyncio.Event()
         async with self.leases.hold_lease(lease_id) as lease:
@@ -118,7 +118,7 @@ class _Replica:
 
     @property
     def leases_in_pulls(self) -> list[tuple[list[str] | None, list[str]]]:
-        """Lease ids held and ended in each pull; None: the pull lists no held leases."""
+        """(leases held, leases ended) in each pull; None stands for a pull without held leases."""
         return [
             (
                 None if pull.progress is None else [p.lease_id for p in pull.progress],
@@ -129,8 +129,6 @@ class _Replica:
 
 
 def _run_scenario(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario with a pulling replica in virtual time."""
-
     async def run_puller() -> None:
         replica = _Replica()
         pulling = asyncio.create_task(replica.puller.run())
@@ -173,7 +171,7 @@ def test_ended_leases_are_sent_at_once_and_progress_at_intervals() -> None:
 
 @pytest.mark.parametrize("trouble", ["new epoch", "not taken", "lost"])
 def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> None:
-    """The scheduler would otherwise expire running leases, or grant too much memory."""
+    """Without a report, the scheduler would expire running leases or grant too much memory."""
 
     async def lose_a_pull(replica: _Replica) -> None:
         task = asyncio.create_task(replica.run_lease("1-1"))
@@ -205,7 +203,7 @@ def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> Non
 
 
 def test_scheduler_with_a_lower_epoch_is_called_with_pauses() -> None:
-    """It answers at once until it can read from the store that its epoch is too low."""
+    """A scheduler with a lower epoch answers at once until it learns that it was replaced."""
 
     async def meet_a_lower_epoch(replica: _Replica) -> None:
         replica.puller.epoch = 3
@@ -256,7 +254,7 @@ def test_last_ended_leases_are_sent_before_the_replica_leaves(trouble: str) -> N
 
 @pytest.mark.parametrize("trouble", ["none", "new epoch"])
 def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) -> None:
-    """Otherwise an ingress that sees the failure first would get its call leased again."""
+    """An ingress that sees the failure first would otherwise get its call leased again."""
 
     async def fail_engine(replica: _Replica) -> None:
         loop = asyncio.get_running_loop()
@@ -288,7 +286,7 @@ def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) ->
     _run_scenario(fail_engine)
 
 
-async def test_holds_are_passed_on_apart_from_the_leases() -> None:
+async def test_hold_messages_and_lease_messages_are_passed_on_separately() -> None:
     replica, holds = _Replica(), CallHolds()
     puller = Puller(
         "r",

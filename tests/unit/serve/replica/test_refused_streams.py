@@ -16,7 +16,7 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 
 
 class _RefusingEngine:
-    """Engine that refuses each call after its head."""
+    """Fake engine that refuses each call after the response head."""
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         yield ResponseHead(200, {})

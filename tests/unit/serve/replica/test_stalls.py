@@ -14,7 +14,7 @@ _SECTION = ReplicaSection(stall_factor=5.0, stall_allowance_s=15.0, stall_replac
 
 @dataclass
 class _Engine:
-    """Engine whose steps are examined periodically, as by a replica."""
+    """Fake engine whose steps are checked periodically, as by a replica."""
 
     watch: StallWatch = field(default_factory=lambda: StallWatch(_SECTION))
     now: Seconds = 1_000.0
@@ -22,7 +22,6 @@ class _Engine:
     suspended: str = ""
 
     def pass_time(self, for_s: Seconds, *, has_work: bool = True, look_s: Seconds = LOOK_S) -> None:
-        """Let seconds pass without an engine step."""
         until = self.now + for_s
         while self.now < until - 1e-9:
             self.now = min(until, self.now + look_s)
@@ -48,13 +47,13 @@ def test_busy_engine_without_a_step_is_stalled_after_its_allowance() -> None:
     engine.pass_time(14.0)
     assert not engine.is_stalled()
 
-    engine.pass_time(4.0)  # silent for 15 s in all, longer than five intervals between checks
+    engine.pass_time(4.0)  # Silent for 15 s in all, longer than five intervals between checks.
     assert engine.is_stalled()
     assert not engine.watch.is_lasting
 
 
 def test_stall_ends_with_the_next_step() -> None:
-    """Leases of a stalled engine are revoked, so missing work does not prove recovery."""
+    """A stalled engine has no leases left, so it looks idle until it makes a step."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
 
@@ -93,7 +92,7 @@ def test_idle_engine_is_never_stalled() -> None:
 
 
 def test_steps_without_tokens_are_no_stall() -> None:
-    """Long prompts in chunks, and requests waiting in the engine, make steps without tokens."""
+    """Prefill of long prompts takes steps that produce no tokens."""
     engine = _Engine().warm_up()
 
     for _ in range(20):
@@ -101,8 +100,8 @@ def test_steps_without_tokens_are_no_stall() -> None:
         assert not engine.is_stalled()
 
 
-def test_allowance_grows_with_the_length_of_the_steps() -> None:
-    """After a step of 8 s for a large prompt chunk the next one may take several times as long."""
+def test_stall_limit_grows_with_the_length_of_the_steps() -> None:
+    """After a step of 8 s for a large prompt, the next one may take several times as long."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=8.0)
 
@@ -113,7 +112,7 @@ def test_allowance_grows_with_the_length_of_the_steps() -> None:
     assert engine.is_stalled()
 
 
-def test_first_steps_do_not_raise_the_limit() -> None:
+def test_first_engine_steps_do_not_raise_the_stall_limit() -> None:
     engine = _Engine()
     engine.make_step(lasts_s=55.0)
     assert not engine.is_stalled()
@@ -124,8 +123,8 @@ def test_first_steps_do_not_raise_the_limit() -> None:
     assert engine.is_stalled()
 
 
-def test_long_step_once_reported_as_a_stall_raises_the_limit() -> None:
-    """Otherwise a call with long steps would be revoked each time and never end."""
+def test_long_engine_step_taken_for_a_stall_raises_the_limit() -> None:
+    """With a fixed limit, a call with long steps would be revoked each time and never end."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=40.0)
     assert not engine.is_stalled()
@@ -137,7 +136,7 @@ def test_long_step_once_reported_as_a_stall_raises_the_limit() -> None:
 
 @pytest.mark.parametrize("stopped_s", [10.0, 40.0])
 def test_suspension_of_the_process_does_not_count_as_a_step(stopped_s: Seconds) -> None:
-    """A second suspension of the process is detected as quickly as the first."""
+    """A second suspension of the process must be detected as quickly as the first."""
     engine = _Engine().warm_up()
     limit_s = engine.watch.limit_s
     engine.suspended = "process 7"
@@ -175,7 +174,7 @@ def test_long_step_raises_the_allowance_only_for_a_while() -> None:
 
 
 def test_blocked_event_loop_does_not_count_as_an_engine_stall() -> None:
-    """The loop has not yet seen the steps that the engine made."""
+    """The replica's event loop has not yet seen the steps that the engine made."""
     engine = _Engine().warm_up()
 
     for _ in range(3):
@@ -183,4 +182,4 @@ def test_blocked_event_loop_does_not_count_as_an_engine_stall() -> None:
         assert not engine.is_stalled()
     engine.make_step()
 
-    assert engine.watch.limit_s < 40.0  # the suspension was not counted as a step of 90 s
+    assert engine.watch.limit_s < 40.0  # The suspension was not counted as a step of 90 s.

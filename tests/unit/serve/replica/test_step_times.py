@@ -10,7 +10,7 @@ _STEP_S, _TOKEN_S, _CONTEXT_S, _PAIR_S = 0.01, 1e-4, 2e-7, 1e-8
 
 
 def prompt_times(pair_s: float = _PAIR_S) -> list[PromptTime]:
-    """Return times of prompts that take 3 ms besides their tokens."""
+    """Return the times of prompts: 3 ms each, besides their tokens."""
     return [
         PromptTime(tokens, 0.003 + _STEP_S + _TOKEN_S * tokens + pair_s * tokens**2 / 2)
         for tokens in (1_000, 4_000, 16_000)

@@ -14,7 +14,7 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 
 
 class _Engine:
-    """Engine that records its calls."""
+    """Fake engine that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[EngineCall] = []
@@ -25,7 +25,7 @@ class _Engine:
 
 
 class _Leases:
-    """Lease table that holds every lease."""
+    """Fake lease table that knows every lease."""
 
     held_leases: dict[str, Any] = {}  # noqa: RUF012
 

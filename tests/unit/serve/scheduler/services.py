@@ -62,7 +62,7 @@ class Services:
         self.hands = ManualClock()
         self._clock = clock or (lambda: SteadyClock(self.hands))
         self.told = RecordingBackend()
-        """Backend with the metrics that the services exported."""
+        """Metrics that the services exported."""
 
     def new_service(self, **scheduler: float | str) -> SchedulerService:
         """Return another service with these scheduler settings, which is not started."""
@@ -91,11 +91,10 @@ class Services:
         service = self.new_service(**scheduler)
         await service.term.begin()
         if not service.term.has_settings.is_set():
-            await service.configure({})  # an ingress sends the settings
+            await service.configure({})  # Send the settings, as an ingress would.
         return service
 
     async def start_with_replica(self) -> SchedulerService:
-        """Start a leading service with a replica that waits for work."""
         service = await self.start_leader()
         self.replicas.append(PullingReplica(service, service.term.epoch))
         await wait_until_pulling(service)
@@ -117,14 +116,14 @@ class PullingReplica:
     """Replica `r` with room for 100 tokens that pulls continuously and finishes nothing."""
 
     def __init__(self, service: SchedulerService, epoch: int) -> None:
-        """Start pulling with this scheduler epoch."""
+        """Start pulling from the scheduler with this epoch."""
         self._service = service
         self._epoch = epoch
         self._goes_on = True
         self._task = asyncio.get_running_loop().create_task(self._pull_forever())
 
     async def stop(self) -> None:
-        self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation
+        self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation.
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

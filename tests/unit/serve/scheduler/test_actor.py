@@ -47,7 +47,7 @@ def app_config() -> dict[str, Any]:
 async def test_unreadable_state_fails_waiting_callers_with_the_reason(
     damaged_store: DamagedStore, app_config: dict[str, Any]
 ) -> None:
-    """An operator has to repair the store and reads the reason in the status."""
+    """An operator reads in the status why the store must be repaired."""
     scheduler = SchedulerActor(app_config)
     assert "starting" == (await scheduler.status())["degraded"]
     for _ in range(2):

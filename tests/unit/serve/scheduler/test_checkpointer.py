@@ -16,7 +16,6 @@ def open_application(core: SchedulerCore, name: str) -> None:
 
 
 async def leading_core() -> tuple[FakeSchedulerStore, CheckpointedCore]:
-    """Return a store and the core that leads on it."""
     store = FakeSchedulerStore()
     kept = CheckpointedCore(store)
     await kept.become_leader()
@@ -112,7 +111,7 @@ class EmptiedStore(FakeSchedulerStore):
     def __init__(self) -> None:
         super().__init__()
         self.kept: CheckpointedCore | None = None
-        """Core whose save writes to the emptied store."""
+        """Scheduler core whose save reaches the emptied store."""
 
     async def save(self, *arguments: Any) -> bool:
         if self.kept is not None:

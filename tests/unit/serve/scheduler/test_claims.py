@@ -21,7 +21,7 @@ def _tree_with_limit(limit: float) -> TenantTree:
 
 
 def test_prompt_that_may_be_cached_is_reserved_in_full() -> None:
-    """The cached part may be evicted before the prompt is computed."""
+    """A cached prompt may be evicted before the inference starts, and is then computed."""
     item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
 
     wants, needs = claim_of_inference(_tree_with_limit(400), "t", item)

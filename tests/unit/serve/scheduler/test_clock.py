@@ -21,7 +21,6 @@ from tests.unit.serve.scheduler.services import (
 
 
 def test_clock_advances_with_the_process() -> None:
-    """Deadlines are due on time as long as the event loop runs."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()
@@ -34,7 +33,7 @@ def test_clock_advances_with_the_process() -> None:
 
 
 def test_clock_leaves_out_the_time_of_a_stall() -> None:
-    """After a stall of 30 s no replica may count as silent for 30 s."""
+    """After a stall of 30 s, no replica may count as silent for 30 s."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()
@@ -47,7 +46,7 @@ def test_clock_leaves_out_the_time_of_a_stall() -> None:
 
 
 def test_clock_never_goes_back() -> None:
-    """The core would take an earlier time as the last one, and deadlines would be late."""
+    """With an earlier time, all deadlines would be late."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     readings = []
@@ -64,7 +63,7 @@ _NAMES = ("large", "small")
 
 
 class Machine(Services):
-    """Services on a machine whose wall clock the test sets."""
+    """Scheduler services on a machine whose wall clock the test sets."""
 
     def __init__(self) -> None:
         super().__init__(clock=self._make_clock, save_interval_s=0.01)
@@ -88,7 +87,6 @@ def resubmitted_inference(request_id: str, application_id: str) -> InferenceSubm
 
 
 async def pull_until_granted(service: SchedulerService, epoch: int) -> list[Grant]:
-    """Let a replica pull until it is granted work, and return the grants."""
     number = 0
 
     async def pull_grants() -> list[Grant]:

@@ -42,7 +42,9 @@ def frame_of(told: tuple[int, int, bytes] | None) -> Frame:
     return frame
 
 
-async def test_console_records_nothing_before_the_first_request(service: SchedulerService) -> None:
+async def test_scheduler_records_no_console_data_before_the_first_request(
+    service: SchedulerService,
+) -> None:
     driver = service.term.driver
     assert driver.observer is None
 
@@ -67,7 +69,7 @@ async def test_console_recording_ends_some_time_after_the_last_request(
     assert service.term.driver.observer is None
 
 
-async def test_readers_share_a_frame_until_the_next_is_due(
+async def test_console_readers_share_data_until_the_next_is_due(
     services: Services, service: SchedulerService
 ) -> None:
     first = await service.console_frame(None, None, None)
@@ -81,7 +83,7 @@ async def test_readers_share_a_frame_until_the_next_is_due(
     assert (later.number, later.is_whole) == (first[1] + 1, False)
 
 
-async def test_reader_of_another_epoch_gets_all_bars(
+async def test_console_viewer_of_another_epoch_gets_all_bars(
     services: Services, service: SchedulerService
 ) -> None:
     first = await service.console_frame(None, None, None)
@@ -91,10 +93,10 @@ async def test_reader_of_another_epoch_gets_all_bars(
     assert frame_of(await service.console_frame(None, first[0] + 1, first[1])).is_whole
 
 
-async def test_slow_frame_postpones_the_next_one(
+async def test_console_data_that_is_slow_to_compute_postpones_the_next(
     services: Services, service: SchedulerService
 ) -> None:
-    """A frame that takes 0.1 s may be made every two seconds."""
+    """Console data that takes 0.1 s to compute may be computed every two seconds."""
     ticks = iter([0.0, 0.1, 0.1, 0.1, 9.0, 9.0, 9.0, 9.0])
     console = SchedulerConsole(service.term, service.inspector, lambda: next(ticks))
     first = console.frame(None, None, None)
@@ -108,7 +110,7 @@ async def test_slow_frame_postpones_the_next_one(
     assert console.frame(None, *first[:2]) is not None
 
 
-async def test_number_of_bars_in_a_frame_is_bounded(
+async def test_number_of_timeline_bars_in_a_console_message_is_bounded(
     service: SchedulerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_console, "MOST_FRAMES", 2)
@@ -173,8 +175,8 @@ def test_status_strip_says_the_state_and_its_reason(
     assert why in (strip.why or "")
 
 
-def test_frame_has_all_nodes_with_quotas() -> None:
-    """A node without a live application may have used up its quota."""
+def test_console_shows_all_tenants_with_quotas() -> None:
+    """A tenant without a live application may have used up its quota."""
     quota = {"unit": "tokens", "per": "hour", "limit": 10.0, "used": 8.0, "claimed": 1.0}
     quota |= {"remaining": 1.0, "reset_s": 60.0, "on_exhausted": "reject", "exceeded": 0}
     share = NodeShare(

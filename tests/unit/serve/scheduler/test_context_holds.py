@@ -30,7 +30,7 @@ async def services() -> AsyncIterator[Services]:
 
 
 class PullingOnCall:
-    """Replica that pulls when it is called."""
+    """Fake replica that pulls when the test calls it."""
 
     def __init__(
         self, service: SchedulerService, capacity: ReplicaCapacity, replica_id: str = "r"
@@ -131,7 +131,7 @@ async def test_status_shows_what_each_replica_holds(services: Services) -> None:
 
 
 async def test_holds_of_a_lost_replica_are_neither_shown_nor_released(services: Services) -> None:
-    """Its memory is gone with it; the application goes on elsewhere."""
+    """The held memory is gone with the replica; the application goes on elsewhere."""
     service = await services.start_leader()
     lost, other = PullingOnCall(service, HOLDING), PullingOnCall(service, HOLDING, "other")
     await lost.pull()
@@ -157,7 +157,7 @@ async def test_holds_of_a_lost_replica_are_neither_shown_nor_released(services: 
 
 
 async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Services) -> None:
-    """The new scheduler shows them by the engine's count, and sends no release for them."""
+    """A new scheduler knows earlier holds only from the engine's count and cannot release them."""
     first = await services.start_leader()
     replica = PullingOnCall(first, HOLDING)
     grant, _ = await lease_one(first, replica)
@@ -178,7 +178,7 @@ async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Service
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "falls silent"])
 async def test_readings_of_a_lost_replica_are_dropped(leaves: bool, services: Services) -> None:
-    """Otherwise a scheduler would keep readings of all replicas that autoscaling ever stopped."""
+    """Otherwise a scheduler would keep data of all replicas that autoscaling ever stopped."""
     service = await services.start_leader(replica_timeout_s=0.5)
     meter = service.inspector.kv_meter
     for number in range(3):

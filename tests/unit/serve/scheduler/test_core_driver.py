@@ -19,11 +19,7 @@ from justitia_ray.store.scheduler_store import StoredState
 from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 
-async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -> None:
-    """The error of the metrics is logged once.
-
-    An undelivered grant would hold its memory until its lease lapses.
-    """
+async def test_error_of_the_metrics_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
     metrics = cast(SchedulerMetrics, object())  # every metric update fails
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m", metrics)
     line = driver.outboxes.of_ingress("i")
@@ -95,7 +91,7 @@ async def test_timer_is_reset_only_for_an_earlier_deadline() -> None:
 
 
 async def test_tenant_tree_reaches_the_core_on_change_and_after_a_restart() -> None:
-    """The tree is stored with the settings, so the next scheduler shares by the same tree."""
+    """The tree is stored with the settings, so that the next scheduler uses it, too."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     tenants = {"acme": {"weight": 3.0, "max_weight": 4.0}}
 

@@ -66,7 +66,7 @@ def refusals_in(mail: IngressMail) -> list[tuple[type, Refusal]]:
 
 
 def _submission(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[Any, ...]:
-    """Return what an ingress submits for a call: an inference that opens its application."""
+    """Return the items that an ingress submits for a call that opens its application."""
     arrival = replace(arrival_of("a"), ingress_id=ingress_id, reopens=reopens)
     return arrival, replace(submission_of(request_id, "a"), ingress_id=ingress_id)
 
@@ -140,7 +140,7 @@ async def test_resubmitted_inference_of_a_closed_application_is_admitted(
 async def test_inference_of_a_cancelled_application_is_not_readmitted(
     service: SchedulerService,
 ) -> None:
-    """An ingress may learn that the lease is lost before it learns why, and resubmit."""
+    """An ingress may learn that a lease is lost before it learns why, and resubmit."""
     await open_and_end(service, "cancel")
     items = (
         replace(arrival_of("a"), resubmitted=True),
@@ -156,7 +156,7 @@ async def test_inference_of_a_cancelled_application_is_not_readmitted(
 async def test_reopened_application_survives_a_late_end_report(
     service: SchedulerService,
 ) -> None:
-    """Another ingress reopened the id, unknown to the one that ended it."""
+    """The ingress that ended the id does not know that another one reopened it."""
     await service.submit_many("i", 1, 0, (replace(arrival_of("a"), resubmitted=True),))
     await service.restore_ended([("a", "application_cancelled", 10.0)])
 
@@ -206,7 +206,7 @@ async def test_id_is_not_reopened_before_its_cancelled_inferences_have_ended(
 async def test_call_that_opens_a_cancelled_id_is_retried_until_its_inferences_have_ended(
     services: Services,
 ) -> None:
-    """An application first used with another model is opened by its first call to this one."""
+    """An agent may call a second model after its application was cancelled at the first."""
     service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
     cancelled = await service.submit_many("j", epoch, 0, _submission("q0", "j"))
@@ -262,7 +262,7 @@ async def test_closed_application_that_is_reopened_continues(service: SchedulerS
 async def test_ended_inference_of_an_application_that_another_ingress_ended_is_counted(
     services: Services,
 ) -> None:
-    """A refusal would otherwise make an ingress forget ended inferences that only it knows."""
+    """If the scheduler refused them, an ingress would forget inferences that only it knows."""
     service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
     ended = replace(

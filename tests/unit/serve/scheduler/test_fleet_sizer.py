@@ -25,7 +25,6 @@ def question_of(**rules: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def waiting_core() -> SchedulerCore:
-    """Scheduler core with one waiting application and no replica."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open()
     driver.submit("x")
@@ -33,7 +32,7 @@ def waiting_core() -> SchedulerCore:
 
 
 def test_configured_sizing_rules_apply_until_the_first_request(waiting_core: SchedulerCore) -> None:
-    """The policy sends the rules of the latest deployment."""
+    """The autoscaling policy sends the rules of the latest deployment."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, min_replicas=2))
     own = sizer.decision(waiting_core, 100.0)
     asked = sizer.answer(waiting_core, 110.0, question_of(minimum=5, maximum=9))
@@ -46,7 +45,7 @@ def test_configured_sizing_rules_apply_until_the_first_request(waiting_core: Sch
 def test_target_drain_time_is_that_of_a_recent_request_or_the_configured_one(
     waiting_core: SchedulerCore,
 ) -> None:
-    """An alert uses the metric; without autoscaling there is no target."""
+    """An alert uses this metric; without autoscaling there is no target."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, target_drain_s=30.0))
     sizer.answer(waiting_core, 100.0, question_of(target_drain_s=20.0))
     asked = sizer.target_drain_s
@@ -57,7 +56,7 @@ def test_target_drain_time_is_that_of_a_recent_request_or_the_configured_one(
 
 
 def test_one_replica_is_wanted_for_waiting_inferences_without_autoscaling() -> None:
-    """Operators see the wanted count even without autoscaling."""
+    """Operators see the wanted number of replicas even without autoscaling."""
     empty = SchedulerCore()
 
     assert 1 == FleetSizer(None).decision(empty, 0.0).wanted
@@ -72,7 +71,7 @@ def test_size_decision_is_cached_for_a_fraction_of_a_second(waiting_core: Schedu
 
 
 def test_answer_lists_the_draining_replicas_of_the_request() -> None:
-    """After a restart Ray Serve's controller counts draining replicas as running.
+    """After a restart, Ray Serve's controller counts draining replicas as running.
 
     Earlier policies name no replicas.
     """
@@ -101,7 +100,7 @@ async def services() -> AsyncIterator[Services]:
 
 
 async def test_scheduler_that_does_not_lead_gives_no_size(services: Services) -> None:
-    """A scheduler without the lead must not end replicas."""
+    """A replaced scheduler must not end replicas."""
     assert await services.new_service().size(question_of()) is None
 
 

@@ -33,7 +33,7 @@ KEY = Key.new()
 
 
 class RestartingActor(ActorHandle):
-    """Actor that is down until a given time and fails calls as late as Ray does."""
+    """Fake actor that is down until a given time and fails calls as late as Ray does."""
 
     def __init__(self, back_at: float, *, leads_at: float = 0.0, for_good: bool = False) -> None:
         self.back_at = back_at
@@ -128,13 +128,13 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
 
 @in_virtual_time
 async def test_callers_find_a_new_scheduler_within_a_tenth_of_a_second() -> None:
-    """With calls one after the other a new scheduler would be found up to 1.2 s late."""
+    """Repeated calls through Ray would find a new scheduler up to 1.2 s late."""
     rig = LinkRig(RestartingActor(_now() + 3.05))
     await asyncio.gather(*(rig.check_answer_in_time() for _ in range(2)))
 
     assert ("b",) == await rig.link.call("pull", "b")
     assert 1 == len(rig.connections)
-    assert rig.actor.asked < 35  # both callers waited for one answer
+    assert rig.actor.asked < 35  # Both callers have waited for one answer.
 
 
 @in_virtual_time
@@ -165,7 +165,7 @@ async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
     await rig.link.call("pull")
     (old,) = rig.connections
     old.is_superseded = True
-    for _ in range(3):  # Ray knows no other scheduler: the connection stays
+    for _ in range(3):  # Ray knows no other scheduler, so the connection stays.
         with pytest.raises(SchedulerSuperseded):
             await rig.link.call("pull")
     assert [old] == rig.connections
@@ -177,7 +177,7 @@ async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
 
 @in_virtual_time
 async def test_scheduler_waiting_for_redis_receives_a_bounded_number_of_calls() -> None:
-    """A scheduler that waits for Redis answers the pending calls once it leads."""
+    """A scheduler that waits for Redis must answer all pending calls once it leads."""
     began = _now()
     rig = LinkRig(RestartingActor(began + 1.0, leads_at=began + 600.0))
     await rig.link.call("pull")
@@ -239,7 +239,7 @@ def test_failed_connection_is_retried_and_logged(
     run_virtually(call_with_refusals())
 
     logged = [record for record in caplog.records if "scheduler.unreachable" in record.getMessage()]
-    assert 5 == len(logged)  # the 1st, 2nd, 4th, 8th and 16th failure
+    assert 5 == len(logged)  # The 1st, 2nd, 4th, 8th and 16th failure are logged.
     assert "no route" in logged[0].getMessage()
 
 
@@ -270,7 +270,7 @@ async def test_close_ends_the_search_for_a_scheduler_and_the_connection() -> Non
 
 
 class RunningActor(ActorHandle):
-    """Scheduler actor of some version with one replica; `done` records calls to it."""
+    """Fake scheduler actor of some version with one replica; `done` records calls to it."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class RunningActor(ActorHandle):
 
 @pytest.fixture
 def find_scheduler(monkeypatch: pytest.MonkeyPatch) -> Find:
-    """Search for the current scheduler where Ray's lookups return these actors in turn."""
+    """Search for the scheduler; Ray's lookups return these actors in turn."""
 
     def find_among(*actors: RunningActor) -> Coroutine[Any, Any, Any]:
         there = iter(actors)

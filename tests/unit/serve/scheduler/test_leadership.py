@@ -34,7 +34,7 @@ async def services() -> AsyncIterator[Services]:
 async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
     services: Services,
 ) -> None:
-    """With two deployments of one name, ingresses must not report a restart forever."""
+    """If two deployments share a name, ingresses must not report a restart forever."""
     old = await services.start_with_replica()
     waiting = asyncio.create_task(old.poll_grants("i", 1, 0))
     await eventually(lambda: "i" in old.term.driver.outboxes.ingresses, "it polls")
@@ -67,10 +67,8 @@ async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_core_handles_nothing_more_after_the_end_of_its_term(
-    services: Services, is_lost: bool
-) -> None:
-    """Otherwise it would expire replicas and applications, and log ends that are not true."""
+async def test_replaced_scheduler_handles_no_more_events(services: Services, is_lost: bool) -> None:
+    """A replaced scheduler would expire replicas and log ends of applications that are not true."""
     service = await services.start_with_replica()
     await service.open_application(arrival_of())
     driver, handled = service.term.driver, list[str]()
@@ -94,7 +92,7 @@ async def test_core_handles_nothing_more_after_the_end_of_its_term(
 
 
 async def test_superseded_scheduler_exports_no_queue_metrics(services: Services) -> None:
-    """Metrics of a superseded process would be added to the next scheduler's."""
+    """Metrics of a replaced process would be added to the next scheduler's."""
     old = await services.start_leader()
     await old.open_application(arrival_of())
     await old.submit_many("i", 1, 0, (submission_of("q"),))
@@ -123,7 +121,7 @@ async def test_scheduler_that_lost_the_lead_never_writes_again(services: Service
     assert (0, 0) == (services.store.epoch, services.store.saves)
 
 
-async def test_process_that_ray_has_replaced_exits_at_once(services: Services) -> None:
+async def test_scheduler_process_that_ray_has_replaced_exits_at_once(services: Services) -> None:
     """Callers already reach the actor's new process."""
     service = await services.start_leader()
     successor = services.store._leader = replace(WINNER, actor="the same")
@@ -181,7 +179,7 @@ async def test_save_that_began_before_the_stall_confirms_no_lead(services: Servi
 async def test_messages_wait_if_the_last_confirmation_of_the_lead_is_old(
     services: Services,
 ) -> None:
-    """Otherwise a slow store could let another scheduler take over unnoticed."""
+    """While the store is slow, another scheduler could take over unnoticed."""
     service = await services.start_with_replica()
     services.store.free.clear()
     service.term.checkpointer._bound_s = -1.0
@@ -207,7 +205,7 @@ async def test_scheduling_continues_in_memory_while_the_store_is_unreachable(
     second = granted_ids(await service.submit_many("i", 1, 1, (submission_of("q2"),)))
 
     assert (["q1"], ["q2"]) == (first, second)
-    assert (1, 1) == (tried, services.store.tried)  # the second save was not attempted
+    assert (1, 1) == (tried, services.store.tried)  # The second save was not attempted.
 
 
 async def test_epoch_lost_by_the_store_is_exceeded_again(
@@ -231,7 +229,7 @@ async def test_higher_epoch_in_the_store_supersedes_the_scheduler(services: Serv
     assert [] == services.outranked
 
 
-async def test_lower_epoch_is_ignored(services: Services) -> None:
+async def test_lower_scheduler_epoch_is_ignored(services: Services) -> None:
     service = await services.start_leader()
     await service.pull(pull_of(1, epoch=0))
 

@@ -26,11 +26,11 @@ from tests.unit.serve.scheduler.test_quota_gate import Accounts
 _LIMIT = 10**9
 _CALLS, _AT_ONCE = 200, 4
 _PREFILL_S = 0.001
-"""Prefill time per computed token: the first token of four prompts of 100 takes 0.4 s."""
+"""Prefill seconds per computed token: the first token of four prompts of 100 takes 0.4 s."""
 
 
 class _Replica:
-    """Replica whose reports and messages arrive without delay."""
+    """Fake replica whose reports and messages arrive without delay."""
 
     def __init__(self, service: SchedulerService) -> None:
         self.driver = service.term.driver
@@ -106,7 +106,7 @@ async def _usage_of_cancelled_calls(choices: int) -> tuple[_Replica, UsageTotals
         replica.report()
         leaving = [
             asyncio.create_task(
-                # one call in four is cancelled during its prefill, the others at any time or never
+                # One call in four is cancelled during prefill, the others at any time or never.
                 cancel_later(
                     f"q{first + k}", rng.uniform(0.4, 3.0) if k else rng.uniform(0.02, 0.35)
                 )
@@ -132,7 +132,7 @@ async def _usage_of_cancelled_calls(choices: int) -> tuple[_Replica, UsageTotals
 
 @pytest.mark.parametrize("choices", [1, 3])
 def test_cancelled_calls_cost_the_tokens_that_the_engine_computed(choices: int) -> None:
-    """Tokens and KV token-time match exactly.
+    """Charged tokens and KV token-time equal exactly what the engine computed.
 
     50 of the 200 calls are cancelled in their prefill.
     """

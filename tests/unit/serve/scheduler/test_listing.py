@@ -38,7 +38,7 @@ def test_own_applications_are_listed_and_other_tenants_are_counted(driver: CoreD
 
 
 def test_tenant_sees_the_applications_of_its_descendants(driver: CoreDriver) -> None:
-    """Access follows whole components of the tenant path."""
+    """Tenants are compared by whole components of their paths."""
     driver.open("one/a|b", 155, tenant="one/a")
     driver.open("one1|b", 155, tenant="one1")
     seen = [
@@ -58,7 +58,7 @@ def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
 
 
 def test_outlook_shows_no_name_of_another_application(driver: CoreDriver) -> None:
-    """The owner of an application reads the outlook by `justitia why`."""
+    """Owners of applications read the expected start by the command `justitia why`."""
     application = driver.application("one|waits")
     told = application_with_outlook(driver.core, application, driver.now)
 
@@ -76,7 +76,7 @@ def test_outlook_request_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
 
 
 def test_unstored_application_waits_for_the_store(driver: CoreDriver) -> None:
-    """With strict durability an application is granted nothing before Redis has stored it."""
+    """With strict durability, no inference is granted before Redis has stored its application."""
     driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
 
     assert "store" == json_outlooks(driver.core, ["one|waits"], driver.now)["one|waits"]["reason"]
@@ -84,7 +84,7 @@ def test_unstored_application_waits_for_the_store(driver: CoreDriver) -> None:
 
 
 def test_outlook_names_the_tenant_node_whose_quota_is_exceeded(driver: CoreDriver) -> None:
-    """The operator must know at which level of the tree the quota binds."""
+    """The operator must know which tenant in the tree has the quota."""
     driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
 
     told = json_outlooks(driver.core, ["one|waits"], driver.now)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def _serve_applications(service: SchedulerService, accounts: Accounts, *names: str) -> None:
-    """Open and end applications until the accounts have received all of them."""
+    """Open and end applications until the quota service has received all of them."""
     gate = service.term.gate
     for name in names:
         assert (await service.open_application(arrival_of(name))).refusal is None
@@ -42,7 +42,7 @@ async def _admitted_names(service: SchedulerService, *names: str) -> list[str]:
 
 
 async def _restart_accounts(accounts: Accounts) -> None:
-    """Restart the accounts' process with the stored state."""
+    """Restart the quota service with its stored state."""
     assert accounts.service is not None
     assert accounts.service._looking is not None
     accounts.service._looking.cancel()
@@ -50,10 +50,10 @@ async def _restart_accounts(accounts: Accounts) -> None:
     await accounts.restart()
 
 
-async def test_applications_that_end_during_a_store_outage_reach_the_next_accounts(
+async def test_applications_that_end_during_a_store_outage_reach_the_next_quota_process(
     services: Services, accounts: Accounts
 ) -> None:
-    """The accounts restart after an outage of their store, while the scheduler continues."""
+    """The quota service restarts after an outage of its store, while the scheduler continues."""
     service = await _leader_with_quota(services, accounts, "applications", 4)
     await _serve_applications(service, accounts, "a")
     accounts.redis.away = True
@@ -63,7 +63,7 @@ async def test_applications_that_end_during_a_store_outage_reach_the_next_accoun
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ended_applications_lost_by_the_store_reach_the_next_accounts(
+async def test_ended_applications_lost_by_the_store_reach_the_next_quota_process(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -78,7 +78,7 @@ async def test_ended_applications_lost_by_the_store_reach_the_next_accounts(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ended_applications_stored_by_the_next_accounts_are_not_counted_twice(
+async def test_ended_applications_stored_by_the_next_quota_process_are_not_counted_twice(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -91,10 +91,10 @@ async def test_ended_applications_stored_by_the_next_accounts_are_not_counted_tw
     assert ["c", "d"] == claims
 
 
-async def test_message_interrupted_by_the_accounts_death_counts_once(
+async def test_message_interrupted_by_the_death_of_the_quota_process_counts_once(
     services: Services, accounts: Accounts
 ) -> None:
-    """Whether or not the accounts had stored the message, no answer arrived."""
+    """No answer arrived, whether or not the quota service had stored the message."""
     service = await _leader_with_quota(services, accounts, "applications", 4)
     await _serve_applications(service, accounts, "a")
     accounts.redis.away = True
@@ -111,7 +111,7 @@ async def test_message_interrupted_by_the_accounts_death_counts_once(
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_unstored_ended_applications_are_sent_again_after_the_accounts_die(
+async def test_unstored_ended_applications_are_sent_again_after_the_quota_process_dies(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -144,7 +144,7 @@ async def test_reservation_name_that_is_reused_is_counted_each_time(
 async def test_end_of_a_reservation_is_recorded_with_the_message_that_reports_it(
     services: Services, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the number of another message, the end could count as stored or as lost wrongly."""
+    """With another message's number, the end could wrongly count as stored or as lost."""
     service = await _leader_with_quota(services, accounts, "applications", 5)
     gate = service.term.gate
     await _serve_applications(service, accounts, "a")
@@ -175,7 +175,7 @@ async def test_end_of_a_reservation_is_recorded_with_the_message_that_reports_it
     assert gate.exchange._told is not None
     assert ["b"] == [
         use.name for use in gate.exchange._told.uses
-    ]  # the accounts learn that the application is open
+    ]  # The quota service learns that the application is open.
     await service.close_application("b")
     await _restart_accounts(accounts)
     died.set()

@@ -43,7 +43,7 @@ def test_delivered_end_messages_are_forgotten() -> None:
     assert not outbox._ended
 
 
-def test_withdrawal_without_an_outbox_has_no_effect() -> None:
+def test_withdrawing_messages_without_an_outbox_has_no_effect() -> None:
     outboxes = Outboxes()
     outboxes.withdraw_end("i", "a")
 

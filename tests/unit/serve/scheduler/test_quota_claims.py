@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class _Steps(asyncio.Event):
-    """Gate that lets a given number of messages to the accounts be answered."""
+    """Gate that lets a given number of messages to the quota service be answered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ async def test_repeated_end_leaves_a_later_reservation_of_the_same_name(
 async def test_reopened_application_makes_a_new_reservation(
     services: Services, accounts: Accounts
 ) -> None:
-    """Two openings of one id that both wait for the accounts count as two applications."""
+    """Two openings of one id that both wait for the quota service count as two applications."""
     service = await _leader_with_quotas(services, accounts, applications=1)
     accounts.answering.clear()
     await _submit_items(service, arrival_of("a"), ev.ApplicationClosed("a"), arrival_of("a"))
@@ -133,10 +133,10 @@ async def test_reservation_ends_once_the_end_of_its_application_is_stored(
     assert (30, {"a#0"}) == (held, kept)
 
 
-async def test_application_opened_during_an_accounts_outage_is_counted(
+async def test_application_opened_during_an_outage_of_the_quota_service_is_counted(
     services: Services, accounts: Accounts
 ) -> None:
-    """A quota that only deprioritises admits the application, but must still count it."""
+    """A quota that only lowers priority admits the application, but must still count it."""
     service = services.new_service(quota_timeout_s=0.2)
     service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
@@ -161,10 +161,10 @@ async def test_application_opened_during_an_accounts_outage_is_counted(
     )
 
 
-async def test_ingress_whose_items_all_wait_for_the_accounts_is_registered(
+async def test_ingress_whose_items_all_wait_for_the_quota_service_is_registered(
     services: Services, accounts: Accounts
 ) -> None:
-    """Otherwise the ingress would be forgotten at its first call and never receive a grant."""
+    """The ingress would otherwise be unknown at its first call and never receive a grant."""
     service = await _leader_with_quotas(services, accounts, applications=1)
     accounts.away = True
     await _submit_items(

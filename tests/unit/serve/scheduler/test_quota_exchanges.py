@@ -21,10 +21,10 @@ __all__ = ["accounts", "services"]  # fixtures
 pytestmark = pytest.mark.asyncio
 
 
-async def test_messages_to_the_accounts_examine_only_changed_reservations(
+async def test_messages_to_the_quota_service_examine_only_changed_reservations(
     services: Services, accounts: Accounts
 ) -> None:
-    """Every inference causes a message; running reservations are read once a second."""
+    """Thousands of reservations are open, and every inference causes a message."""
     fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
     with mock.patch.object(claim_exchange, "_REPORT_INTERVAL_S", 1_000.0):
         await fleet.submit_items(
@@ -32,7 +32,7 @@ async def test_messages_to_the_accounts_examine_only_changed_reservations(
         )
         await fleet.wait_until_decided(100)
         await fleet.submit_items(_call_of("first", "a", 5, 15))
-        # the previous message reported these hundred reservations
+        # The previous message has reported these hundred reservations.
         await fleet.wait_until_decided(101)
         looks = _read_claims(fleet.service.term.gate)
         for k in range(10):
@@ -128,10 +128,10 @@ async def test_inferences_that_end_just_before_a_settings_change_are_charged(
     await fleet.wait_for_remaining(accounts, 1_980)
 
 
-async def test_ended_inferences_without_reservations_are_forgotten_without_accounts(
+async def test_ended_inferences_without_reservations_are_forgotten_while_the_quota_service_is_down(
     services: Services, accounts: Accounts
 ) -> None:
-    """Ended inferences with reservations are charged once the accounts are back."""
+    """Ended inferences with reservations are charged once the quota service is back."""
     fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
     await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
     await fleet.wait_until_decided(1)
@@ -151,7 +151,7 @@ async def test_ended_inferences_without_reservations_are_forgotten_without_accou
 async def test_opening_of_an_application_that_is_cancelled_early_is_answered(
     services: Services, accounts: Accounts
 ) -> None:
-    """The resubmission of the ingress is complete without this application."""
+    """Otherwise the caller would wait forever for its application."""
     fleet = await _Fleet.start_serving(services, accounts)
     accounts.away = True
     opening = asyncio.create_task(fleet.service.open_application(arrival_of("a")))

@@ -27,22 +27,22 @@ pytestmark = pytest.mark.asyncio
 
 
 class Accounts:
-    """Accounts process that can be unreachable, or die while its stored state remains."""
+    """Fake process of the quota service that can be unreachable, or die and restart."""
 
     def __init__(self) -> None:
         self.away = False
         self.calls = 0
         self.answering = asyncio.Event()
-        """Event that, while unset, holds back the answers to recorded reservations."""
+        """Event that, while unset, delays the answers to recorded reservations."""
         self.answering.set()
         self.configuring = asyncio.Event()
-        """Event that, while unset, holds back the answer to an applied tenant tree."""
+        """Event that, while unset, delays the answer to a changed tenant tree."""
         self.configuring.set()
         self.redis = FakeSchedulerStore()
         self.service: AccountsService | None = None
 
     async def restart(self) -> None:
-        """Restart the accounts' process with the stored state."""
+        """Restart the quota service with its stored state."""
         store = AccountsStore(None, "app")
         store._store = self.redis
         self.service = AccountsService(store, lambda reason: None, wall=lambda: 1_000_000.0)
@@ -73,7 +73,7 @@ class Accounts:
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Accounts]:
-    """Running accounts process."""
+    """Running process of the quota service."""
     accounts = Accounts()
     await accounts.restart()
     yield accounts
@@ -91,7 +91,6 @@ async def services() -> AsyncIterator[Services]:
 async def _leader_with_quota(
     services: Services, accounts: Accounts, unit: str, limit: float, **more: Any
 ) -> SchedulerService:
-    """Return a leading scheduler with one quota for each tenant."""
     timeout_s = more.pop("timeout_s", 10.0)
     service = services.new_service(quota_timeout_s=timeout_s)
     service.term.gate.exchange._connect = lambda: accounts
@@ -116,7 +115,9 @@ def _open_names(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
-async def test_scheduler_without_quotas_sends_nothing_to_the_accounts(services: Services) -> None:
+async def test_scheduler_without_quotas_sends_nothing_to_the_quota_service(
+    services: Services,
+) -> None:
     accounts = Accounts()
     service = await services.start_leader()
     service.term.gate.exchange._connect = lambda: accounts
@@ -170,7 +171,7 @@ async def test_unused_reservation_is_released_on_cancellation(
 async def test_granted_quota_belongs_to_the_reservation_that_requested_it(
     services: Services, accounts: Accounts
 ) -> None:
-    """After a cancel and a new opening, quota granted to the first reservation is returned."""
+    """Quota granted to a reservation that was cancelled meanwhile must be returned."""
     service = await _leader_with_quota(services, accounts, "applications", 1)
     accounts.answering.clear()
     first = asyncio.create_task(service.open_application(arrival_of("a")))
@@ -208,7 +209,7 @@ async def test_cancelled_application_that_is_reopened_counts_once_more(
     assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(arrival_of("b"))).refusal
 
 
-async def test_duplicate_call_cancelled_while_it_waits_leaves_no_entry(
+async def test_cancelled_duplicate_of_a_waiting_call_leaves_no_entry(
     services: Services, accounts: Accounts
 ) -> None:
     """A leftover entry would wait forever and block the resubmissions of ingresses."""
@@ -227,10 +228,10 @@ async def test_duplicate_call_cancelled_while_it_waits_leaves_no_entry(
     await eventually(lambda: accounts.remaining_of() == 5, "its claim comes back")
 
 
-async def test_reservations_survive_restarts_of_scheduler_and_accounts(
+async def test_reservations_survive_restarts_of_scheduler_and_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
-    """Scheduler and accounts die in turn, and each reservation is granted exactly once."""
+    """Scheduler and quota service die in turn; no reservation is lost or granted twice."""
     service = await _leader_with_quota(services, accounts, "applications", 2)
     for name in ("a", "b", "c"):
         await service.open_application(arrival_of(name))
@@ -267,10 +268,10 @@ async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
 
 
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
-async def test_quota_refuses_after_a_bounded_wait_for_unreachable_accounts(
+async def test_quota_refuses_after_a_limited_wait_for_an_unreachable_quota_service(
     services: Services, accounts: Accounts, how: str, refused: bool
 ) -> None:
-    """A quota that only deprioritises admits the inference."""
+    """A quota that only lowers priority admits the inference."""
     service = await _leader_with_quota(
         services, accounts, "applications", 5, on_exhausted=how, timeout_s=0.4
     )
@@ -321,10 +322,10 @@ async def test_resubmitted_inference_is_counted_once_by_its_id(
     assert 0 == accounts.remaining_of()
 
 
-async def test_limits_in_answers_are_those_of_the_accounts(
+async def test_limits_in_answers_are_those_of_the_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
-    """The headers cover all models, and only the tenant nodes of the caller."""
+    """The headers cover all models, and only the caller's tenant and its parents."""
     service = await _leader_with_quota(services, accounts, "applications", 5)
     await service.open_application(arrival_of("a"))
     await eventually(
@@ -338,7 +339,7 @@ async def test_limits_in_answers_are_those_of_the_accounts(
     ]
 
 
-async def test_application_that_waits_for_the_accounts_says_so(
+async def test_application_that_waits_for_the_quota_service_says_so(
     services: Services, accounts: Accounts
 ) -> None:
     """The owner must not be told that the application does not exist."""
@@ -400,7 +401,7 @@ async def test_application_over_its_quota_shows_the_refill_time(
 async def test_quotas_changed_during_a_configure_call_are_sent_next(
     services: Services, accounts: Accounts
 ) -> None:
-    """A scheduler with stored quotas may receive new ones while the accounts start."""
+    """A scheduler with stored quotas may receive new ones while the quota service starts."""
     accounts.configuring.clear()
     service = await _leader_with_quota(services, accounts, "applications", 1_000)
     await eventually(lambda: accounts.calls == 1, "the accounts are told of the first quota")
@@ -413,10 +414,10 @@ async def test_quotas_changed_during_a_configure_call_are_sent_next(
     assert ["a"] == _open_names(service)
 
 
-async def test_messages_to_the_accounts_and_waiting_reservations_are_counted(
+async def test_messages_to_the_quota_service_and_waiting_reservations_are_counted(
     services: Services, accounts: Accounts
 ) -> None:
-    """The metrics show an operator that all calls wait for the accounts."""
+    """The metrics show an operator that all calls wait for the quota service."""
     service = await _leader_with_quota(services, accounts, "applications", 5)
     gate = service.term.gate
     accounts.answering.clear()

@@ -36,7 +36,7 @@ class _Fleet:
         timeout_s: float = 10.0,
         **quota: Any,
     ) -> "_Fleet":
-        """Return a fleet in which each tenant has one quota."""
+        """Start a scheduler and a replica, with one quota for each tenant."""
         service = services.new_service(quota_timeout_s=timeout_s)
         service.term.gate.exchange._connect = lambda: accounts
         await service.term.begin()
@@ -79,7 +79,7 @@ class _Fleet:
 def _call_of(
     name: str, application: str, prompt: int, most: int, likely: int | None = None, least: int = 0
 ) -> ev.InferenceSubmitted:
-    """Return an inference whose likely output is `most` unless given."""
+    """Return an inference whose expected output is its maximum, `most`, unless given."""
     likely = most if likely is None else likely
     return ev.InferenceSubmitted(
         name, application, name, "i", prompt, likely, most, least_output_tokens=least
@@ -104,7 +104,7 @@ async def test_fan_out_of_eighty_is_admitted_up_to_the_limit(
 async def test_limit_is_shared_by_the_schedulers_of_two_models(
     services: Services, accounts: Accounts
 ) -> None:
-    """Usage in flight at one scheduler is also reserved at the other."""
+    """Running inferences of one scheduler reserve quota at the other."""
     fleet = await _Fleet.start_serving(services, accounts)
     others = Services()
     other = await _Fleet.start_serving(others, accounts)
@@ -283,7 +283,7 @@ async def test_inference_longer_than_its_reservation_extends_it(
 async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end(
     services: Services, accounts: Accounts
 ) -> None:
-    """An inference costs h(10, 10) = 155, which leaves no room for the second one.
+    """The first inference costs h(10, 10) = 155, which leaves no room for the second.
 
     The generated part is h(10, 4) = 50.
     """
@@ -302,7 +302,7 @@ async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end
 async def test_quota_that_deprioritises_does_not_make_calls_wait(
     services: Services, accounts: Accounts
 ) -> None:
-    """A quota that only deprioritises refuses nothing, so it reserves the expected usage."""
+    """A quota that only lowers priority refuses nothing, so it reserves the expected usage."""
     fleet = await _Fleet.start_serving(services, accounts, on_exhausted="deprioritise")
     await fleet.submit_items(
         arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(10))
@@ -316,10 +316,10 @@ async def test_quota_that_deprioritises_does_not_make_calls_wait(
     assert [False, True] == told
 
 
-async def test_short_calls_between_two_messages_to_the_accounts_are_metered(
+async def test_short_calls_between_two_messages_to_the_quota_service_are_metered(
     services: Services, accounts: Accounts
 ) -> None:
-    """The calls begin and end before any usage is reported to the accounts."""
+    """The calls begin and end before any usage is reported to the quota service."""
     fleet = await _Fleet.start_serving(services, accounts, limit=10_000)
     for k in range(5):
         await fleet.submit_items(arrival_of(f"a{k}"), _call_of(f"q{k}", f"a{k}", 5, 15))
@@ -361,4 +361,4 @@ async def test_thousands_of_waiting_calls_time_out_together(
     await eventually(_has_waiting_calls(fleet), "they wait")
     await fleet.wait_until_decided(3_000)
 
-    assert len(fleet.refused) in (2_999, 3_000)  # on a slow machine the first one times out, too
+    assert len(fleet.refused) in (2_999, 3_000)  # On a slow machine, the first call times out, too.

@@ -35,7 +35,7 @@ _FOREVER_S = 60.0
 
 @pytest.fixture
 async def services() -> AsyncIterator[Services]:
-    """Services on an empty store that is saved without delay; they are stopped at the end."""
+    """Scheduler services on an empty store that is saved without delay."""
     services = Services(clock=SteadyClock, save_interval_s=0.01)
     yield services
     await services.close()
@@ -57,7 +57,7 @@ async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
 
 
 async def lease_q(service: SchedulerService) -> Grant:
-    """Let replica `r` pull, submit inference `q`, and return its pulled lease."""
+    """Let replica `r` pull, submit inference `q`, and return the lease that it gets."""
     await service.pull(pull_of(1))
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     (grant,) = grants_in(await service.pull(pull_of(2)))
@@ -85,8 +85,8 @@ async def test_grant_carries_the_limits_of_its_tenant(
     assert {"t": (left,)} == with_grant.standings
 
 
-async def test_answer_has_the_positions_of_new_inferences(service: SchedulerService) -> None:
-    """Repeated inferences got their positions from the previous scheduler."""
+async def test_answer_to_a_submission_has_the_queue_positions(service: SchedulerService) -> None:
+    """Repeated inferences got their queue positions from the previous scheduler."""
     items = (
         *(arrival_of("a"), inference("a1", "a"), arrival_of("b", 50.0), inference("b1", "b")),
         *(arrival_of("c"), inference("c1", "c", resubmitted=True), inference("lost", "of nobody")),
@@ -100,7 +100,7 @@ async def test_answer_has_the_positions_of_new_inferences(service: SchedulerServ
 async def test_answer_to_an_opening_says_whether_the_application_was_open(
     service: SchedulerService,
 ) -> None:
-    """An ingress then keeps the class and the input with which it was opened."""
+    """An ingress keeps the class and input with which the application was first opened."""
     opened = [await service.open_application(arrival_of()) for _ in range(2)]
     await service.cancel_application("a")
 
@@ -118,7 +118,7 @@ async def test_status_counts_decisions_and_their_time(service: SchedulerService)
     await service.submit_many("i", 1, 0, (inference("q"),))
 
     after = service.inspector.status().decisions
-    # the opening, the inference, and the sign of life of its ingress
+    # The opening, the inference, and the sign of life of its ingress.
     assert before["count"] + 3 == after["count"]
     assert after["total_s"] > before["total_s"]
     assert after["count"] == sum(count for _, count in after["at_most_s"])
@@ -209,7 +209,7 @@ async def test_connected_replica_may_be_silent(
     assert replica.connected
 
     service.replica_disconnected("r")
-    assert replica.connected  # the replica has another connection
+    assert replica.connected  # The replica has another connection.
 
     connected.clear()
     service.replica_disconnected("r")
@@ -232,7 +232,7 @@ async def test_overtaken_pull_is_ignored(service: SchedulerService) -> None:
 async def test_first_pull_of_an_unknown_replica_must_list_its_leases(
     service: SchedulerService,
 ) -> None:
-    """A replica that was lost must report its old leases to have them stopped."""
+    """The scheduler must learn the old leases of a replica to have them stopped."""
     answers = [await service.pull(pull_of(1, progress=None))]
     await service.pull(pull_of(2))
     answers.append(await service.pull(pull_of(3, progress=None)))
@@ -260,7 +260,7 @@ async def test_repeated_end_of_a_lease_is_no_late_report(service: SchedulerServi
 
 
 async def test_returning_replica_is_sent_its_leases(services: Services) -> None:
-    """Messages of the new outbox must not look as if the replica had confirmed them."""
+    """The replica was taken for dead, so its old lease is aborted and a new one granted."""
     service = await services.start_leader(replica_timeout_s=0.05)
     await service.pull(pull_of(1))
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
@@ -286,7 +286,7 @@ async def test_messages_of_a_lost_ingress_are_dropped_and_its_poll_ends(services
     assert not service.term.driver.outboxes.ingresses
 
 
-async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
+async def test_ingress_taken_for_dead_learns_that_it_was_forgotten(
     services: Services,
 ) -> None:
     service = await services.start_leader(ingress_timeout_s=0.05)
@@ -325,7 +325,9 @@ async def test_ended_inference_is_confirmed_once_stored_and_forgotten_once_read(
     assert [True, False] == [kept, ends.is_counted("a", "q")]
 
 
-async def test_work_of_a_leaving_replica_is_leased_elsewhere(service: SchedulerService) -> None:
+async def test_inferences_of_a_stopping_replica_are_leased_elsewhere(
+    service: SchedulerService,
+) -> None:
     """A replica reports its shutdown, so its leases need not wait for a timeout."""
     await service.pull(pull_of(1))
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
@@ -405,7 +407,7 @@ async def test_next_scheduler_has_the_tags_settings_and_order_of_the_last(
     await second.submit_many("i", 2, 0, again)
     mail = await second.pull(pull_of(2, epoch=2))
 
-    # the replica of the first scheduler has reported, so grants are not delayed any more
+    # The replica of the first scheduler has reported, so grants are not delayed any more.
     assert ["q-fast"] == [grant.request_id for grant in grants_in(mail)]
     assert 10 * tags["fast"] == tags["slow"]
     known = {name: await second.application(name) for name in tags}
@@ -416,7 +418,7 @@ async def test_next_scheduler_has_the_tags_settings_and_order_of_the_last(
 async def test_restarted_scheduler_grants_nothing_before_known_replicas_have_reported(
     services: Services,
 ) -> None:
-    """A lease granted earlier could be the second one of an inference that still runs."""
+    """An inference that still runs under an earlier lease must not get a second one."""
     first = await services.start_leader()
     await first.pull(pull_of(1))
     await first.term.end()
@@ -431,7 +433,7 @@ async def test_restarted_scheduler_grants_nothing_before_known_replicas_have_rep
 
 
 async def test_lease_that_finished_during_the_restart_is_not_run_again(services: Services) -> None:
-    """The replica reports the end to the new scheduler; the ingress may not have it yet."""
+    """The replica reports the end to the new scheduler before the ingress knows of it."""
     first = await services.start_leader()
     grant = await lease_q(first)
     await first.term.end()
@@ -442,7 +444,7 @@ async def test_lease_that_finished_during_the_restart_is_not_run_again(services:
     await second.pull(pull_of(1, epoch=2, finished=(finished,)))
 
     status = second.inspector.status()
-    # grants are counted from the first scheduler on, which made this one
+    # The grant was made by the first scheduler.
     assert (0, 0, 1) == (status.waiting, status.in_flight, status.grants)
 
 
@@ -490,7 +492,7 @@ async def test_scheduler_is_degraded_during_a_store_outage_and_saves_afterwards(
 
 @pytest.mark.slow
 async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services) -> None:
-    """Without the store a scheduler cannot read the earlier grants and is not ready."""
+    """Without the store, a scheduler cannot read the earlier grants and is not ready."""
     services.store.away = True
     service = services.new_service()
     starting = asyncio.create_task(service.term.begin())

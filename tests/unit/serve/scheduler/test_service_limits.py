@@ -20,7 +20,7 @@ _MOST = 10
 
 
 class ReplaceableScheduler(Services):
-    """Scheduler service behind a client's handle; another one may replace it."""
+    """Scheduler service behind a client's handle; a test may replace it."""
 
     def __init__(self) -> None:
         super().__init__(clock=SteadyClock, save_interval_s=0.01)
@@ -46,7 +46,6 @@ async def _nothing() -> None:
 
 @pytest.fixture
 async def handle() -> AsyncIterator[ReplaceableScheduler]:
-    """Leading scheduler."""
     handle = ReplaceableScheduler()
     await handle.start_with_limits()
     yield handle
@@ -73,8 +72,6 @@ def inference_of(client: QueueClient, request_id: str, application_id: str) -> I
 
 
 async def wait_until_waiting(handle: ReplaceableScheduler, count: int) -> None:
-    """Return once `count` inferences wait at the scheduler."""
-
     async def are_waiting() -> bool:
         return handle.leader is not None and handle.leader.inspector.status().waiting == count
 

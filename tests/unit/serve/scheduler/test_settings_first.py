@@ -57,7 +57,7 @@ async def test_no_work_is_admitted_before_the_settings_arrive(
 async def test_wait_for_settings_ends_with_an_error(
     services: Services, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ingresses that hold the settings may be unreachable; the caller may retry."""
+    """The ingresses that have the settings may be unreachable; the caller may retry."""
     monkeypatch.setattr(leadership, "_SETTINGS_WITHIN_S", 0.01)
     service = services.new_service()
     await service.term.begin()

@@ -44,7 +44,7 @@ def test_no_fair_share_is_reported_without_tenant_fairness() -> None:
 
 
 def test_nodes_with_the_largest_usage_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer has a bounded size, however many tenants exist."""
+    """The answer has a limited size, however many tenants exist."""
     monkeypatch.setattr(shares, "MAX_NODES", 2)
     told = shares_view(_driver_with_node("justitia", {"fairness": "tenant"}).core)
 

@@ -55,7 +55,7 @@ def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
 
 
 def test_status_names_the_next_application_and_what_it_waits_for(core: CoreDriver) -> None:
-    """The finish tag is V at the arrival plus the cost, 40 + 2; the only seat is taken."""
+    """The virtual finish time is 42: the cost of 40 + 2, charged on arrival at time 0."""
     assert (
         HeadView(
             application_id="mouse",
@@ -131,7 +131,7 @@ def test_status_iterates_only_over_shown_applications() -> None:
 
 
 def test_applications_of_two_tenants_are_merged_by_their_keys() -> None:
-    """With tenant fairness one tenant's second application may precede another's first."""
+    """With tenant fairness, one tenant's second application may precede another's first."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=_PATIENT))
     for name, cost, tenant in (("a", 10, "t"), ("b", 20, "t"), ("c", 1_000, "u"), ("d", 30, "t")):
         driver.open(name, cost, tenant=tenant)
@@ -142,7 +142,7 @@ def test_applications_of_two_tenants_are_merged_by_their_keys() -> None:
 
 
 def test_reported_order_is_the_order_of_grants() -> None:
-    """The listed order must be right under policies with other keys, too."""
+    """The listed order must also be right under policies with other sort keys."""
     driver = CoreDriver(SchedulerCore("sjf", timeouts=_PATIENT))
     for name, output in (("a", 30), ("b", 5), ("c", 17), ("d", 8)):
         driver.open(name)
@@ -155,7 +155,7 @@ def test_reported_order_is_the_order_of_grants() -> None:
 
 
 def test_next_application_waits_for_a_replica_or_for_reports_after_a_restart() -> None:
-    """Without a replica the order cannot change when the application starts.
+    """Without a replica, the order cannot change when the application starts.
 
     Inferences granted before a scheduler restart may still run and occupy the memory.
     """
@@ -172,7 +172,7 @@ def test_next_application_waits_for_a_replica_or_for_reports_after_a_restart() -
 
 
 def test_policy_that_delays_an_application_reports_the_delay() -> None:
-    """At 100 s a client that used its one request of [60, 120) continues in 20 s."""
+    """The rate limit is one request a minute: at 100 s, the client must wait until 120 s."""
     driver = CoreDriver(SchedulerCore(policy_path("rpm"), {"requests_per_minute": 1}))
     driver.open()
     driver.submit("x")
@@ -186,7 +186,7 @@ def test_policy_that_delays_an_application_reports_the_delay() -> None:
 
 
 def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> None:
-    """KV usage by the replica's own gauge is shown beside the tokens leased by the scheduler."""
+    """The replica's own count of KV tokens is shown beside that of the scheduler."""
     view = core_view(core.core, core.now, {"r0": 49}.get)
 
     assert (1, 1, 0) == (view.waiting, view.in_flight, view.kept_out)
@@ -205,7 +205,7 @@ def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> N
     } == view.replicas
 
 
-def test_lease_without_its_payload_is_not_shown_as_running() -> None:
+def test_lease_without_its_inference_is_not_shown_as_running() -> None:
     """A replica with leases but no running ones waits for an ingress."""
     driver = CoreDriver()
     driver.open()
@@ -262,7 +262,7 @@ async def test_status_does_not_iterate_over_unsaved_applications() -> None:
     assert 5 == store_view(_CONFIG, checkpointer, driver.core).unsaved_applications
 
 
-async def test_no_save_is_late_without_a_store() -> None:
+async def test_no_save_is_reported_as_late_without_a_store() -> None:
     """Saves without a store must not be reported as saves."""
     config = AppConfig.parse(
         {"model": {"name": "m", "path": "none"}, "store": {"durability": "none"}}
@@ -300,7 +300,7 @@ def test_status_shows_the_working_set() -> None:
     )
 
 
-def test_status_of_the_head_walks_over_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_status_does_not_iterate_over_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = full_of_contexts()
     gate = driver.core.ledger.gate
     assert gate is not None

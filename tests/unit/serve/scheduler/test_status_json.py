@@ -116,7 +116,7 @@ async def test_fields_of_applications_have_fixed_names_and_order(service: Schedu
     assert key_names(found["outlook"]["expected_start_s"]) == "p10 p50 p90"
 
 
-async def test_reader_parses_all_fields_that_the_scheduler_reports(
+async def test_status_reader_parses_all_fields_that_the_scheduler_reports(
     service: SchedulerService,
 ) -> None:
     """A field that only one side knows would be lost without an error."""

@@ -39,7 +39,7 @@ async def service_with_known(services: Services) -> SchedulerService:
 
 
 async def test_finish_tag_is_stored_before_it_is_returned(services: Services) -> None:
-    """Strict durability promises that no tag known to a caller is ever lost."""
+    """Strict durability promises that no finish tag known to a caller is ever lost."""
     service = await services.start_leader()
     services.store.free.clear()
     opening = asyncio.create_task(service.open_application(arrival_of()))
@@ -60,7 +60,7 @@ async def test_finish_tag_is_stored_before_it_is_returned(services: Services) ->
 
 
 async def test_batched_durability_returns_a_finish_tag_at_once() -> None:
-    """By default grants do not wait for Redis."""
+    """By default, grants do not wait for Redis."""
     services = Services()
     service = await services.start_leader()
     services.store.free.clear()
@@ -88,7 +88,7 @@ async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
     assert "new" in services.store.stored_applications()
 
 
-async def test_concurrent_openings_are_stored_together(services: Services) -> None:
+async def test_concurrently_opened_applications_are_stored_together(services: Services) -> None:
     """While one save runs, the next one collects all new openings."""
     service = await services.start_leader()
     saves = services.store.saves
@@ -98,7 +98,7 @@ async def test_concurrent_openings_are_stored_together(services: Services) -> No
 
 
 async def test_opening_is_refused_after_a_bounded_wait_for_the_store(services: Services) -> None:
-    """A caller that hangs learns nothing, so the wait is bounded."""
+    """A caller must not wait forever for a store that does not answer."""
     service = await service_with_known(services)
     admission = service.term.admission
     patient_s, admission._timeout_s = admission._timeout_s, _SHORT_S

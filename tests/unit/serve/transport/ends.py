@@ -29,7 +29,7 @@ METHODS = {
 
 
 class Served:
-    """Object that serves the methods of a listener and records their calls."""
+    """Server of a listener's methods that records their calls."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -97,7 +97,6 @@ def listener_of(served: Served, *keys: Key, **options: Any) -> Listener:
 async def listening(
     served: Served, *keys: Key, ports: Iterable[int] = (0,), **options: Any
 ) -> AsyncIterator[Listener]:
-    """Listen on a free local port."""
     listener = listener_of(served, *keys, **options)
     await listener.start(HOST, ports)
     try:
@@ -133,7 +132,7 @@ class FakeSocket:
         """Whether sent data reaches the other end."""
         self.is_closed = False
         self.machine = b""
-        """TCP state that the kernel returns for the other end; empty: none."""
+        """TCP state that the kernel returns for the other end; empty without a connection."""
 
     def get_extra_info(self, name: str) -> "FakeSocket":
         return self

@@ -50,7 +50,7 @@ async def test_crash_notice_names_the_crashed_process(
 async def test_notice_for_another_target_or_with_a_wrong_key_is_refused(
     crash_port: Listener, crashed_peers: list[Peer]
 ) -> None:
-    """A stranger could otherwise have every replica's leases revoked."""
+    """Otherwise an attacker could have every replica's leases revoked."""
     signed = msgspec.msgpack.decode(notice_body(_REPLICA))
     signed[2] = "r1"
     stranger = Key(KEY.key_id, b"another secret")

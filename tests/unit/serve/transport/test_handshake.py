@@ -25,7 +25,7 @@ from justitia_ray.serve.transport.handshake import (
 from tests.unit.serve.transport.ends import CALLER, KEY, NAME, frame_of, keyring_of
 
 OTHER = Key(KEY.key_id, b"o" * 32)
-"""Another secret under the same key id."""
+"""Another secret with an equal key id."""
 
 
 class RecordedWire:
@@ -37,7 +37,7 @@ class RecordedWire:
         self.said: list[bytes] = []
 
     def sender_to(self, queue: asyncio.Queue[bytes]) -> Callable[[bytes], Awaitable[None]]:
-        """Return a function that sends to one side."""
+        """Return a function that sends to one side of the handshake."""
 
         async def send_recorded(data: bytes) -> None:
             self.said.append(data)
@@ -53,7 +53,7 @@ class RecordedWire:
 
 
 async def shake_hands(key: Key, ring: Keyring, target: str = NAME) -> tuple[Any, Any]:
-    """Return the caller's and the listener's results; a part that hangs is cancelled."""
+    """Run a handshake, and return the results of caller and listener; cancel a hanging side."""
     wire = RecordedWire()
     sides = [
         asyncio.create_task(wire.greet_listener(key, target)),
@@ -81,7 +81,7 @@ async def test_previous_key_is_accepted_and_an_older_one_is_refused() -> None:
 
 
 def test_keyring_keeps_two_keys_and_ignores_repeated_offers() -> None:
-    """A scheduler's key offer is repeated after each lost connection."""
+    """After each lost connection, the scheduler offers its key again."""
     old, current = Key.new(), Key.new()
     ring = keyring_of(KEY, old, current, current)
 
@@ -105,7 +105,7 @@ async def test_caller_with_another_secret_is_refused() -> None:
     await wire.sender_to(wire.to_listener)(hello_bytes())
     challenge = await wire.to_caller.get()
     proof = msgspec.msgpack.decode(challenge, type=Challenge).proof
-    wire.to_listener.put_nowait(proof)  # the listener's own proof, sent back to it
+    wire.to_listener.put_nowait(proof)  # The listener's own proof is sent back to it.
     with pytest.raises(ConnectionLost, match="the caller does not know the secret"):
         await listener
 
@@ -178,7 +178,7 @@ async def test_hello_of_a_later_version_may_have_more_fields() -> None:
     ids=["empty", "garbage", "HTTP", "a call", "other types", "a long name", "a megabyte"],
 )
 async def test_invalid_hello_ends_the_handshake(data: bytes, reason: str) -> None:
-    """Further bytes of a stranger are not decoded, and it receives no answer."""
+    """Further bytes of an unknown sender are not decoded, and it receives no answer."""
     wire = RecordedWire()
     wire.to_listener.put_nowait(data)
     with pytest.raises(ConnectionLost, match=reason):

@@ -99,7 +99,7 @@ async def test_stream_delivers_its_items_in_order_and_ends(link: SocketLink) -> 
 async def test_unread_stream_is_paused_and_other_streams_continue(
     link: SocketLink, served: Served
 ) -> None:
-    """Neither side buffers unread items without limit; reading again continues without a gap."""
+    """Neither side buffers unread items without limit."""
     async with aclosing(link.stream("count", "slow", 2_000)) as slow:
         seen = [*await anext(slow)]
         async for _ in link.stream("count", "fast", 2_000):
@@ -143,7 +143,7 @@ async def test_call_cancelled_in_the_turn_of_its_sending_does_not_start(
 
 
 async def test_work_of_a_cancelled_caller_is_cancelled(link: SocketLink, served: Served) -> None:
-    """The connection is intact, so the cancelled work is not repeated elsewhere."""
+    """While the connection lasts, cancelled work is not repeated elsewhere."""
     task = asyncio.create_task(link.call("work"))
     await eventually(lambda: served.begun, "it works")
     task.cancel()
@@ -202,7 +202,7 @@ async def test_abandoned_calls_fail_locally_and_are_cancelled_remotely(
     ],
 )
 async def test_abandoned_stream_ends_at_the_last_read_item(in_flight: list[Message]) -> None:
-    """Items 5 and 6 were dropped unread, so item 7, which was in flight, must not follow item 4."""
+    """Item 7 was in transit when the reader dropped items 5 and 6."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     stream = link.stream("count", "s", 7)
@@ -352,7 +352,7 @@ async def test_unknown_method_of_the_other_side_is_a_failure(
 
 
 async def test_answer_of_another_type_is_a_failure_and_the_connection_stays() -> None:
-    """The reader may be a loop that only the declared errors may end."""
+    """A reading loop may only be prepared for the declared errors."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     call = asyncio.create_task(link.call("work"))
@@ -443,7 +443,7 @@ async def seconds_until_failure(lose: Any) -> float:
     ids=["closed there", "a text", "an error", "closed here"],
 )
 def test_calls_fail_at_the_moment_of_the_loss(lose: Any) -> None:
-    """The closing handshake may take half a second and is not waited for."""
+    """The closing handshake may take half a second, and calls must not wait for it."""
     assert 0.0 == run_virtually(seconds_until_failure(lose))
 
 
@@ -465,7 +465,7 @@ async def run_until_lost(socket: FakeSocket, standstill_s: float = 0.0) -> tuple
 
 
 def test_silent_peer_is_given_up_after_five_pings() -> None:
-    """One ping is sent per second, and the sixth one finds the peer lost."""
+    """One ping is sent per second, and the connection counts as lost at the sixth."""
 
     async def measure_silence() -> None:
         socket = FakeSocket()
@@ -521,7 +521,7 @@ def test_peer_that_sends_anything_stays_connected() -> None:
 
 
 def test_suspended_process_keeps_its_connections() -> None:
-    """After a minute of suspension the peer's pings are in the buffers, and none was sent."""
+    """After a minute of suspension, the other side's pings wait unread in the buffers."""
 
     async def measure_suspension() -> float:
         socket, loop = FakeSocket(), asyncio.get_running_loop()
@@ -572,7 +572,7 @@ def test_closing_the_event_loop_causes_no_warning(caplog: pytest.LogCaptureFixtu
         calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
         await asyncio.wait(calls, timeout=0)
         assert listener._server is not None
-        listener._server.close()  # the listening port; its connections stay open
+        listener._server.close()  # The listening port is closed; its connections stay open.
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())

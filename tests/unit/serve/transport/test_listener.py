@@ -63,7 +63,6 @@ async def is_accepted(port: Listener, *keys: Key) -> bool:
 
 
 def logged_refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Return the logged refusals of connections."""
     lines = [record.getMessage() for record in caplog.records]
     return [
         json.loads(line.partition(" ")[2]) for line in lines if line.startswith("connection.ref")
@@ -74,7 +73,7 @@ def logged_refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 async def test_caller_with_the_previous_key_is_served(served: Served) -> None:
-    """The caller has not received the new scheduler's key yet."""
+    """The caller has not yet received the new scheduler's key."""
     old, current = Key.new(), Key.new()
     async with listening(served, old, current) as port:
         assert await is_accepted(port, old)
@@ -102,7 +101,7 @@ async def test_wrong_secret_is_refused_without_another_attempt(
 
 
 async def test_no_connection_is_opened_without_a_key() -> None:
-    """The scheduler, which distributes the key, has not been found yet."""
+    """The caller has not yet found the scheduler, which distributes the key."""
     with pytest.raises(ConnectionLost, match="no key is known yet"):
         await dialer_with().dial("127.0.0.1:1", NAME)
 
@@ -147,7 +146,7 @@ async def test_invalid_connection_is_closed_and_others_are_served(
 ) -> None:
     url = f"http://{port.address}{PATH}"
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
-        with suppress(aiohttp.ClientConnectionResetError):  # it may be closed while this is sent
+        with suppress(aiohttp.ClientConnectionResetError):  # the connection may close meanwhile
             if isinstance(send, str):
                 await stranger.send_str(send)
             else:
@@ -162,7 +161,7 @@ async def test_invalid_connection_is_closed_and_others_are_served(
 async def test_stranger_cannot_fill_the_memory_with_a_message_that_never_ends(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A frame within aiohttp's limit was kept until it was whole, for each of 256 connections."""
+    """Each of 256 connections could fill memory with a frame that is never complete."""
     host, _, number = port.address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(number))
     head = f"GET {PATH} HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -192,7 +191,7 @@ async def test_known_process_may_send_more_than_a_stranger(port: Listener) -> No
 async def test_slow_unauthenticated_connection_times_out(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The strangers are a silent WebSocket, a silent TCP connection, and a slow HTTP request."""
+    """Tested: a silent WebSocket, a silent TCP connection, and a slow HTTP request."""
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
     async with listening(served) as port, aiohttp.ClientSession() as session:
         host, _, number = port.address.partition(":")
@@ -201,7 +200,7 @@ async def test_slow_unauthenticated_connection_times_out(
         plain[1][1].write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         async with session.ws_connect(f"http://{port.address}{PATH}") as stranger:
             assert (await stranger.receive()).type is aiohttp.WSMsgType.CLOSE
-        answers = [await reader.read() for reader, _ in plain]  # until each connection is closed
+        answers = [await reader.read() for reader, _ in plain]  # until the connection is closed
 
         assert [b"HTTP/1.1 400", b"HTTP/1.1 404", b""] == [answer[:12] for answer in answers]
         assert await is_accepted(port)
@@ -284,8 +283,6 @@ def test_memory_of_streams_to_a_peer_that_does_not_read_is_bounded(
 
 
 def test_paused_stream_generates_no_items_until_resumed(served: Served) -> None:
-    """A pause for a finished or unknown stream has no effect."""
-
     async def pause_streams() -> None:
         fake = peer_with(
             PauseStream(7), Call(1, "count", raw_value(["s", -1])), PauseStream(1), ResumeStream(9)
@@ -301,7 +298,7 @@ def test_paused_stream_generates_no_items_until_resumed(served: Served) -> None:
         assert 1 < held < 20
         await asyncio.sleep(0.5)
         assert held == served.counted["s"]
-        fake.arriving.put_nowait(None)  # the connection is lost while the stream is paused
+        fake.arriving.put_nowait(None)  # The connection is lost while the stream is paused.
         await serving
         await asyncio.sleep(0)
         assert ["s: lost=True"] == served.ended
@@ -331,7 +328,7 @@ async def test_invalid_frame_closes_the_connection_and_cancels_its_calls(
     assert fake.is_closed
 
 
-async def test_stop_closes_the_port_and_every_connection(served: Served) -> None:
+async def test_stopping_the_listener_closes_its_port_and_connections(served: Served) -> None:
     """Callers notice the shutdown at once and cannot reconnect."""
     async with listening(served) as port:
         link = await dialer_with(KEY).dial(port.address, NAME)
@@ -397,7 +394,7 @@ async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
     await port.stop()
 
 
-async def test_process_counts_as_connected_while_any_of_its_connections_lasts(
+async def test_process_counts_as_connected_while_it_has_any_connection(
     port: Listener, served: Served
 ) -> None:
     """The process reconnects before the kernel has closed the previous connection."""

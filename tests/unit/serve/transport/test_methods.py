@@ -44,7 +44,7 @@ TYPES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "stream": ((*LEASED, Resume | None), ResponseHead | Part),
     "inspect": ((), dict[str, str]),
 }
-"""Types of the arguments and of the answer, by method."""
+"""Types of the arguments and of the answer of each transport method."""
 METHODS: dict[str, Method] = {**SCHEDULER_METHODS, **REPLICA_METHODS}
 
 _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -60,11 +60,11 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 _ABOVE_0 = st.none() | st.floats(0.0, 1e9, exclude_min=True)
 _FIELDS = {"idle_s": _ABOVE_0, "deadline_s": _ABOVE_0}
-"""Strategies for fields that do not accept every value of their type."""
+"""Hypothesis strategies for fields that do not accept every value of their type."""
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for values of a message type."""
+    """Return a Hypothesis strategy for values of a message type."""
     if kind in _LEAVES:
         return _LEAVES[kind]
     arguments = get_args(kind)
@@ -89,8 +89,8 @@ def as_received(packed: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 
-def test_every_method_has_an_entry_in_types() -> None:
-    """Messages of a new method are tested only with an entry."""
+def test_every_transport_method_has_a_tested_type() -> None:
+    """Only methods with an entry are tested."""
     assert METHODS.keys() == TYPES.keys()
 
 
@@ -116,7 +116,7 @@ def test_arguments_and_answers_survive_encoding(name: str) -> None:
 
 @pytest.mark.parametrize("kind", get_args(Submission), ids=lambda kind: kind.__name__)
 def test_each_kind_of_submission_is_decoded_as_itself(kind: Any) -> None:
-    """Several kinds have the same fields: an end and a cancel differ only in their tag."""
+    """Several kinds have equal fields: an end and a cancel differ only in their tag."""
     _check_decoding("submit_many", lambda item: ("i", 1, 2, (item,)), kind)
 
 
@@ -231,7 +231,7 @@ def test_messages_of_an_older_scheduler_confirm_no_stored_inferences() -> None:
 
 
 def test_older_ingress_does_not_remember_ended_inferences() -> None:
-    """For an ingress that never resends ended inferences, the replica's reports are counted."""
+    """An older ingress never repeats ended inferences, so the replica's reports are counted."""
     fields = dataclasses.asdict(
         InferenceSubmitted("q", "a", "0", "i", 20, 10, 10, is_counted=False)
     )

@@ -11,7 +11,7 @@ from tests.eventually import eventually
 
 
 class _Connection:
-    """WebSocket that only provides its socket."""
+    """Fake WebSocket that only provides its socket."""
 
     def __init__(self, opened: object) -> None:
         self._opened = opened
@@ -22,7 +22,7 @@ class _Connection:
 
 
 class _Counts:
-    """Socket whose kernel returns fixed TCP counters."""
+    """Fake socket with fixed TCP counters of the kernel."""
 
     def __init__(self, told: bytes) -> None:
         self._told = told

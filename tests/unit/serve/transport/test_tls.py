@@ -86,7 +86,7 @@ async def test_caller_without_a_certificate_of_the_authority_is_refused(
 async def test_listener_of_another_authority_is_refused(
     our_authority: Authority, other_authority: Authority
 ) -> None:
-    """A process that has taken the port would otherwise read prompts."""
+    """A process that has taken the port could otherwise read prompts."""
     port = await listening_with(section_of(other_authority, "listener", our_authority))
     with pytest.raises(ConnectionLost, match=r"(?i)certificate.verify.failed"):
         await dialer_of(section_of(our_authority, "caller")).dial(port.address, NAME)

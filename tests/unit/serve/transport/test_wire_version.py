@@ -69,7 +69,6 @@ _ARGUMENTS_OF_VERSION_4 = {
 
 
 def _types_within(kind: Any) -> Iterator[type]:
-    """Yield the message types contained in a type."""
     if get_origin(kind) is not None or get_args(kind):
         for one in get_args(kind):
             yield from _types_within(one)
@@ -103,7 +102,7 @@ def _positional_fields() -> dict[str, str]:
 
 
 def test_positional_message_fields_match_the_wire_version() -> None:
-    """Without a new wire version another release would fail at every call.
+    """Without a new wire version, another release would fail at every call.
 
     If this test fails, raise `WIRE_VERSION` and record the new fields here.
     """
