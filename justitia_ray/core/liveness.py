@@ -12,7 +12,7 @@ from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, Req
 
 
 class Ingresses:
-    """Heartbeats of ingresses (alive, suspect or dead), with the inferences of each ingress.
+    """Heartbeats of ingresses (alive, suspect or dead), and the inferences of each ingress.
 
     An ingress that dies leaves inferences behind, which are ended when it has been silent for
     `Timeouts.ingress_s`. Until then they must not delay others: each leased inference would hold
@@ -32,30 +32,27 @@ class Ingresses:
         self._state = state
         self._ledger = ledger
         self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
-        """Unfinished inferences of each ingress, in the order of their submission."""
+        """Inferences of each ingress that have not ended, in the order of their submission."""
         self.suspect: set[IngressId] = set()
-        """Ingresses that may be lost, and whose waiting inferences are suspended."""
+        """Ingresses that may be lost; their waiting inferences are suspended."""
         self.suspended = 0
         """The number of suspended inferences."""
 
     def inferences_of(self, ingress_id: IngressId) -> list[Inference]:
-        """Return the inferences of an ingress, in the order of their submission."""
         return list(self._inferences.get(ingress_id, {}).values())
 
     def add_inference(self, inference: Inference) -> None:
-        """Add an inference to its ingress."""
         owned = self._inferences.setdefault(inference.ingress_id, {})
         owned[inference.request_id] = inference
 
     def remove_inference(self, inference: Inference) -> None:
-        """Remove an inference that has ended from its ingress."""
         owned = self._inferences[inference.ingress_id]
         del owned[inference.request_id]
         if not owned:
             del self._inferences[inference.ingress_id]
 
     def heartbeat(self, ingress_id: IngressId) -> None:
-        """Record a heartbeat of an ingress; its suspended inferences wait again."""
+        """Record a heartbeat of an ingress, and queue its suspended inferences again."""
         state = self._state
         if ingress_id not in state.ingresses:
             due = state.now + state.timeouts.ingress_s
@@ -66,7 +63,7 @@ class Ingresses:
             self._readmit_inferences(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
-        """Suspect an ingress that was silent from the grant of a lease until the lease expired.
+        """Suspect an ingress that has been silent since the grant of a lease that expired.
 
         An ingress is not suspected for a lease of an earlier scheduler, whose grant this scheduler
         did not send.
@@ -84,7 +81,7 @@ class Ingresses:
                     self.suspend(application, other)
 
     def suspend(self, application: Application, inference: Inference) -> None:
-        """Suspend an inference of a suspect ingress. The inference must be outside the queue."""
+        """Suspend an inference of a suspect ingress; it must not be in the queue."""
         move(inference, InferenceState.SUSPENDED)
         application.held_back[inference.request_id] = inference
         self.suspended += 1
@@ -92,7 +89,7 @@ class Ingresses:
             self._ledger.observer.leave_flight(inference)
 
     def remove_suspended(self, application: Application, inference: Inference) -> bool:
-        """Remove an inference if it is suspended; return whether it was suspended."""
+        """Remove an inference if it is suspended; return whether it was."""
         if inference.state is not InferenceState.SUSPENDED:
             return False
         del application.held_back[inference.request_id]
@@ -122,7 +119,7 @@ class Ingresses:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLease:
-    """A lease that a replica reports as held, or as finished."""
+    """A lease that a replica reports as running, or as finished."""
 
     replica_id: ReplicaId
     last: LeaseProgress | LeaseFinished

@@ -24,18 +24,18 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MAXIMUM_CACHED_LEVELS = 32
-"""Maximum number of results that a branch's clock caches: an event looks up the same few levels
-repeatedly.
+"""Maximum number of lookups that a branch's clock caches, because an event repeats the same few
+lookups.
 """
 
 
 class _ServiceCourse:
-    """Course of virtual time V during an amount of service, as sections between departures."""
+    """Virtual time V as a function of service, linear between the ends of sessions."""
 
     __slots__ = ("_legs", "_start")
 
     def __init__(self, start: VirtualTime, legs: list[tuple[VirtualTime, float]]) -> None:
-        """Record the course of V during one delivery of service.
+        """Record V during one delivery of service.
 
         Args:
             start: V at the beginning.
@@ -57,16 +57,17 @@ class _ServiceCourse:
 
 
 class BranchClock(VirtualClock):
-    """Clock of a branch of the tenant tree, which records the course of its V during service."""
+    """GPS clock of a branch of the tenant tree, which records how V rose during service."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
         self._found: dict[VirtualTime, KvTokenTime] = {}
-        """Cached service until virtual time V reaches a level, by level; cleared by each change."""
+        """Cached amounts of service until virtual time V reaches a level; cleared by each change.
+        """
 
     def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
-        """Serve an amount among the active sessions, and return the course of V meanwhile."""
+        """Share service among the active sessions, and return how V rose meanwhile."""
         start, self._legs = self._virtual_time, []
         self.serve(amount)
         self._legs.append((self._virtual_time, self._active_weight))
@@ -95,7 +96,6 @@ class BranchClock(VirtualClock):
         return sum(parts)
 
     def serve(self, amount: KvTokenTime) -> None:
-        """Share `amount` of service among the active sessions."""
         self._found.clear()
         super().serve(amount)
 
@@ -113,7 +113,7 @@ class BranchClock(VirtualClock):
 
 
 class Branch:
-    """Tenant node with children, whose clock owes them what the parent owes the node."""
+    """Tenant with tenants below it: its GPS clock shares what the parent's clock gives it."""
 
     def __init__(
         self,
@@ -147,16 +147,15 @@ class Branch:
         self.live = 0
         """Number of live applications below this branch."""
         self.stale: dict[ClientId, None] = {}
-        """Children whose keys may have changed; emptied by the order that sorts them."""
+        """Children whose sort keys may have changed; emptied by the policy that sorts them."""
         self._upcoming = LazyHeap()
-        """Children, each with V of this branch at which the child's next application is
-        finished.
+        """Heap of children, by V of this branch at which GPS finishes the child's next application.
         """
         self._looked_at = looked_at
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """Return the parent's V at which the next application below is finished, or None."""
+        """Return the parent's V at which GPS finishes the next application below, or None."""
         name = self._upcoming.first()
         return None if name is None else self.to_parent(self._upcoming.key(name)[0])
 
@@ -165,7 +164,7 @@ class Branch:
         return self._parent_level_after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Update this branch to V of the parent: spend the service received since the last update.
+        """Spend the service that this branch has received until V of the parent is `now`.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.
@@ -180,7 +179,6 @@ class Branch:
         )
 
     def charge(self, child: Node, amount: KvTokenTime, sequence: int) -> None:
-        """Increase the charge of a child of this branch."""
         self.clock.charge(child.name, amount, child.weight, sequence)
 
     def refund(self, child: Node, amount: KvTokenTime) -> list[Finished]:
@@ -193,11 +191,11 @@ class Branch:
         return self._pass_finishes(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change the weight φ of this branch after an update; debts are kept."""
+        """Change the weight φ of this branch; the service that is owed does not change."""
         self.weight = weight
 
     def place(self, child: Node) -> None:
-        """Record when a child's next application is finished; mark the child's key as changed."""
+        """Record when GPS finishes a child's next application; mark the child's key as changed."""
         finish = child.next_finish
         if finish is None:
             self._upcoming.drop(child.name)
@@ -206,7 +204,6 @@ class Branch:
         self.stale[child.name] = None
 
     def remove(self, name: ClientId) -> None:
-        """Remove a child from this branch."""
         self.children.pop(name, None)
         self._upcoming.drop(name)
         self.stale[name] = None

@@ -43,7 +43,7 @@ class _Node:
 
 
 class PrefixSums:
-    """Sorted amounts with prefix sums, under insertions and removals.
+    """Sorted amounts with prefix sums, in a treap; changes and sums take O(log N).
 
     A Fenwick tree needs positions that are known in advance, but tags move. This is a treap whose
     nodes store the sums of their subtrees. Its shape depends only on its content, not on its
@@ -60,7 +60,6 @@ class PrefixSums:
 
     @property
     def total(self) -> KvTokenTime:
-        """Return the sum of all amounts."""
         return 0 if self._root is None else self._root.total
 
     def put(self, place: Place, amount: KvTokenTime) -> None:
@@ -166,27 +165,25 @@ def _join_subtrees(before: _Node | None, after: _Node | None) -> _Node | None:
 
 
 class ReferenceServer:
-    """Remaining work in order of tag, and the finish time of each application. O(log N)."""
+    """Ideal server of one tenant, which serves applications one by one, by tag. O(log N)."""
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
-        """V of the root clock up to which the received service has been spent."""
+        """Virtual time V of the root up to which the received service has been spent."""
         self.weight = weight
-        """Weight φ of the tenant: work per unit of the root's V."""
+        """Weight φ of the tenant: service that it receives while V of the root rises by 1."""
         self._work = PrefixSums()
         self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
         """Sort key and remaining work of each unfinished application."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
-        """V of the root clock at which applications without remaining work were finished."""
+        """V of the root at which each application without remaining work was finished."""
         self._just_finished: dict[ApplicationId, VirtualTime] = {}
 
     @property
     def total(self) -> KvTokenTime:
-        """Return the remaining work of all applications at the last update."""
         return self._work.total
 
     def remaining(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the remaining work of an application at the last update."""
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
@@ -198,7 +195,7 @@ class ReferenceServer:
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return V at which an application was finished; None if the application is unfinished."""
+        """Return V at which an application was finished; None if it is unfinished."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:
@@ -222,7 +219,7 @@ class ReferenceServer:
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Serve the share received until the root's V is `now`; return the served applications."""
+        """Serve applications until the root's V is `now`; return those that were served."""
         served = self._spend_in_order(share, at_once=False)
         self.since = now
         return served
@@ -230,7 +227,6 @@ class ReferenceServer:
     def charge(
         self, application_id: ApplicationId, tag: VirtualTime, sequence: int, amount: KvTokenTime
     ) -> None:
-        """Add work of an application, and set the tag of the application."""
         remaining = self.remaining(application_id) + amount
         self._remove_unfinished(application_id)
         self._set_remaining((tag, sequence, application_id), remaining)
@@ -238,7 +234,7 @@ class ReferenceServer:
     def refund(
         self, application_id: ApplicationId, tag: VirtualTime, amount: KvTokenTime
     ) -> list[ApplicationId]:
-        """Remove work of an application.
+        """Remove work of an application from its tenant's ideal server.
 
         Work that was already served goes to other applications at once.
 
@@ -256,12 +252,11 @@ class ReferenceServer:
         return self._spend_in_order(amount - taken, at_once=True)
 
     def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
-        """Change the tag of an application; no effect on a finished application."""
         if application_id in self._owed:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Transfer remaining work of an application to the position of the one it overtook.
+        """Move remaining work of an application to the position of the one that it overtook.
 
         At most the remaining work of `source`; nothing if `target` has none. Applications between
         the two, and `target`, are finished later by that amount; nothing else changes.
@@ -275,12 +270,10 @@ class ReferenceServer:
         self._set_remaining(place, remaining - moved)
 
     def forget(self, application_id: ApplicationId) -> None:
-        """Drop the finish time of an application."""
         self._finished.pop(application_id, None)
         self._just_finished.pop(application_id, None)
 
     def restore(self, place: Place, remaining: KvTokenTime, finished: VirtualTime | None) -> None:
-        """Restore an application from a snapshot."""
         if remaining > 0:
             self._set_remaining(place, remaining)
         elif finished is not None:
@@ -307,7 +300,6 @@ class ReferenceServer:
         return self.since + self._work.up_to(place) / self.weight
 
     def _set_remaining(self, place: Place, remaining: KvTokenTime) -> None:
-        """Set an application's remaining work; with 0 the application is finished."""
         if remaining > 0:
             self._finished.pop(place[2], None)
             self._just_finished.pop(place[2], None)

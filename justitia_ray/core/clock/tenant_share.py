@@ -57,8 +57,8 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, 
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
-"""Relative difference between the service owed to a branch and the sum owed to its children, above
-which `end_restore` replaces the first by the second.
+"""Relative error of the service owed to a branch against the sum owed to its children, above which
+`end_restore` replaces the first by the second.
 """
 
 
@@ -82,16 +82,16 @@ class TenantShare(ServedShare):
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Cached keys of applications; each change of the tree clears the cache."""
+        """Cached sort keys of applications; each change of the tree clears the cache."""
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
         """Tag and sequence number of each branch during a restore, by path."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
-        """Set in which an application is recorded when its key changes, for each watched tenant."""
+        """Sets to which applications are added when their keys change, by watched tenant."""
 
     # --- recorded changes
 
     def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
-        """Return the set in which a tenant's applications are recorded when their keys change.
+        """Return a set to which a tenant's applications are added when their keys change.
 
         The set contains all applications of the tenant at first; the reader empties it. Each tenant
         has one reader: a new one replaces it.
@@ -101,7 +101,6 @@ class TenantShare(ServedShare):
         return moved
 
     def unwatch_tenant(self, name: ClientId) -> None:
-        """Stop recording key changes inside a tenant."""
         self._watched.pop(name, None)
 
     def unwatch(self) -> None:
@@ -110,12 +109,12 @@ class TenantShare(ServedShare):
         self._watched.clear()
 
     def take_rekeyed(self) -> list[ClientId]:
-        """Return the top nodes with changed tags below them since the last call."""
+        """Return the topmost tenants with changed tags below them since the last call."""
         rekeyed, self._rekeyed = self._rekeyed, {}
         return list(rekeyed)
 
     def take_branched(self) -> list[ClientId]:
-        """Return the top nodes with a leaf below them that became a branch since the last call."""
+        """Return the topmost tenants below which a leaf became a branch since the last call."""
         branched, self._branched = self._branched, {}
         return list(branched)
 
@@ -199,7 +198,7 @@ class TenantShare(ServedShare):
             self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Transfer an application's work to the position of the one it overtook in its tenant.
+        """Move an application's work to the position of the one that it overtook in its tenant.
 
         Only the places in the reference server change: tags inside the tenant, the total debt of
         each server, and keys of other tenants stay.
@@ -210,7 +209,7 @@ class TenantShare(ServedShare):
         self._note_changes(tenant)
 
     def grow(self, tree: TenantTree) -> None:
-        """Apply the weights of a changed tenant tree; what each node is owed is kept."""
+        """Apply the weights of a changed tenant tree; what GPS owes each node is kept."""
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
@@ -237,7 +236,7 @@ class TenantShare(ServedShare):
         return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag F_x inside the tenant.
+        """Return the tag of an application inside its tenant.
 
         Of a withdrawn application, the tag that a submission now would give it.
         """
@@ -246,7 +245,6 @@ class TenantShare(ServedShare):
         return self.keys.after_resuming(application_id)[0]
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the GPS sessions of the applications inside all tenants."""
         return {
             application_id: session
             for tenant in self.nodes.kept_leaves().values()
@@ -256,11 +254,10 @@ class TenantShare(ServedShare):
     # --- durable state
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the durable record of an application's GPS session, or None."""
         return application_record(self.nodes, application_id)
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the branches by path, with their sessions in the clocks above."""
+        """Return the tenants with children by path, with their sessions in the GPS clocks above."""
         return branch_records(self.nodes)
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
@@ -271,7 +268,7 @@ class TenantShare(ServedShare):
         return bool(clock_state) or not any(SEPARATOR in tenant for tenant in tenants)
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the branches; `end_restore` adds the sessions of the branches."""
+        """Restore the tenants with children; `end_restore` adds their GPS sessions."""
         if BEYOND in state:
             reader = RecordReader(state[BEYOND], ("above",), None, where=BEYOND)
             self.nodes.beyond.start(reader.number("above"))
@@ -283,7 +280,7 @@ class TenantShare(ServedShare):
             self._restored[path] = fields["finish"], fields["sequence"]
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Restore a tenant if this application's record carries the tenant's state."""
+        """Restore a tenant if this application's record contains the tenant's state."""
         if "carries" not in record:
             return
         reader = RecordReader(record, ("tenant", "carries"), None)
@@ -311,7 +308,7 @@ class TenantShare(ServedShare):
                 branch.live += 1
 
     def end_restore(self) -> None:
-        """Restore the sessions of the branches after the sessions of everything below the branches.
+        """Restore the GPS sessions of branches, after everything below the branches.
 
         If a scheduler died between two parts of a save, a branch may be owed a different amount
         than its children together; it then gets the sum of its children's debts.
@@ -357,7 +354,7 @@ class TenantShare(ServedShare):
         self._note_changes(tenant)
 
     def _reweigh_application(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an application inside its tenant, and the weight of the tenant."""
+        """Change the weight of an application in its tenant, and the tenant's own weight."""
         tenant = self._updated_tenant(application_id)
         tenant.reweigh(application_id, weight)
         self._store_final_keys(tenant)
@@ -387,7 +384,7 @@ class TenantShare(ServedShare):
         self.nodes.path_of[application_id] = path
 
     def _rename_ended_debt(self, application_id: ApplicationId, tenant: Tenant) -> None:
-        """Rename an ended application in a leaf, so that a new one does not take over its debt."""
+        """Rename an ended application, so that a new one with its id does not get its service."""
         if application_id in tenant:
             names = (f"{application_id}|{number}" for number in count())  # no caller can use it
             ended = next(name for name in names if name not in self.nodes.path_of)
@@ -411,7 +408,7 @@ class TenantShare(ServedShare):
         return debt
 
     def _set_weight(self, node: Node, weight: float, *, notes: bool = True) -> None:
-        """Change the weight of a node of the tenant tree; what GPS owes it stays the same.
+        """Change the weight of a tenant; what GPS owes it stays the same.
 
         Args:
             node: The node.
@@ -526,7 +523,7 @@ class TenantShare(ServedShare):
         return tenant
 
     def _update_path(self, node: Node) -> None:
-        """Update a node, and all nodes above it, to the root's V."""
+        """Update a node of the tenant tree, and all nodes above it, to the root's V."""
         self._tags.clear()
         clock = self.nodes.clock_of(top(node))
         for branch in reversed(node.up):
@@ -539,7 +536,6 @@ class TenantShare(ServedShare):
             self._store_keys_above(finished, node.parent)
 
     def _note_changes(self, tenant: Tenant) -> None:
-        """Record the applications whose keys or records have changed."""
         self._mark_path_changed(tenant)
         if self.nodes.looked_at:
             looked_at = list(self.nodes.looked_at.values())

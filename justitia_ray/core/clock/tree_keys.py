@@ -17,7 +17,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class TreeKeys:
-    """Keys of the applications in a tenant tree, at each level of the tree."""
+    """Sort keys of the applications in a tenant tree, at each level of the tree."""
 
     def __init__(self, nodes: Hierarchy, accounts: Mapping[ApplicationId, Account]) -> None:
         self._nodes = nodes
@@ -58,7 +58,7 @@ class TreeKeys:
         return leaf.above[application_id][leaf.up.index(branch)]
 
     def top_time(self, path: ClientId) -> VirtualTime:
-        """Return V of the topmost clock above a leaf, in which its keys are compared."""
+        """Return V of the topmost GPS clock above a leaf, in which its keys are compared."""
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
     def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:

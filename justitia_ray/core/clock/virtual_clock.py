@@ -19,7 +19,7 @@ _COMPACT_ABOVE = 64
 
 @dataclass(slots=True)
 class GpsSession:
-    """Session of GPS: the account of an application at the fluid server."""
+    """Account of an application, or of a tenant, in the ideal server GPS."""
 
     finish: VirtualTime
     """Finish tag F: virtual time at which ideal fair sharing will have served the whole charge."""
@@ -68,7 +68,7 @@ class VirtualClock:
         return session_id in self._sessions
 
     def session(self, session_id: ApplicationId) -> GpsSession:
-        """Return a session, for reading.
+        """Return a GPS session, for reading.
 
         Raises:
             KeyError: If the session is unknown, or has been dropped.
@@ -159,7 +159,7 @@ class VirtualClock:
         unserved = min(amount, ahead)
         if amount < ahead:
             session.finish -= unserved / session.weight
-        else:  # set V exactly, whatever the rounding of the previous line
+        else:  # rounding in the line above must not move the tag away from V
             session.finish = min(session.finish, self._virtual_time)
         self._schedule_departure(session_id, session)
         self.serve(amount - unserved)
@@ -197,7 +197,6 @@ class VirtualClock:
         *,
         released: bool,
     ) -> None:
-        """Restore a session from a snapshot that was taken at the current V."""
         session = GpsSession(finish, weight, sequence)
         self._sessions[session_id] = session
         self._schedule_departure(session_id, session)

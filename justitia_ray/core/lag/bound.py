@@ -26,19 +26,19 @@ from justitia_ray.units import ApplicationId, KvTokenTime
 
 @dataclass(slots=True)
 class ApplicationBound:
-    """Bound on the lag of one application, as of the application's last start."""
+    """Bound on the lag of one application behind GPS, as of its last start."""
 
     proven: bool = True
-    """False if the application's last start was made under an earlier order: then no bound is
-    known.
+    """Whether the order bounds this lag: not if the application's last start was made under another
+    order.
     """
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Sum of the terms of the bound for all t0 but the last (`DelayBound`)."""
+    """Sum of the terms of the bound that no longer change."""
     open: KvTokenTime = 0
-    """Term of the bound for the last t0, the last start of an application with a larger tag."""
+    """Term of the bound for the last start of an application with a larger tag."""
     reference: int | None = None
-    """Sequence number of the start at the last t0."""
+    """Sequence number of the last start of an application with a larger tag."""
 
     @property
     def bound(self) -> KvTokenTime | None:
@@ -51,28 +51,28 @@ class _RecordedStart:
     key: Key
     number: int
     term: KvTokenTime
-    """Part of the bound of each application for which this start is t0."""
+    """Term that this start adds to the bound of an application with a smaller tag."""
     exceptions: KvTokenTime
 
 
 class DelayBound:
-    """Starts that may still bound the lag of an application (its t0).
+    """Starts of applications that may still bound the lags of applications with smaller tags.
 
     A change takes amortised O(1).
     """
 
     def __init__(self) -> None:
         self.in_flight: KvTokenTime = 0
-        """Work in flight I: the most service that all inferences in flight can still receive."""
+        """Work in flight I: the most service that all running inferences can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_RecordedStart((inf,), 0, 0, 0)]
-        """Starts in time order, with falling keys: a later start with a larger key replaces earlier
-        starts.
+        """Starts in order of time, with falling sort keys: a later start with a larger key replaces
+        earlier starts.
         """
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:
-        """Drop the starts under another order. `nothing_known`: inferences may wait already."""
+        """Drop all starts after a change of the order, perhaps while inferences wait."""
         self._starts = [] if nothing_known else [_RecordedStart((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
@@ -106,7 +106,7 @@ class DelayBound:
 
 
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
-    """Return the service that an application may request beyond what GPS owes the application.
+    """Return the service that an application may request beyond what GPS owes it.
 
     In token·iterations; 0 while the application is withdrawn, or ahead of GPS.
     """

@@ -26,7 +26,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, V
 
 
 class LagAccounts:
-    """Accounts from which lags are measured: the scheduler's accounts, or separate shadow accounts.
+    """Accounts from which lags are measured: the scheduler's own, or separate copies.
 
     The shadow accounts are a `ServedShare` that receives the service of this run and the true
     costs; if true costs are unknown, the predictions, with settlement. The scheduler's own accounts
@@ -43,7 +43,6 @@ class LagAccounts:
 
     @property
     def are_own(self) -> bool:
-        """Return whether lags are measured from the scheduler's own accounts."""
         return self._shadow is None
 
     @property
@@ -54,7 +53,7 @@ class LagAccounts:
         return share
 
     def follow(self, own: ServedShare, options: PolicyOptions) -> None:
-        """Measure lags from other accounts of the scheduler, after a change of policy."""
+        """Measure lags from the accounts of another policy."""
         self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
             "served",
             "application",
@@ -65,7 +64,7 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Drop shadow accounts that are no longer needed; return whether there were any.
+        """Return to the scheduler's own accounts if they suffice; return whether this was a change.
 
         Called when no application is live.
         """
@@ -75,7 +74,7 @@ class LagAccounts:
         return True
 
     def arrive(self, application: Application) -> None:
-        """Charge an application in the shadow accounts. Called before the scheduler charges it."""
+        """Charge an application in the separate accounts, before the scheduler charges it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copied_accounts(self.share)
@@ -85,7 +84,7 @@ class LagAccounts:
             )
 
     def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
-        """Return the shadow accounts, if any.
+        """Return the separate accounts, or None if lags are measured from the scheduler's own.
 
         An account of this application is opened if missing.
         """
@@ -98,7 +97,7 @@ class LagAccounts:
         return self._with_account(application_id).settle(application_id)
 
     def deliver(self, charges: Sequence[tuple[ApplicationId, KvTokenTime]]) -> None:
-        """Book the service of one report in the shadow accounts."""
+        """Book the service of one report in the separate accounts."""
         if self._shadow is not None:
             for application_id, _ in charges:
                 self._with_account(application_id)
@@ -125,7 +124,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts, after opening one for an earlier scheduler's application."""
+        """Return the accounts with an account for an application of an earlier scheduler."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -146,7 +145,6 @@ def _true_cost(application: Application) -> KvTokenTime:
 
 
 def _copied_accounts(share: ServedShare) -> ServedShare:
-    """Return independent copies of accounts."""
     copy = ServedShare(VirtualClock(share.clock.virtual_time))
     for name, session in share.clock.sessions().items():
         copy.clock.restore_session(
@@ -158,14 +156,14 @@ def _copied_accounts(share: ServedShare) -> ServedShare:
 
 @dataclass(slots=True)
 class _MeasuredLag:
-    """Lag of one live application, as measured so far."""
+    """Lag of one live application behind GPS, as measured so far."""
 
     served: KvTokenTime
-    """Total service S when the application arrived."""
+    """Service of all replicas when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """Total service S when the application was last charged again, which delays the time at which
-    GPS finishes it.
+    """Service of all replicas when the application was charged last. A charge delays the time at
+    which GPS finishes the application.
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
@@ -173,7 +171,7 @@ class _MeasuredLag:
 
 
 class LagMeter:
-    """Measures lags of applications from a ledger's events. An event takes amortised O(log N)."""
+    """Measures how far applications lag behind GPS. An event takes amortised O(log N)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -183,10 +181,10 @@ class LagMeter:
         self._standings: dict[ApplicationId, _MeasuredLag] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
         self._by_tag: Order | None = None
-        """The policy, if the bound on lags holds for its order; otherwise None."""
+        """The policy, if its order bounds the lags; otherwise None."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
-        """Function that returns the slack that the last start needed, if the policy allows
-        overtaking on credit.
+        """Function that returns the slack which the last overtaking start needed; None if the
+        policy has none.
         """
 
     # --- queries
@@ -236,10 +234,6 @@ class LagMeter:
             standing.own_bound = ApplicationBound(proven=False)
 
     def arriving(self, application: Application) -> None:
-        """Create the entry of an application that is about to be charged (rule 6).
-
-        The first application of a busy period ends the shadow if that is possible.
-        """
         if len(self._state.applications) == 1 and self._accounts.rejoin():
             self.history.start_over()
             self._bound.forget(nothing_known=False)
@@ -254,32 +248,32 @@ class LagMeter:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Withdraw an application from the shadow accounts, and store V."""
+        """Withdraw an application from the separate accounts, and store V."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Start a new bound for a resumed application: GPS now finishes it later."""
+        """Start a new bound for a resumed application, because GPS now finishes it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Start a new bound for a reweighed application: GPS may now finish it later."""
+        """Start a new bound for an application with a new weight: GPS may now finish it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
         self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Count an application's work in flight as an exception: GPS now serves that work later."""
+        """Count an application's work in flight as an exception: GPS now serves it later."""
         if self._accounts.are_own:
             self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Remove an application whose account was closed (rule 3); return the application's lag.
+        """Remove an application whose account was closed (rule 3); return its lag.
 
         None if the application never started, or was late before this scheduler began.
         """
@@ -291,7 +285,7 @@ class LagMeter:
         return self._lag_at(standing, standing.last_start, standing.own_bound, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Extend the path of an application before an inference joins its empty waiting line."""
+        """Record an application's waiting time before an inference joins its empty waiting line."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
@@ -305,7 +299,7 @@ class LagMeter:
             self.losing_credit(name)
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Count a readmitted application's credit as an exception, and give it no bound.
+        """Count the credit of an application that was suspended as an exception; it gets no bound.
 
         The service that GPS gave it in the meantime now puts it before others, and its delay was
         not due to the order.
@@ -354,7 +348,7 @@ class LagMeter:
         self._measured_lag_of(inference.application_id).in_flight -= work
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Book service in the shadow accounts, and update the work in flight.
+        """Book service in the separate accounts, and update the work in flight.
 
         The service doubled the charges of the `recharged` applications.
         """

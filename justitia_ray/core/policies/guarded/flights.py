@@ -19,13 +19,13 @@ from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _GATHERED_ITERATIONS = 32
-"""Number of iterations during which a cohort of inferences gathers before it starts: about a second
-of a 7B model on an A10G.
+"""Number of iterations during which inferences join a cohort before it starts: about a second of a
+7B model on an A10G GPU.
 """
 
 
 class _Cohort(NamedTuple):
-    """Inferences that VTC would have started together, and would be running now."""
+    """Inferences that VTC would have started together, and that would be running now."""
 
     until: Seconds
     rate: float
@@ -41,7 +41,7 @@ _GATHERING: Fields = {
 
 
 class Flights:
-    """First inferences of applications, and cohorts of later ones, that VTC would be running.
+    """Inferences that would be running now if the policy VTC scheduled them.
 
     A change costs O(log N), a sum O(1).
 
@@ -55,11 +55,10 @@ class Flights:
         self.rate: float = 0
         self.next_change: Seconds = math.inf
         self._rate_to_end: float = 0
-        """Sum over the flights of the service per second multiplied by the time at which the flight
-        ends.
+        """Sum over all running inferences of service per second times the time at which each ends.
         """
         self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
-        """Time at which the first inference of each application ends, with its service per
+        """Time at which each application's first inference ends under VTC, and its service per
         second.
         """
         self._by_end = LazyHeap()
@@ -67,22 +66,22 @@ class Flights:
         self._cohorts: list[_Cohort] = []
         """Heap of the running cohorts, by the times at which they end."""
         self._gathered: KvTokenTime = 0
-        """Service of the inferences in the cohort that still gathers inferences."""
+        """Service of the inferences in the cohort that has not started yet."""
         self._gathered_rate: float = 0
-        """Service per second of the inferences in the gathering cohort."""
+        """Service per second of the inferences in the cohort that has not started yet."""
         self._gathers_until: Seconds = math.inf
-        """Time at which the gathering cohort starts; infinite if no cohort gathers."""
+        """Time at which the next cohort starts; infinite if there is none."""
 
     def __contains__(self, name: ApplicationId) -> bool:
         return name in self._first
 
     @property
     def held_rate(self) -> float:
-        """Return the service per second of all inferences with memory, including gathering ones."""
+        """Return the service per second of all inferences that hold memory under VTC."""
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the remaining service of all flights. None of them may have ended before `now`."""
+        """Return the remaining service of all running inferences, none of which has ended."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 
@@ -94,7 +93,7 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Start the flight of an application's first inference; it replaces an earlier flight."""
+        """Let VTC run an application's first inference, in place of an earlier one."""
         self.end(name)
         rate = service / (until - since)
         self._first[name] = (until, rate)
@@ -102,7 +101,7 @@ class Flights:
         self._add_rate(until, rate)
 
     def end(self, name: ApplicationId) -> None:
-        """End the flight of an application's first inference, if there is a flight."""
+        """Let VTC end an application's first inference, if it runs."""
         if (flight := self._first.pop(name, None)) is not None:
             self._by_end.drop(name)
             self._subtract_rate(*flight)
@@ -113,13 +112,13 @@ class Flights:
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let a cohort gather inferences from now on, unless a cohort gathers already."""
+        """Let inferences join a new cohort from now on, unless one has not started yet."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
-        """Add service of inferences of this length to the gathering cohort, if above 0."""
+        """Add inferences of this length to the cohort that has not started yet."""
         if length_s:
             self._gathered += service
             self._gathered_rate += service / length_s
@@ -138,7 +137,7 @@ class Flights:
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the cohorts as JSON; records of shadows contain the first inferences."""
+        """Return the cohorts as JSON; first inferences are in the records of their applications."""
         gathering = None
         if self.gathers:
             values = (self._gathered, self._gathered_rate, self._gathers_until)
@@ -165,7 +164,7 @@ class Flights:
         self._find_next()
 
     def _start_gathered_cohort(self) -> None:
-        """Start the inferences of the gathering cohort, if there are any."""
+        """Start the inferences of the next cohort, if there are any."""
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf

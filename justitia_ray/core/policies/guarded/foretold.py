@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MARGIN_ITERATIONS = 150
 """Maximum number of iterations by which an application becomes urgent before its longest path must
-begin: 4.5 s of a 7B model on an A10G.
+begin: 4.5 s of a 7B model on an A10G GPU.
 """
 _VALID_RATE_FACTOR = 2.0
 """Factor by which service rates may change before an application's position in the order of urgency
@@ -41,12 +41,12 @@ is invalid.
 """
 _UPDATE_RATE_FACTOR = 1.5
 """Factor of change in service rates from which on positions in the order of urgency are updated,
-one position for each inference that a report names.
+one for each inference in a report.
 """
 
 
 def _length_with_margin(path: CriticalPath) -> CriticalPath:
-    """Return a path's length plus the margin by which an application is urgent earlier."""
+    """Return the length of a path plus the margin by which an application is urgent earlier."""
     margin = min(_MARGIN_ITERATIONS, path.iterations)
     return CriticalPath(path.iterations + margin, path.gap_s)
 
@@ -80,19 +80,19 @@ class _UrgencyRates(NamedTuple):
 
 
 class _UrgentCandidate(NamedTuple):
-    """An application that may be urgent, with values that exclude it at low cost if it is not.
+    """An application that may be urgent, with limits by which it can be excluded at low cost.
 
     It is urgent from the time `lead` before its last inference starts under VTC.
     """
 
     shadow: Shadow
     level_of_end: float
-    """Level X up to which the application's last inference does not start; 0: no level delays its
-    start.
+    """Level X of VTC up to which the application's last inference does not start; 0: no level
+    delays it.
     """
     lead: CriticalPath
-    """Time by which urgency begins before the start of the last inference: iterations (may be
-    negative) and tool gap.
+    """Time by which urgency begins before the last inference starts: iterations (may be negative)
+    and tool gap.
     """
 
 
@@ -119,8 +119,7 @@ class ForetoldVtc:
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _UrgencyRates | None = None
-        """Service rates for which applications are sorted by urgency; None while no rate is
-        known.
+        """Service rates for which applications are sorted by urgency; None while no rate is known.
         """
         self._former: _UrgencyRates | None = None
         """Service rates for which the positions in `_to_renew` were computed."""
@@ -130,20 +129,20 @@ class ForetoldVtc:
         self._may_renew = 0
         """Number of positions that may be updated for the reports since the last query."""
         self._by_level = LazyHeap()
-        """Applications in a stage, by a level of X before which they are not urgent."""
+        """Applications in a stage, by a level X of VTC before which they are not urgent."""
         self._by_time = LazyHeap()
         """Other applications with a known deadline, by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
         """Applications that may have become urgent, until they are sorted again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
-        """Time of each running inference's last report to the last scheduler, until the inference
-        is adopted.
+        """Time of the last report of each inference that ran under the last scheduler, until the
+        inference is adopted.
         """
 
     # --- hooks
 
     def arrived(self, application: Application, now: Seconds) -> None:
-        """Create an application's shadow from its expected stages, unless one exists."""
+        """Create the VTC model of an application from its expected stages, unless one exists."""
         if application.application_id not in self._stages:
             self._begin_shadow(application)
             self._renew_shadow(application, now)
@@ -166,7 +165,6 @@ class ForetoldVtc:
         self._renew_shadow(application, now)
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
-        """Record that an inference was leased."""
         self.pace.begin(inference.request_id, now)
 
     def adopted(self, inference: Inference, now: Seconds) -> None:
@@ -265,7 +263,7 @@ class ForetoldVtc:
     # --- durable state
 
     def state(self) -> dict[str, Any]:
-        """Return level X, memory, pace, and the shadows of ended applications, as JSON."""
+        """Return the state of the VTC model that belongs to no live application, as JSON."""
         clock = self.clock
         shadows = clock.shadows.items()
         return {
@@ -345,14 +343,14 @@ class ForetoldVtc:
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow to all shadows, with the current KV memory."""
+        """Advance all applications under VTC to now, with the current KV memory."""
         kv_tokens = self._kv_tokens()
         if kv_tokens is not None:
             self.clock.kv_tokens = kv_tokens
         self.clock.advance(amount, now)
 
     def _renew_shadow(self, application: Application, now: Seconds) -> None:
-        """Update an application's shadow to the stages as currently known."""
+        """Update the prediction of an application under VTC to its stages as currently known."""
         self._found = None
         name = application.application_id
         self._advance_shadows(0, now)
@@ -402,7 +400,7 @@ class ForetoldVtc:
         return _UrgentCandidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
-        """Return candidates whose last start X does not delay enough to exclude urgency."""
+        """Return applications whose last inference VTC may start so soon that they are urgent."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s

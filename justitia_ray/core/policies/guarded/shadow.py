@@ -54,52 +54,53 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""The end of an application under VTC is predicted as if level X had risen by one part in this many
-more.
+"""Reciprocal of a safety margin: the end of an application is predicted as if VTC's level X had
+risen by a sixth more.
 """
 
 
 @dataclass(slots=True)
 class Shadow:
-    """An application under VTC: its current stage, and the part of it that has started."""
+    """One application in the model of VTC: its current stage, and the part that has started."""
 
     weight: float
     sequence: int
     stages: list[ExpectedStage]
     came: float = 0
-    """Level X at the application's arrival."""
+    """Level X of VTC when the application arrived."""
     at: int = 0
-    """Index of the stage that the application entered last; the number of stages after the last."""
+    """Number of the stage that the application entered last."""
     entered: float = 0
-    """Level X at which the application entered its current stage."""
+    """Level X of VTC when the application entered its current stage."""
     owed: KvTokenTime = 0
-    """Service owed to the first inference of the stage."""
+    """Service that VTC owes the first inference of the current stage."""
     first_since: Seconds = 0
-    """Time at which the first inference of the stage started."""
+    """Time at which VTC started the first inference of the current stage."""
     first_until: Seconds = 0
-    """Time at which the first inference of the stage ends."""
+    """Time at which VTC ends the first inference of the current stage."""
     first_iteration_s: Seconds = 0
-    """Length of an iteration when the first inference started; later changes do not change when it
-    ends.
+    """Length of an iteration when the first inference started. Later changes do not move its end.
     """
     last_started_at: Seconds | None = None
-    """Time at which the last inference of the stage started; None: it has not started."""
+    """Time at which VTC started the last inference of the current stage; None: not yet."""
     ready_at: Seconds = 0
-    """Time from which the application may enter its next stage; undefined before the last inference
-    of this stage has started.
+    """Time from which VTC may start the application's next stage; undefined before the last
+    inference of the current stage has started.
     """
     released: bool = False
-    """Whether the application has ended: its shadow is removed when it has completed its stages."""
+    """Whether the application has ended; it leaves the model when it has completed its stages
+    there.
+    """
     density: float = 0
-    """Service that the application requests per level of X: ω·k/w, or 0 if it requests none."""
+    """Service that the application requests while VTC's level X rises by 1: ω·k/w, or 0."""
     lasting: float = 0
-    """Value of `density` times the mean length of the stage's inferences, in iterations."""
+    """Product of `density` and the mean length of the stage's inferences in iterations."""
     starting: float = 0
-    """Part of ρ, the service started per level of X, from this stage: ω·k/w if inferences of the
-    stage start while X rises; else 0.
+    """Service that this stage starts while VTC's level X rises by 1: ω·k/w, or 0 if no inference of
+    the stage starts with X.
     """
     starting_lasting: float = 0
-    """`starting` times the mean length of the stage's inferences, in iterations."""
+    """Product of `starting` and the mean length of the stage's inferences in iterations."""
 
     @property
     def is_through(self) -> bool:
