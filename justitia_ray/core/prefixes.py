@@ -17,8 +17,8 @@ from justitia_ray.units import LeaseId, Tokens
 
 MAXIMUM_PREFIXES = 4
 DIGEST_BYTES = 7
-"""Bytes of a digest. A collision among 10,000 beginnings has a probability of 1e-9, and affects
-sums of memory only.
+"""Bytes of a digest. A collision among 10,000 beginnings of prompts has a probability of 1e-9, and
+affects sums of memory only.
 """
 _LENGTH_BYTES = 3
 _PACKED_BYTES = DIGEST_BYTES + _LENGTH_BYTES
@@ -44,7 +44,7 @@ def pack_prefixes(prefixes: Iterable[Prefix]) -> bytes:
 
 
 def read_prefixes(packed: bytes, prompt_tokens: Tokens) -> tuple[Prefix, ...]:
-    """Return the beginnings of a prompt in a submission, each longer than the one before.
+    """Return the prefixes of a prompt in a submission, each longer than the one before.
 
     Invalid ones are skipped; the prompt is then counted with fewer shared tokens.
     """
@@ -66,7 +66,7 @@ class Beginning:
     prefix: Prefix
     parent: "Beginning | None"
     leases: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases with this beginning, in order of arrival."""
+    """Leases whose prompts have this beginning, in order of arrival."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
     """Leases that did not find the whole beginning in the cache, so that each has a copy of its
     own.
@@ -80,7 +80,7 @@ class Beginning:
 
     @property
     def held_tokens(self) -> Tokens:
-        """Return the KV counted for this beginning.
+        """Return the KV tokens that this beginning uses, copies included.
 
         0 with one lease, which then counts it itself.
         """
@@ -88,7 +88,7 @@ class Beginning:
 
     @property
     def bearer(self) -> LeaseId:
-        """Return the lease to which the KV of this beginning is attributed: the first lease."""
+        """Return the first lease with this beginning, to which its KV is attributed."""
         return next(iter(self.leases))
 
 
@@ -190,7 +190,7 @@ class Beginnings:
         below.parent = node
 
     def _share_anew(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
-        """Recompute `shared` of these leases; return the leases for which `shared` has changed."""
+        """Recompute which tokens these leases share; return the leases with a change."""
         changed: list[LeaseId] = []
         for lease_id in leases:
             if (shared := self._tokens_shared_on_path(lease_id)) != self.shared.get(lease_id, 0):

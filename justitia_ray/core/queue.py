@@ -97,7 +97,7 @@ class LazyHeap:
         self.drop(name)
 
     def claim(self) -> str | None:
-        """Return the first name in the order, which is about to be granted.
+        """Return the first name in the order, which is about to get a lease.
 
         None: the order changed; call again. An order with overtaking charges for the overtaking
         here.
@@ -112,11 +112,11 @@ class LazyHeap:
         return True
 
     def hide(self, path: str) -> bool:
-        """Hide the names below a node of a tree; return whether this order has a tree."""
+        """Exclude the names below a node of a tree; return whether this order has a tree."""
         return False
 
     def show_hidden(self) -> None:
-        """Include hidden names in the order again."""
+        """Include excluded names in the order again."""
 
     def least(self) -> str | None:
         """Return the name with the smallest key; None if the heap is empty."""
@@ -128,7 +128,7 @@ class LazyHeap:
         return math.inf if name is None else self._keys[name][0]
 
     def first(self) -> str | None:
-        """Return the name with the smallest key, or None if the heap is empty."""
+        """Return the name that is first in order, or None if the heap is empty."""
         heap, keys = self._heap, self._keys
         while heap:
             key, name = heap[0]
@@ -189,7 +189,7 @@ class WaitingLine:
 
 
 class Queue:
-    """Clients with a waiting inference, the clients' applications, and the order of both.
+    """Order of the applications (and of the tenants) that have waiting inferences.
 
     Every change takes amortised O(log N). A client that the policy holds back (`Order.eligible_at`)
     is *parked*: it waits and is never first. An application that cannot start now is *unscheduled*
@@ -201,18 +201,18 @@ class Queue:
         self._members: dict[ClientId, LazyHeap] = {}
         """The waiting applications of each client."""
         self._order = LazyHeap()
-        """Clients that may be granted leases."""
+        """Clients that may get leases, in order."""
         self._parked = LazyHeap()
         """Clients that the policy holds back, by the time at which they become eligible."""
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}
-        """Clients with some tenant nodes that are hidden from the order."""
+        """Clients of which some tenants may not start inferences now."""
         self._left_out: dict[ClientId, None] = {}
-        """Clients that are wholly hidden from the order."""
+        """Clients that may not start any inference now."""
         self.is_partial = False
-        """Whether grants leave out some waiting applications, until `show_hidden`."""
+        """Whether some waiting applications may not start now, until `show_hidden`."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
-        """The waiting applications of each tier."""
+        """The waiting applications of each service tier."""
         self._stale: dict[ClientId, None] = {}
         """Clients whose keys may have changed since they were last sorted."""
         self._policy: Order | None = None
@@ -309,12 +309,12 @@ class Queue:
                     self.touch(application)
 
     def first(self) -> Application | None:
-        """Return the first application in order, or None if no application may be granted."""
+        """Return the first application in order, or None if no application may start."""
         client = self.first_client()
         return None if client is None else self._first_of_client(client)
 
     def claim_first(self) -> Application | None:
-        """Return the application to grant next, or None; first charge for the overtaking."""
+        """Return the application to start next, or None; first charge for the overtaking."""
         while (client := self.first_client()) is not None:
             name = self._members[client].claim()
             if name is not None:
@@ -342,7 +342,7 @@ class Queue:
                 yield self._first_of_client(client)
 
     def in_order(self) -> Iterator[Application]:
-        """Yield the applications that may be granted, in the order of their current keys.
+        """Yield the applications that may start, in the order of their current keys.
 
         The first k take O(k log k). The queue must not change during the iteration.
         """
@@ -366,7 +366,7 @@ class Queue:
                 heapq.heappush(begun, (key, client, application, members))
 
     def hide(self, path: ClientId, application: Application) -> bool:
-        """Exclude a tenant node, above an application, until `show_hidden`.
+        """Exclude a tenant above an application until `show_hidden`.
 
         Returns:
             Whether the node is excluded; False if clients are not the top nodes of the tree.
@@ -384,7 +384,7 @@ class Queue:
         return True
 
     def show_hidden(self) -> None:
-        """Include hidden tenant nodes again, and all that grants leave out."""
+        """Include all excluded tenants and applications again."""
         self.is_partial = False
         if not self._hidden:
             return
@@ -403,7 +403,7 @@ class Queue:
         return self._policy.key(client, application), self._policy.application_key(application)
 
     def of_other_tiers(self, tiers: Collection[str]) -> list[Application]:
-        """Return the applications that may be granted and are in no tier of these, in any order.
+        """Return the applications that may start and are in none of these tiers, unsorted.
 
         O(number of these, including parked and hidden applications).
         """
@@ -429,11 +429,11 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Return whether the next grant overtakes an application that is not in the order now."""
+        """Return whether the next start overtakes an application that is not in the order now."""
         return bool(self._unscheduled or self._hidden) or self.is_partial
 
     def first_client(self) -> ClientId | None:
-        """Return the first client in order, or None if no client may be granted."""
+        """Return the first client in order, or None if no client may start an inference."""
         self._sort_marked_clients()
         return self._order.first()
 
@@ -442,7 +442,7 @@ class Queue:
         return client in self._members
 
     def unpark(self) -> bool:
-        """Return parked clients that are eligible now to the order.
+        """Return clients that the policy no longer holds back to the order.
 
         Return whether there were any.
         """
@@ -456,7 +456,7 @@ class Queue:
         return found
 
     def next_eligible(self) -> Seconds | None:
-        """Return the time at which the next parked client becomes eligible, or None."""
+        """Return the time until which the policy holds the next client back, or None."""
         if self._policy is None or not self._policy.holds_back:
             return None
         self._sort_marked_clients()
@@ -478,7 +478,7 @@ class Queue:
             self.touch(application)
 
     def _end_unscheduled(self, client: ClientId, application_id: ApplicationId) -> None:
-        """Return an unscheduled application to the order."""
+        """Return a hidden application to the order."""
         unscheduled = self._unscheduled.get(client)
         if unscheduled is not None:
             unscheduled.discard(application_id)

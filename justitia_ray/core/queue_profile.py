@@ -20,19 +20,18 @@ MAXIMUM_PLACES = 2_048
 
 
 class Demand(NamedTuple):
-    """Demand of work on the replicas: KV memory and seats over time."""
+    """Expected work on the replicas: KV memory and sequences over time."""
 
     kv_token_time: KvTokenTime
-    """KV memory over time, in token·iterations."""
+    """Expected KV memory over time, in token·iterations."""
     tokens: Tokens
-    """Seat time of inferences with known lengths, in tokens: a sequence produces one token per
-    iteration in its seat.
+    """Expected output tokens of inferences with known lengths: iterations summed over their
+    sequences.
     """
     later_kv_token_time: KvTokenTime
-    """Part of the KV memory over time that inferences of unknown lengths use later."""
+    """Part of the expected KV memory over time that inferences of unknown lengths use later."""
 
     def plus(self, other: Demand) -> Demand:
-        """Return the sum of two demands."""
         return Demand(
             self.kv_token_time + other.kv_token_time,
             self.tokens + other.tokens,
@@ -88,7 +87,7 @@ class QueueProfile:
         return len(self._keys)
 
     def ahead(self, place: int, rank: Rank) -> Demand:
-        """Return the demand expected before an application with this position and rank."""
+        """Return the work expected before an application with this position and rank."""
         later = self._running[bisect_right(self._running_ranks, rank)]
         return self._ahead[place].plus(later)
 
@@ -106,7 +105,7 @@ def expected_of(application: Application) -> KvTokenTime:
 
 
 def demand_of(application: Application) -> Demand:
-    """Return the expected remaining demand of a waiting application."""
+    """Return the expected remaining work of a waiting application."""
     expected, waiting, first = (
         expected_of(application),
         application.waiting,
@@ -133,7 +132,7 @@ def _has_only_running(state: State) -> list[Application]:
 
 
 def _demand_beyond_running(state: State, application: Application) -> Demand:
-    """Return the expected demand of an application beyond its running inferences."""
+    """Return an application's expected work without its running inferences."""
     runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
     to_come = max(0, expected_of(application) - runs)
     return Demand(to_come, 0, to_come)

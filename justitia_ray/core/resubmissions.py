@@ -42,13 +42,13 @@ class Resubmissions:
         return name in self._applications or self._state.ends.is_inherited(name)
 
     def expect(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
-        """Let an application await those of its earlier ingresses that have not resubmitted yet."""
+        """Let an application wait for those of its ingresses that have not resubmitted yet."""
         for ingress_id in ingress_ids:
             if ingress_id not in self._complete:
                 application.opener(ingress_id).is_awaited = True
 
     def complete(self, ingress_id: IngressId) -> list[Application]:
-        """Stop awaiting an ingress; return the applications that awaited it. O(applications)."""
+        """Wait no longer for an ingress; return the applications concerned. O(applications)."""
         self._complete.add(ingress_id)
         awaiting = []
         for application in self._state.applications.values():

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""Start of an inference, as the total service S reported before the start and the start time."""
+"""Start of an inference: total service S reported before the start, and the start time."""
 
 _THIN_ABOVE = 64
 
@@ -20,12 +20,12 @@ class Late(NamedTuple):
     """How much later than its finish in GPS an application started an inference."""
 
     work: KvTokenTime
-    """Total service S at the start, less S when V reached the tag; if V has not reached the tag,
-    less S now.
+    """Service of all replicas from the finish in GPS to the start. If GPS has not finished the
+    application, the service is counted from now.
     """
     seconds: Seconds
-    """Seconds from when V reached the tag to the start; if V has not reached the tag, from now to
-    the start.
+    """Seconds from the finish in GPS to the start. If GPS has not finished the application, the
+    seconds are counted from now.
     """
     report: KvTokenTime
     """Service of the report in which V reached the tag; 0 if a refund raised V to the tag, or if V
@@ -45,7 +45,7 @@ class Level:
 
 
 class ServiceHistory:
-    """Levels of virtual time V with the service S and the time: one entry per report, thinned.
+    """Service S and time at which virtual time V reached each level: one entry per report, thinned.
 
     S is all service reported so far. V between two reports is unknown, so a level counts as reached
     at the start of the report: a lag measured from it is too large by at most the service of that
@@ -56,7 +56,7 @@ class ServiceHistory:
         self.served: KvTokenTime = 0
         """Total service S so far."""
         self.busy_s: Seconds = 0.0
-        """Seconds during which any inference was in flight."""
+        """Seconds during which any inference was running."""
         self._began: VirtualTime | None = None
         self._since: Seconds = 0.0
         self._reached: list[VirtualTime] = []
@@ -123,7 +123,7 @@ class ServiceHistory:
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
     def keep_only(self, tags: Iterable[VirtualTime]) -> None:
-        """Keep the levels at which V reached these tags, and the last level.
+        """Drop all levels but the last and those at which V reached these tags.
 
         No other level is needed: a tag that V has not reached, or that changes, will be at V or
         above.

@@ -85,7 +85,7 @@ def clock_record(core: SchedulerCore) -> Record:
 
 
 def application_record(core: SchedulerCore, application_id: ApplicationId) -> Record | None:
-    """Return the durable state of one application; None if there is none.
+    """Return the stored state of one application; None if there is none.
 
     An application that ended while GPS still owed it service has a session left, without an
     account. An application with kept records of ended inferences has these left (`kept_ends`).
@@ -134,7 +134,7 @@ def durable_names(core: SchedulerCore) -> Iterator[ApplicationId]:
 
 
 def snapshot(core: SchedulerCore) -> Record:
-    """Return the whole durable state of a core, in the form that `restore` accepts."""
+    """Return the whole stored state of a core, in the form that `restore` accepts."""
     records = {name: application_record(core, name) for name in durable_names(core)}
     return {"clock": clock_record(core), "applications": records}
 
@@ -158,7 +158,7 @@ def saved_instant(clock: Record | None) -> Seconds:
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:
-    """Restore the durable state in a core that has handled no event since `recover`.
+    """Restore the stored state in a core that has handled no event since `recover`.
 
     If the recorded accounts are of another kind than those of the core, they are converted as when
     the policy of a running scheduler changes.
@@ -229,7 +229,7 @@ def restore(
 
 
 def _has_only_ends(record: Record) -> bool:
-    """Return whether a record contains only the application's kept records of ended inferences."""
+    """Return whether a record contains nothing but records of ended inferences."""
     return isinstance(record, Mapping) and [*record] == ["ends"]
 
 

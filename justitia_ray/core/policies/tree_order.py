@@ -42,13 +42,11 @@ class _ChildOrder:
         self.heads = LazyHeap()
         """Children of the branch, each sorted by the key of its first application."""
         self.first: _FirstBelow | None = None
-        """Smallest entry of `firsts`, the first applications of the children; None if no
-        application waits.
-        """
+        """Smallest of the first applications of all children; None if no application waits."""
 
 
 class TreeOrder(LazyHeap):
-    """Applications below a top node that is a branch. A change costs O(depth · n log n).
+    """Waiting applications below a topmost tenant with children. A change costs O(depth · n log n).
 
     n is the number of children of a branch that are active in its clock. Reading the first
     application costs O(1) if no key has changed since the last time.
@@ -73,7 +71,7 @@ class TreeOrder(LazyHeap):
         application: Callable[[ApplicationId], Application],
         members: Callable[[ClientId], LazyHeap],
     ) -> None:
-        """Create an empty order.
+        """Create an order without applications.
 
         Args:
             share: The accounts, whose branches mark from now on the children whose keys may have
@@ -149,7 +147,7 @@ class TreeOrder(LazyHeap):
         return None if order is None else order.first()
 
     def hide(self, path: str) -> bool:
-        """Exclude a node of the tenant tree, and everything below the node."""
+        """Exclude a tenant, and all tenants below it."""
         if path == self._top:
             return False
         self._hidden[path] = None
@@ -157,7 +155,7 @@ class TreeOrder(LazyHeap):
         return True
 
     def show_hidden(self) -> None:
-        """Include the hidden nodes again."""
+        """Include excluded tenants again."""
         hidden, self._hidden = self._hidden, {}
         for path in hidden:
             self._mark_changed(self._nodes.node(path))
@@ -211,7 +209,7 @@ class TreeOrder(LazyHeap):
         return _FirstBelow(key, name, leaf)
 
     def _mark_changed(self, node: Branch | Tenant | None) -> None:
-        """Mark a node, and all nodes above it: their first applications may have changed."""
+        """Mark a tenant, and all above it, because their first applications may have changed."""
         while node is not None and node.parent is not None:
             node.parent.stale[node.name] = None
             node = node.parent

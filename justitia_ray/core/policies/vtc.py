@@ -51,7 +51,7 @@ class ClientCounters:
         self._counters: dict[ClientId, ClientCounter] = {}
         self._last_left: ClientId | None = None
         self._level_left: KvTokenTime = 0
-        """Last counter of the client that left the queue last, if this client has been dropped."""
+        """Counter of the client that left the queue last, if this client has been dropped since."""
 
     def see(self, client: ClientId, application: Application) -> ClientCounter:
         """Return the counter of a client, 0 if it is new, with the weight of this application.
@@ -126,13 +126,13 @@ class Bill:
     """Charge for an admitted inference that has not ended."""
 
     charged: KvTokenTime
-    """Charge in the unit of h, before the division by the weight."""
+    """Charge in the unit of the cost function h, before the division by the weight."""
     predicted_tokens: Tokens
-    """Output d̂ charged on admission, over all sequences of the inference."""
+    """Output tokens d̂ charged on admission, over all sequences of the inference."""
     output_tokens: Tokens
-    """Output tokens so far, a maximum that outlives the scheduler."""
+    """Output tokens so far, over all attempts and schedulers."""
     weight: float
-    """Weight of the client on admission: a refund uses the weight of the charge."""
+    """Weight of the client on admission. A refund uses the weight of the charge."""
 
 
 _BILL: Fields = {
@@ -144,16 +144,14 @@ _BILL: Fields = {
 
 
 class VtcPolicy(ClientPolicy):
-    """Smallest (counter, first seen) first; FIFO inside a client.
+    """Policy VTC (OSDI 2024): the client with the smallest counter first; FIFO inside a client.
 
     This is Alg. 3 of the paper with a prediction of 0 for every inference, which is Alg. 2.
     """
 
     DEFAULT_COST: ClassVar[str] = "compute"
     LIFTS: ClassVar[bool] = True
-    """Whether the counter of a client that starts to wait is lifted to the level of the waiting
-    clients.
-    """
+    """Whether a client that starts to wait gets at least the counter of the waiting clients."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -162,7 +160,7 @@ class VtcPolicy(ClientPolicy):
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
         """Clients that waited before a restart, whether or not they wait again; empty after the
-        first grant.
+        first lease.
         """
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -178,7 +176,7 @@ class VtcPolicy(ClientPolicy):
         """Called with the output tokens, above 0, of a client's inference that has ended."""
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Lift the counter of a client that had no waiting inference (VTC, Alg.
+        """Lift the counter of a client that had no waiting inference (VTC, Alg. 2).
 
         2, lines 8 to 14).
         """
@@ -259,11 +257,10 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the charges of an application's inferences, also of inferences lost in a restart."""
+        """Drop the charges of an application's inferences, also of those lost in a restart."""
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the counter of a client."""
         self.counters.forget(client)
         self._returning.pop(client, None)
 

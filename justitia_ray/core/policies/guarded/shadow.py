@@ -61,7 +61,7 @@ risen by a sixth more.
 
 @dataclass(slots=True)
 class Shadow:
-    """One application in the model of VTC: its current stage, and the part that has started."""
+    """Application in the model of VTC: its current stage, and the part that has started."""
 
     weight: float
     sequence: int
@@ -114,20 +114,20 @@ class Shadow:
 
     @property
     def level_of_last(self) -> float:
-        """Return Y, the level of X at which the last inference of the stage starts."""
+        """Return VTC's level X at which the last inference of the stage starts."""
         return self.entered + _levels_of_starts(self.stages[self.at], self.weight)
 
     @property
     def level_of_next(self) -> float:
-        """Return the level of X from which on the application may enter the next stage."""
+        """Return VTC's level X from which on the application may enter the next stage."""
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level with which the application's end is predicted when X is at `level`."""
+        """Return the level with which an end is predicted when VTC's level X is at `level`."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:
-        """Return the level of X for which `ahead` returns `level`."""
+        """Return the level X of VTC for which `ahead` returns `level`."""
         return self.came + (level - self.came) * _AHEAD / (_AHEAD + 1)
 
     def ratio(self) -> float:
@@ -138,7 +138,7 @@ class Shadow:
         return self.weight * stage.kv_token_time / stage.compute_tokens
 
     def level_of_end(self) -> float:
-        """Return the lowest level of X at which the last inference of the last stage can start."""
+        """Return VTC's lowest level X at which the application's last inference can start."""
         if self.is_last:
             return self.level_of_last
         *between, last = self.stages[self.at + 1 :]
@@ -147,16 +147,16 @@ class Shadow:
 
 
 class Rise(NamedTuple):
-    """Predicted rise of level X from now on."""
+    """Predicted rise of VTC's level X from now on."""
 
     wait_s: Seconds
-    """Seconds until level X rises again."""
+    """Seconds until VTC's level X rises again."""
     level_s: Seconds
-    """Seconds per level of X after X has begun to rise."""
+    """Seconds in which VTC's level X rises by 1, once it rises."""
 
 
 class ShadowClock:
-    """Level X and the state of each application's shadow. Every step of a shadow costs O(log N).
+    """Model of the policy VTC: its level X and its applications. A step costs O(log N).
 
     Service is assumed even between two calls of `advance`.
 
@@ -172,44 +172,50 @@ class ShadowClock:
         self.kv_tokens: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
-        """Service of all inferences started under VTC, less the service delivered by the
-        replicas.
+        """Service of all inferences that VTC has started, less the service that the replicas
+        delivered.
         """
         self.flights = Flights()
-        """Inferences that have started and not ended under VTC."""
+        """Inferences that VTC has started and not ended."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
-        """Predicted service per level of X: sum of the densities of applications that request more
-        as X rises.
+        """Predicted service while VTC's level X rises by 1: sum of the densities of applications
+        that request more as X rises.
         """
         self._lasting = WeightSum()
-        """Sum of the mean lengths of inferences that start as X rises, weighted by density."""
+        """Sum of the mean lengths of inferences that start as VTC's level X rises, weighted by
+        density.
+        """
         self._starting = WeightSum()
-        """Service ρ that is started per level of X."""
+        """Service ρ that VTC starts while its level X rises by 1."""
         self._starting_lasting = WeightSum()
-        """Sum of the mean lengths of inferences that start as X rises, weighted by ω·k/w."""
+        """Sum of the mean lengths of inferences that start as VTC's level X rises, weighted by
+        ω·k/w.
+        """
         self._now: Seconds = -math.inf
-        """Time at which X reached its present level; minus infinity before the first `advance`."""
+        """Time at which VTC's level X reached its present value; minus infinity before the first
+        `advance`.
+        """
         self._by_level = LazyHeap()
-        """Shadows by the level of X at their next event."""
+        """Applications by VTC's level X at their next event."""
         self._by_time = LazyHeap()
-        """Shadows by the time at which they request their next stage."""
+        """Applications by the time at which they request their next stage."""
         self._moved: dict[ApplicationId, None] = {}
 
     def take_moved(self) -> list[ApplicationId]:
-        """Return the shadows that changed or progressed since the last call."""
+        """Return the applications that changed or progressed since the last call."""
         moved, self._moved = self._moved, {}
         return [name for name in moved if name in self.shadows]
 
     def add(
         self, name: ApplicationId, weight: float, sequence: int, stages: Sequence[ExpectedStage]
     ) -> None:
-        """Add an application with at least one stage, which the application enters now."""
+        """Add an application, which enters its first stage now."""
         shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
         self._enter_stage(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Restore an application's saved state at the present level X; `owed` includes its work."""
+        """Restore an application at VTC's present level X; `owed` includes its work."""
         self.shadows[name] = shadow
         self._start_flight(name, shadow)
         self._sort_application(name, shadow)
@@ -226,7 +232,7 @@ class ShadowClock:
             self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
-        """Remove an application as soon as it has completed its stages."""
+        """Remove an application as soon as it has completed its stages under VTC."""
         shadow = self.shadows[name]
         shadow.released = True
         self._forget_released(name, shadow)
@@ -287,7 +293,7 @@ class ShadowClock:
             lacking = self._process_events()
 
     def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when an application ends at the present speed; None if unknown.
+        """Return when VTC would end an application at the present speed; None if unknown.
 
         Each level is assumed to cost as much as now. O(stages).
         """
@@ -320,12 +326,12 @@ class ShadowClock:
         return now + wait_s + tail_s
 
     def rise(self, kv_per_s: float) -> Rise:
-        """Return how level X rises at the present speed if no application arrives or ends."""
+        """Return how VTC's level X rises if no application arrives or ends."""
         overdue = max(0, self.owed - self._in_flight())
         return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 
     def _in_flight(self) -> KvTokenTime:
-        """Return the service that VTC would have in flight; infinite if no application waits."""
+        """Return the service of VTC's running inferences; infinite if no application waits."""
         if not self.density.total:
             return math.inf
         free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
@@ -340,7 +346,7 @@ class ShadowClock:
         return self._lasting.total / self.density.total
 
     def _start_inferences(self, service: KvTokenTime) -> None:
-        """Start inferences of the stages in which inferences start as level X rises."""
+        """Start inferences of the stages in which inferences start as VTC's level X rises."""
         if service:
             self.owed += service
             iteration_s = self.pace.iteration_s
@@ -348,13 +354,13 @@ class ShadowClock:
             self.flights.gather(service, self._mean_length() * iteration_s)
 
     def _service_until_cohort(self) -> KvTokenTime | None:
-        """Return the service until a cohort starts to gather; None if none will, or one gathers."""
+        """Return the service until a cohort begins; None if none will, or one has begun."""
         if not self._starting.total or self.flights.gathers:
             return None
         return max(0, self.owed - self._in_flight())
 
     def _process_events(self) -> KvTokenTime:
-        """Process all events that are due; return the service missing to the next level of X."""
+        """Process all events that are due; return the service missing to the next level."""
         while True:
             while self.flights.next_change <= self._now:
                 if (name := self.flights.pass_next()) is not None:
@@ -383,7 +389,7 @@ class ShadowClock:
         return lacking
 
     def _rise_to_level(self) -> None:
-        """Raise X to the next level with an event, and process the event."""
+        """Raise VTC's level X to that of the next event, and process the event."""
         level = self._by_level.least_value()
         self._start_inferences((level - self.level) * self._starting.total)
         self.level = level
@@ -394,7 +400,7 @@ class ShadowClock:
         self._sort_application(name, self.shadows[name])
 
     def _enter_stage(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
-        """Let an application enter a stage at the current level of X."""
+        """Let an application enter a stage at VTC's current level X."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
         shadow.first_since, shadow.first_iteration_s = self._now, self.pace.iteration_s
         self._set_debt(name, shadow)
@@ -412,7 +418,7 @@ class ShadowClock:
         self._start_flight(name, shadow)
 
     def _start_flight(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Start the flight of the first inference of a stage, unless the inference has ended."""
+        """Start the first inference of a stage under VTC, unless the inference has ended."""
         since, until = shadow.first_since, shadow.first_until
         if until > max(since, self._now):
             self.flights.begin(name, shadow.sequence, shadow.owed, since, until)
@@ -420,7 +426,7 @@ class ShadowClock:
             self.flights.end(name)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
-        """Store when the stage's last inference starts, and when the next stage begins."""
+        """Record when the stage's last inference starts, and when the next stage begins."""
         stage = shadow.stages[shadow.at]
         shadow.last_started_at = started_at
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
@@ -454,7 +460,7 @@ class ShadowClock:
             self._enter_stage(name, shadow, shadow.at + 1)
 
     def _add_requester(self, shadow: Shadow, ratio: float) -> None:
-        """Add an application to those that request more service as X rises."""
+        """Add an application to those that request more service as VTC's level X rises."""
         shadow.density = self.density.add(ratio)
         shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 
@@ -481,7 +487,7 @@ class WeightSum:
         self._count = 0
 
     def add(self, term: float) -> float:
-        """Add a term to the sum and return the term; a term of 0 is not kept."""
+        """Add a term to the sum and return the term; a term of 0 is not counted."""
         if term:
             self.total += term
             self._count += 1
@@ -512,13 +518,13 @@ _SHADOW: Fields = {
 
 
 def record_of(shadow: Shadow) -> Record:
-    """Return the durable record of a shadow as JSON."""
+    """Return the stored form of an application's state in the VTC model, as JSON."""
     record = {name: getattr(shadow, name) for name in _SHADOW}
     return record | {"stages": [[*stage] for stage in shadow.stages]}
 
 
 def restored(record: object) -> Shadow:
-    """Return the shadow that a durable record describes.
+    """Restore an application's state in the VTC model from its stored form.
 
     Raises:
         ValueError: If the record is not a result of `record_of`.
@@ -531,6 +537,6 @@ def restored(record: object) -> Shadow:
 
 
 def _levels_of_starts(stage: ExpectedStage, weight: float) -> float:
-    """Return the levels of X between the starts of a stage's first and last inference."""
+    """Return the rise of VTC's level X from a stage's first to its last start."""
     inferences = max(1, stage.inferences)
     return stage.compute_tokens * (inferences - 1) / (inferences * weight)

@@ -46,8 +46,7 @@ _MOST = 48
 _MOST_BLOCKS = 20
 """Maximum number of blocks in a group; a larger group is split."""
 _CHANGES_PER_GROUP_SUM = 16
-"""Number of changes for which the sums of one more group are recomputed when no search is
-needed.
+"""Number of changes for which the sums of one more group are recomputed when no search is needed.
 """
 
 
@@ -109,21 +108,22 @@ class Slack:
     """
 
     def __init__(self, virtual_time: VirtualTime = 0, served: KvTokenTime = 0) -> None:
-        """Create an empty order at this virtual time V and service S."""
+        """Create an order without applications, at this virtual time V and service S."""
         self._virtual_time = virtual_time
         self._served = served
         self._entries: dict[ApplicationId, Entry] = {}
         self._groups: list[Group] = []
         self._overdue: list[Entry] = []
-        """Applications that GPS has finished and that still bind, by their tags."""
+        """Applications that GPS has finished and whose slack still matters, by their tags."""
         self._least_overdue: KvTokenTime | None = None
         """Least slack of the overdue applications plus service S; None: unknown."""
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None
-        """Other applications that may overtake, by rank; None after a change."""
+        """Other applications that may overtake, by remaining work per weight; None after a change.
+        """
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
-        """Cached result of `lines_of`, groups with sums; None after a change."""
+        """Cached groups with their sums; None after a change."""
         self._changes = 0
         """Number of applications changed since the last query."""
 
@@ -141,7 +141,7 @@ class Slack:
         binds: bool,
         waits: bool,
     ) -> None:
-        """Put an application at its place in the order, or change the application there.
+        """Insert an application in the order of tags, or change it there.
 
         Args:
             name: The application, live or ended before GPS finished it.
@@ -191,7 +191,7 @@ class Slack:
             self._least_overdue = None
 
     def advance(self, virtual_time: VirtualTime, served: KvTokenTime) -> None:
-        """Set V and S; drop applications with tags that V has reached, unless they bind.
+        """Set V and S; drop applications that GPS has finished and whose slack no longer matters.
 
         V is assumed to have reached a tag at the previous call, or just after it. For tags below V
         of the previous call the time is unknown: no application overtakes these tags.
@@ -254,7 +254,7 @@ class Slack:
         return [entry.name for entry in sorted(found, key=rank_of)]
 
     def allows(self, name: ApplicationId, amount: KvTokenTime) -> bool:
-        """Return whether every application that binds before this one has this much slack.
+        """Return whether every application before this one has at least this much slack.
 
         Args:
             name: An application in the order.
@@ -319,7 +319,7 @@ class Slack:
         return least
 
     def _group_lines(self) -> list[tuple[Group, KvTokenTime, float]]:
-        """Return each group in order of tags, with the line of all applications after the group."""
+        """Return each group in order of tags, with the weights of all applications behind it."""
         if self._groups_found is None:
             self._sum_up_groups(inf)
             self._groups_found = lines_of(self._groups, 0, 0)

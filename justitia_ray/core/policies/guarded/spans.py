@@ -33,9 +33,9 @@ class Entry:
         self.waits = False
         self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
-        """Total service S when virtual time V reached the tag; None before that."""
+        """Total service S when virtual time V reached the application's tag; None before that."""
         self.block: Block
-        """Block of the application; None while the application is overdue."""
+        """Block that contains the application; None once GPS has finished it."""
 
 
 key_of: Callable[[Entry], Key] = attrgetter("key")
@@ -45,7 +45,7 @@ rank_of: Callable[[Entry], Rank] = attrgetter("rank")
 
 
 class Span:
-    """Applications with neighbouring tags: their least slack, and the first of them by rank.
+    """Applications with neighbouring tags: their least slack, and the first of them to overtake.
 
     The applications after a span add a linear function of the tag F to its slack, its *line*:
     `after + weight·F`. The least slack in the span was computed for one weight. From then on a
@@ -69,21 +69,25 @@ class Span:
     def __init__(self) -> None:
         self.offset: KvTokenTime = 0
         self.weight: float = 0
-        """Weight that the span adds to the line of everything before the span."""
+        """Weight of the applications in this span, which lowers the slack of all applications
+        before it.
+        """
         self.choice: Entry | None = None
-        """Waiting application of the span that is first by rank."""
+        """Waiting application of this span that would overtake first."""
         self.smallest: KvTokenTime = inf
-        """Lower bound of the remaining work of any waiting application in the span."""
+        """Lower bound of the remaining work of any waiting application in this span."""
         self.at_weight: float = 0
         self.least: KvTokenTime = inf
-        """Lower bound of the slack in the span, without the applications after the span."""
+        """Lower bound of the slack in this span, without the applications behind the span."""
         self.is_exact = False
         """Whether `least` is exactly the least slack."""
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
-        """Largest tag of the applications that bind in the span; `lowest` is the smallest."""
+        """Largest tag of the applications in this span whose slack matters; `lowest` is the
+        smallest.
+        """
         self.last: Key = (inf, 0)
-        """Key of the last application in the span."""
+        """Sort key of the last application in this span."""
 
     def bound(self, after: KvTokenTime, weight: float) -> KvTokenTime:
         """Return a lower bound of all slacks in the span, which may be far too low. O(1)."""
@@ -101,7 +105,7 @@ class Span:
         raise NotImplementedError
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the parts of the span with waiting applications, each with its smallest rank."""
+        """Return the parts of the span with waiting applications, each with its first by length."""
         raise NotImplementedError
 
 
@@ -114,7 +118,7 @@ _last = attrgetter("last")
 def lines_of(
     spans: Sequence[AnySpan], after: KvTokenTime, weight: float
 ) -> list[tuple[AnySpan, KvTokenTime, float]]:
-    """Return neighbours in order of tags, each with the line of everything after it."""
+    """Return spans in order of tags, each with the weights of all applications behind it."""
     found = []
     for span in reversed(spans):
         found.append((span, after, weight))
@@ -125,7 +129,7 @@ def lines_of(
 
 
 def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
-    """Return the spans with waiting applications, each with the rank of its first application."""
+    """Return the spans with waiting applications, each with its first by length."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
@@ -139,8 +143,8 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of each binding application in the block, last first, without the
-        applications after the block.
+        """Slack and tag of each application in the block whose slack matters, last first, without
+        the applications behind the block.
         """
         for entry in entries:
             entry.block = self
@@ -150,7 +154,7 @@ class Block(Span):
         self._choose_first()
 
     def insert(self, entry: Entry) -> None:
-        """Insert an application that has no remaining work and does not bind."""
+        """Insert an application that has no remaining work and whose slack does not matter."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
         self._find_last()
@@ -198,7 +202,7 @@ class Block(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack of applications that bind in the block; a block has no parts."""
+        """Return the least slack in the block, which has no parts."""
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
             self._find_least()
@@ -227,7 +231,7 @@ class Block(Span):
         return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
-        """Return whether any application that binds before a key has less slack than `wanted`."""
+        """Return whether any application before a key has less slack than `wanted`."""
         for entry, slack in self.slacks(after, weight):
             if entry is before:
                 return False
@@ -238,7 +242,7 @@ class Block(Span):
     def slacks(
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[Entry, KvTokenTime | None]]:
-        """Yield the block's applications in order, each with its slack (None: not binding)."""
+        """Yield the block's applications in order, each with its slack, or None if it has none."""
         bound = iter(reversed(self._bound_slacks()))
         for entry in self.entries:
             if entry.binds:
@@ -289,7 +293,7 @@ class Block(Span):
             self.least -= entry.weight * max(0, finish - self.lowest)
 
     def _extend_bound(self, entry: Entry) -> None:
-        """Extend the bound of the block to an application that binds from now on."""
+        """Include an application, whose slack matters from now on, in the block's bound."""
         finish = entry.key[0]
         own = self.at_weight * finish
         for other in reversed(self.entries):
@@ -333,7 +337,7 @@ class Group(Span):
         self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Recompute the sums over the blocks for the weight of all applications after.
+        """Recompute the sums over the blocks for the weight of all applications behind.
 
         Takes O(blocks).
         """
@@ -383,12 +387,12 @@ class Group(Span):
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
-        """Return the blocks, each with the line of all applications after the block."""
+        """Return the blocks, each with the weights of all applications behind the block."""
         return lines_of(self.blocks, after, weight)
 
 
 class Search:
-    """Search for the first application by rank that may overtake, span after span."""
+    """Search for the shortest application that may overtake, span after span."""
 
     __slots__ = ("_least", "_loose", "best", "known", "passes_over", "spare")
 
@@ -399,13 +403,13 @@ class Search:
         slack.
         """
         self.spare: KvTokenTime = 0
-        """Lower bound of the slack before the best application, less its remaining work; valid if
+        """Lower bound of the slack before the best application, less its remaining work. Valid if
         no shorter application was skipped.
         """
         self.known: KvTokenTime = inf
-        """Least slack of the spans searched so far for which it is known exactly."""
+        """Least exactly known slack of the spans searched so far."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans with a lower bound of slack below `known`, with the bound and the line after the
+        """Spans whose bound of slack is below `known`, with the bound and the weights behind the
         span.
         """
         self._least: KvTokenTime = inf
@@ -427,7 +431,7 @@ class Search:
             self.note(span, bound, after, weight)
 
     def would_be_best(self, entry: Entry) -> bool:
-        """Return whether an application has a smaller rank than the best application so far."""
+        """Return whether an application is shorter than the best application so far."""
         return self.best is None or entry.rank < self.best.rank
 
     def has_slack(self, wanted: KvTokenTime) -> bool:
