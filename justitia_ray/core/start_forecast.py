@@ -18,7 +18,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Tokens
 
 
 class StartForecast:
-    """Service until the start of each application in a profile of the queue.
+    """Forecast of the service until each waiting application starts.
 
     Creating a forecast is O(k log k) for k visited or started applications, and O(idle contexts).
 
@@ -106,7 +106,7 @@ def served_until_starts(
 def _kv_held_by_application(
     state: State, gate: WorkingSet, first: Application
 ) -> dict[ApplicationId, Tokens]:
-    """Return the KV tokens of the leases and counted contexts of each application."""
+    """Return the KV tokens of each application's leases and counted contexts."""
     held: dict[ApplicationId, Tokens] = {}
     for name, tokens in gate.counted(first):
         held[name] = held.get(name, 0) + tokens

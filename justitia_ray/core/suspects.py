@@ -35,8 +35,8 @@ from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 _MARGIN_S: Seconds = 0.5
-"""Seconds added to the time that clears a suspected inference: the scheduler receives starts and
-deaths one report late.
+"""Seconds added to the run after which an inference is no longer suspected of killing engines:
+starts and deaths are reported late.
 """
 _PAUSE_S: Seconds = 1.0
 """Delay before a suspected inference's next lease. Engines killed by other inferences of the same
@@ -52,7 +52,9 @@ RENAMED = "+"
 """Suffix that an ingress adds to the id of an inference to submit it under another id."""
 
 CallName: TypeAlias = str
-"""Id under which an inference was first submitted, the same after each resubmission."""
+"""Id under which an inference was first submitted, which does not change when it is submitted
+again.
+"""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
 """Tenant, output limit and number of sequences: equal for an inference and its repetition by the
@@ -67,7 +69,7 @@ def call_name(request_id: RequestId) -> CallName:
 
 @dataclass(slots=True)
 class Suspicion:
-    """Engine deaths of which one inference is suspected."""
+    """Engine deaths of which an inference is suspected."""
 
     inference: Inference | None = None
     """The suspected inference; None until an ingress submits it to this scheduler."""
@@ -76,9 +78,13 @@ class Suspicion:
     cleared: set[FailureId] = field(default_factory=set)
     waits_until: Seconds = 0.0
     watched: LeaseId | None = None
-    """Lease under which the inference runs now; None until its payload has reached a replica."""
+    """Lease under which the suspected inference runs now; None until its payload has reached a
+    replica.
+    """
     cleared_at: Seconds = 0.0
-    """Time at which the inference is cleared if it still runs under the lease `watched`."""
+    """Time at which the inference is no longer suspected if it still runs under the lease
+    `watched`.
+    """
 
     @property
     def open(self) -> list[FailureId]:
@@ -93,7 +99,9 @@ class Suspects:
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspects by name; while there are none, a dispatch pays only for checking that."""
+        """Suspected inferences by name; while there are none, a dispatch pays only for checking
+        that.
+        """
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """Inferences that ran when each engine died."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
@@ -106,12 +114,12 @@ class Suspects:
         """
 
     def is_open(self, inference: Inference) -> bool:
-        """Return whether an inference is kept apart from other suspects."""
+        """Return whether an inference is suspected and runs apart from other suspects."""
         return bool(self._suspicion_of(inference).open)
 
     @property
     def open_count(self) -> int:
-        """Return the number of inferences that are kept apart."""
+        """Return the number of suspected inferences that run apart from each other."""
         return sum(bool(suspicion.open) for suspicion in self.known.values())
 
     # --- deaths
@@ -321,7 +329,7 @@ class Suspects:
     def _has_disappeared(
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
-        """Return whether a similar inference of a death disappeared before this submission."""
+        """Return whether a similar inference of this engine death ended before the submission."""
         shape = self._shape_of_call(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:
@@ -344,7 +352,7 @@ class Suspects:
         return frozenset.intersection(*members) - {name}
 
     def _replicas_of(self, suspicions: Iterable[Suspicion]) -> frozenset[ReplicaId]:
-        """Return the replicas on which suspects hold leases."""
+        """Return the replicas on which suspects run."""
         return frozenset(
             self._state.leases[suspicion.inference.lease_id].replica_id
             for suspicion in suspicions

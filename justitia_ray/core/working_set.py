@@ -52,25 +52,30 @@ if there are more contexts. Examining a context takes 1 to 2 µs, so that this t
 of the time.
 """
 _DEFAULT_BREAK_EVEN_S: Seconds = 3.0
-"""Break-even gap in seconds, used until the time of a prompt token is known."""
+"""Longest useful tool gap in seconds for which a context is kept, used until the time of a prompt
+token is known.
+"""
 _KEEPS_PLACE_FOR = 4
-"""Service for which an application keeps the place of its start, in multiples of its unserved
-charge at that time.
+"""Service for which a started application keeps its position in the order, in multiples of its
+unserved charge at the start.
 """
 
 Place = tuple[Rank, int]
-"""Position of an application in the order: its rank, and its arrival sequence number."""
+"""Position of an application in the order: its tag (with its quota state) and arrival sequence
+number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptPlace:
     place: Place
     until: KvTokenTime
-    """Attained service up to which the application keeps the place of its start."""
+    """Service up to which the application keeps the position in the order that it had at its start.
+    """
 
 
 class WorkingSet:
-    """Decides whether the first application in order may start an inference."""
+    """Decides whether cached contexts leave memory for the first application to start."""
 
     def __init__(
         self,
@@ -85,16 +90,15 @@ class WorkingSet:
         self._returns = ContextReturns(state.counters)
         self._starts: dict[ApplicationId, _KeptPlace] = {}
         self._waiting: dict[ApplicationId, None] = {}
-        """Started applications with waiting inferences that have submitted an inference since their
-        start.
+        """Waiting applications that have started before, and have submitted an inference since
+        then.
         """
         self.has_place = False
-        """Whether the application that was admitted last already has the place of an earlier
+        """Whether the application that was admitted last already keeps the position of an earlier
         start.
         """
         self._refused: tuple[Inference, int] | None = None
-        """Inference that was refused last, with the value of `State.memory_releases` at that
-        time.
+        """Inference that was refused last, with the value of `State.memory_releases` at that time.
         """
         self._refused_at: Seconds = 0.0
         self._stands_s: Seconds = 0.0
@@ -133,7 +137,7 @@ class WorkingSet:
             self._waiting[application.application_id] = None
 
     def start(self, application: Application) -> None:
-        """Give a granted application its place in the order, unless it already has one."""
+        """Let a started application keep its position in the order, unless it already keeps one."""
         name = application.application_id
         if application.waiting:
             self._waiting[name] = None
@@ -156,7 +160,7 @@ class WorkingSet:
         self._gaps.add(gap_class, idle_s, has_returned=True)
 
     def ended(self, application: Application) -> None:
-        """Forget an application that has ended, after recording its gap if it was idle."""
+        """Forget an application that has ended, after recording its tool gap if it was idle."""
         name = application.application_id
         self._starts.pop(name, None)
         self._waiting.pop(name, None)
@@ -168,7 +172,7 @@ class WorkingSet:
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
-        """Return the waiting applications whose places are before this application's.
+        """Return the waiting applications that keep positions before this application's.
 
         O(started applications that wait).
         """
@@ -222,7 +226,7 @@ class WorkingSet:
         return tokens
 
     def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
-        """Return the number of applications with a place, and of those that wait without one.
+        """Return how many applications keep the position of their start, and how many others wait.
 
         O(started applications).
         """
@@ -231,11 +235,11 @@ class WorkingSet:
 
     @property
     def room(self) -> Tokens:
-        """Return the KV tokens that leases and counted contexts may hold together."""
+        """Return the KV tokens that leases and counted contexts may use together."""
         return self._room_tokens(self._serving_replicas())
 
     def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
-        """Yield started applications, their places, and the service that they may receive there."""
+        """Yield started applications, the positions they keep, and the service allowed there."""
         applications = self._state.applications
         for name, start in self._starts.items():
             if self._keeps_place(applications[name]):
@@ -315,7 +319,7 @@ class WorkingSet:
         return self._keeps_place(other) and self._starts[name].place < own
 
     def _is_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
-        """Return whether an idle context still counts: its time has not passed."""
+        """Return whether an idle context still counts, because its time has not passed."""
         return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:

@@ -21,13 +21,13 @@ _INDENT = 8
 _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
 _LOOK_RULES = (*SERVICE_RULES, *ROLLOUT_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES)
-"""Rules that need one snapshot, and no Redis."""
+"""Rules that need only one snapshot of the service, and no Redis."""
 
 NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration file"
 
 
 def find(first: Look, second: Look) -> list[Finding]:
-    """Return the findings that are in both snapshots, the most severe first.
+    """Return the faults that both snapshots of the service show, the most severe first.
 
     If another scheduler became leader between the snapshots, rules that compare both are skipped.
     """

@@ -11,9 +11,9 @@ from justitia_ray.units import Seconds
 _UNPLACED_S: Seconds = 60.0
 """Longest normal wait of a replica for a node, in seconds; a cloud takes minutes to add nodes."""
 _UNCHANGED_S: Seconds = 300.0
-"""Time without progress from which an update may be a finding, at least (seconds)."""
+"""Shortest time without progress, in seconds, after which an update may be a finding."""
 _LOADS = 3.0
-"""Time without progress from which an update is a finding, as a multiple of a replica's loading
+"""Time without progress after which an update is a finding, as a multiple of a replica's loading
 time.
 """
 

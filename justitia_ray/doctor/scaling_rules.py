@@ -6,8 +6,8 @@ from justitia_ray.doctor.rule import Breach, LeaderLook, Look, Rule, Severity, b
 from justitia_ray.units import Seconds
 
 _SILENT_S: Seconds = 30.0
-"""Time without a poll from which it is a fault (seconds); Serve's controller polls every second,
-but may restart.
+"""Seconds without a poll of the autoscaler after which it is a fault. Serve's controller polls
+every second, but may restart.
 """
 
 
@@ -66,4 +66,4 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "raise it, or accept that all that is asked takes longer than autoscaling.target_drain_s",
     ),
 )
-"""Rules of autoscaling."""
+"""Rules of the doctor about autoscaling."""

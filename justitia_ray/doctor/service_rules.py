@@ -21,20 +21,21 @@ from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, Repli
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
-"""Time by which a limit may be exceeded on a busy machine (seconds)."""
+"""Seconds by which a limit may be exceeded on a busy machine."""
 _TIMER_S: Seconds = 1.0
-"""Time for which an expired lease may still be reported (seconds): a timer ends the lease, and only
+"""Seconds for which an expired lease may still be reported, because a timer ends the lease and only
 the next report shows that.
 """
 _UNUSED_DRAIN_S: Seconds = 30.0
-"""Longest normal drain of an unused replica (seconds); Serve stops the replica soon after its last
-call.
+"""Longest normal drain of an unused replica, in seconds; Serve stops the replica soon after its
+last call.
 """
 _LONGEST_DRAIN_S: Seconds = 600.0
-"""Longest normal drain of a busy replica (seconds); Serve's graceful shutdown takes no longer."""
+"""Longest normal drain of a busy replica, in seconds; Serve's graceful shutdown takes no longer."""
 _UNEXPLAINED_SHARE = 0.05
 """Share of the KV memory by which the engine's gauge and the leases may differ, because leases are
-reported later."""
+reported later.
+"""
 
 
 def _silent_ingresses(look: LeaderLook) -> Iterator[Breach]:

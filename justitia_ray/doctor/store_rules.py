@@ -88,7 +88,7 @@ def _unstored_applications(look: LeaderLook) -> Iterator[Breach]:
 
 
 def _differing_tags(first: Look, second: Look) -> Iterator[Breach]:
-    """Yield applications whose counted service differs from Redis in both snapshots, unchanged."""
+    """Yield applications whose service differs between scheduler and Redis in both snapshots."""
     if first.stored is None or second.stored is None:
         return
     for application_id, after in second.applications.items():

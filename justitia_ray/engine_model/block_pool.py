@@ -18,17 +18,17 @@ from typing import NamedTuple
 from justitia_ray.engine_model.contents import Content
 
 _ID_SPACING = 1 << 32
-"""Maximum number of blocks of a run; ids of a run's blocks are consecutive."""
+"""Maximum number of blocks of a run, whose ids are consecutive."""
 
 
 class _Run:
-    """Consecutive cached blocks of a chain with the same holders."""
+    """Consecutive cached blocks of one chain that are used by the same sequences."""
 
     __slots__ = ("after", "before", "born", "chain", "first_id", "refs", "start", "stop")
 
     before: "_Run"
     after: "_Run"
-    """Next run in the list of free runs; unset while a sequence holds the run."""
+    """Next run in the list of free runs; unset while a sequence uses the run."""
 
     def __init__(
         self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
@@ -38,9 +38,9 @@ class _Run:
         self.stop = stop
         self.first_id = first_id
         self.refs = refs
-        """Number of sequences that hold the blocks; with 0 the blocks can be reused or evicted."""
+        """Number of sequences that use the blocks; with 0 the blocks can be reused or evicted."""
         self.born = born
-        """Sequence number given when the blocks were cached: smaller is older."""
+        """Sequence number given when the blocks were cached; smaller is older."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -54,7 +54,7 @@ class _ChainRuns:
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.overlaps = False
-        """Whether two runs may hold equal blocks: a prompt that is cached whole computes its last
+        """Whether two runs may hold equal blocks, because a wholly cached prompt computes its last
         block again.
         """
 
@@ -64,7 +64,7 @@ class _ChainRuns:
 
 
 class Piece(NamedTuple):
-    """Part of a run that a lookup found."""
+    """Part of a run of cached blocks that a lookup found."""
 
     run: _Run
     start: int
@@ -77,8 +77,8 @@ class CachedPrefix(NamedTuple):
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Number of these blocks that no sequence holds. A sequence that takes the prefix uses up this
-    many free blocks.
+    """Number of blocks of the prefix that no sequence uses. A sequence that takes the prefix uses
+    up this number of free blocks.
     """
 
 
@@ -87,19 +87,19 @@ _NOTHING = CachedPrefix([], 0, 0)
 
 @dataclass(slots=True)
 class Holding:
-    """Blocks that a sequence holds."""
+    """Blocks of the KV cache that a sequence uses."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
     """Ranges (first id, end id) of the cached blocks, in the sequence's order."""
     cached: int = 0
-    """Number of cached blocks, counted from the first."""
+    """Number of the sequence's blocks that are cached, counted from the first."""
     blocks: int = 0
     last: _Run | None = None
     """Last run of cached blocks, which can still grow."""
 
 
 class BlockPool:
-    """KV blocks of an engine.
+    """Model of an engine's KV blocks and prefix cache.
 
     Args:
         blocks: Total number of blocks; vLLM's own number is one more, for its null block.
@@ -110,7 +110,7 @@ class BlockPool:
         self.blocks = blocks
         self.caching = caching
         self.free_blocks = blocks
-        """Number of blocks that no sequence holds."""
+        """Number of blocks that no sequence uses."""
         self._empty = blocks
         """Number of free blocks without cached content."""
         self._runs: dict[int, _Run] = {}
@@ -124,7 +124,7 @@ class BlockPool:
 
     @property
     def cached_blocks(self) -> int:
-        """Number of blocks, held or free, that a lookup can find."""
+        """Number of blocks, in use or free, that a lookup can find."""
         return sum(map(len, self._runs.values()))
 
     def find(self, content: Content, most: int) -> CachedPrefix:
@@ -185,7 +185,6 @@ class BlockPool:
         holding.cached = blocks
 
     def free(self, holding: Holding) -> None:
-        """Free all blocks of a sequence."""
         not_cached = holding.blocks - holding.cached
         self._empty += not_cached
         self.free_blocks += not_cached
@@ -227,7 +226,6 @@ class BlockPool:
         return run
 
     def _split(self, run: _Run, at: int) -> _Run:
-        """Split a run; return its second part."""
         first_id = run.first_id + at - run.start
         tail = _Run(run.chain, at, run.stop, first_id, run.refs, run.born)
         run.stop = at

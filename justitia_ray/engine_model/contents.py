@@ -16,14 +16,15 @@ class Span(NamedTuple):
     """Consecutive blocks of one chain; positions count blocks from the start of the sequence."""
 
     chain: Hashable
-    """Id of the chain: blocks at one position of a chain follow equal tokens and hold equal
-    tokens."""
+    """Id of the chain. Blocks at the same position of a chain have equal tokens, and equal tokens
+    before them.
+    """
     start: int
     stop: int
 
 
 class Content(Protocol):
-    """Interface of the content of a sequence: its prompt and output tokens."""
+    """Interface of the prompt and output tokens of a sequence."""
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
         """Return the spans of the full blocks from `start` to before `stop`."""
@@ -40,7 +41,7 @@ class ContentTree:
         self._roots: WeakValueDictionary[Hashable, _Chain] = WeakValueDictionary()
 
     def content(self, tokens: Sequence[Hashable], apart: Hashable = None) -> "TokenContent":
-        """Return a content with the given tokens.
+        """Return the content of a sequence with these tokens.
 
         Args:
             tokens: The tokens of the sequence so far.
@@ -59,7 +60,7 @@ class _Chain:
 
     def __init__(self, start: int, parent: "_Chain | None") -> None:
         self.start = start
-        self.parent = parent  # keeps the parent alive: a new object would be another chain
+        self.parent = parent  # a reference to the parent, so that no new object replaces it
         self.blocks: list[Hashable] = []
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
@@ -75,8 +76,6 @@ class _Chain:
 
 
 class TokenContent:
-    """Content of a sequence with known tokens."""
-
     def __init__(self, block_size: Tokens, root: _Chain) -> None:
         self._block_size = block_size
         self._path: list[tuple[_Chain, int]] = []
@@ -87,7 +86,6 @@ class TokenContent:
         """Tokens of the last block, which is not full yet."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
-        """Append tokens to the sequence."""
         rest, size = self._rest, self._block_size
         rest.extend(tokens)
         full = len(rest) // size * size
@@ -101,7 +99,6 @@ class TokenContent:
         self._add_blocks(blocks)
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`."""
         for chain, left_at in (*self._path, (self._chain, self._stop)):
             if start >= stop:
                 return

@@ -19,7 +19,7 @@ from justitia_ray.units import Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EngineSequence:
-    """Sequence of an engine: one choice of a prompt."""
+    """A choice of a prompt that an engine computes."""
 
     content: Content
     arrival: int
@@ -29,7 +29,9 @@ class EngineSequence:
     """Number of tokens that the sequence will generate."""
     priority: int = 0
     reads_cache: bool = True
-    """False if every token of the prompt must be computed (`prompt_logprobs`)."""
+    """Whether the prompt may use the prefix cache; not with `prompt_logprobs`, which needs every
+    token.
+    """
     generated: Tokens = 0
     computed: Tokens = 0
     """Number of tokens whose KV is in the blocks, or will be after the planned iterations."""
@@ -53,7 +55,7 @@ class EngineSequence:
 
     @property
     def tokens(self) -> Tokens:
-        """Tokens of prompt and output so far."""
+        """Number of prompt tokens and output tokens so far."""
         return self.prompt_tokens + self.generated
 
     @property
@@ -103,11 +105,9 @@ class StepScheduler(Generic[SequenceT]):
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence is running or waiting."""
         return bool(self.running or self.waiting)
 
     def add(self, sequence: SequenceT) -> None:
-        """Queue a new sequence."""
         self._no_more_fit = False
         if self._by_priority:
             insort(self.waiting, sequence, key=lambda waiting: waiting.order)

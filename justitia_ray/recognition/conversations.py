@@ -20,7 +20,7 @@ import msgspec
 from justitia_ray.recognition.turns import MODEL, Turn, lasting, merged, turns_of
 
 Name = bytes
-"""Name of a conversation: a digest of 16 bytes over its turns."""
+"""Digest of 16 bytes over the turns of a conversation, by which it is found again."""
 MOST_ASKED = 16
 """Maximum number of beginnings of a conversation that are looked up, longest first. A client that
 drops old turns has other beginnings anyway.
