@@ -25,7 +25,7 @@ OpenStore = Callable[[Inspection], SchedulerStore | None]
 async def visit(
     transport: Transport, open_store: OpenStore, interval_s: Seconds, model: str | None = None
 ) -> list[tuple[Look, Look]]:
-    """Take two snapshots of each model of a service.
+    """Return two snapshots of each model of a service.
 
     Args:
         transport: Connection to the service.
