@@ -283,5 +283,5 @@ class AppSettings(SchedulingConfig):
         own = self.models.get(name, {})
         shared = self.model_dump(include=set(SchedulingConfig.model_fields))
         if own.get("policy", self.policy) != self.policy:
-            shared["policy_options"] = {}  # policies have different options
+            shared["policy_options"] = {}  # options of another policy
         return SchedulingConfig.parse(shared | own, f"models.{name}: ")

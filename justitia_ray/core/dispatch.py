@@ -66,7 +66,7 @@ class _GrantCandidates:
             place, name, application = self._others[0]
             if name not in queue:
                 heapq.heappop(self._others)
-            elif place != (now := queue.place(application)):  # a grant has changed its position
+            elif place != (now := queue.place(application)):  # it has moved in the order
                 heapq.heapreplace(self._others, (now, name, application))
             else:
                 return application
@@ -171,7 +171,7 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._blocked is not None and self._is_blocked(inference):
-                break  # the search of the replicas would fail again for this inference
+                break  # no replica has memory for this inference, as before
             if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
                     candidates.hide_first()
@@ -202,7 +202,7 @@ class Leases:
         """Return whether every waiting inference avoids every replica that pulls. O(suspects)."""
         state, queue = self._state, self._ledger.queue
         waiting = {inference.application_id for inference in self._suspects.waiting()}
-        names = [name for name in waiting if name in queue]  # the other inferences are suspended
+        names = [name for name in waiting if name in queue]  # other inferences are suspended
         if len(queue) > len(names):
             return False
         asking = self.placement.asking_ids()

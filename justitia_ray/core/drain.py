@@ -198,7 +198,8 @@ class Drain:
         self._all.depart(now, left)
         if tenant is not None:
             known = self._tenant_entry(tenant)
-            # Departures of tenants in the shared entry are not counted separately.
+            # Tenants beyond the size of the table share one entry, whose departures are counted
+            # together.
             known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
     def retry_after(
@@ -231,7 +232,7 @@ class Drain:
         if not outstanding:
             departures.discount()
         if shortfall < 0:
-            shortfall = -(-shortfall // 3)  # callers that come back early get the other free places
+            shortfall = -(-shortfall // 3)  # refused callers that come back early find a place, too
         ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:

@@ -204,7 +204,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends = self._forecast = self._former = None
         self._beginning_ends.clear()
         if before.full_tokens == footprint.full_tokens:
-            # The usual case: the lease has grown as expected, so that all other sums stay.
+            # Usually a lease has grown as expected, and all other sums of KV memory stay.
             self.context_tokens += footprint.context_tokens - before.context_tokens
         else:
             self._add_to_sums(before, -1)
@@ -321,9 +321,9 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if extension:
             end, _, _, owner = lease
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
-            # the forecast already counts the shared beginnings until this time
+            # Shared KV is in the forecast until this time, and must not be counted twice.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            # at equal times shared beginnings sort before leases
+            # At equal times shared KV sorts before leases.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 

@@ -91,7 +91,7 @@ class HolderWaits:
         if holder is None:
             return None
         if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
-            return None  # the inference lacks a seat there, not memory
+            return None  # the replica lacks a seat, not KV memory
         more = delay(alternative, application, inference) - delay(holder, application, inference)
         full_for_s = self._full_for_s(holder, inference, times.iteration_s)
         return Choice(holder, times.token_s * more, full_for_s)

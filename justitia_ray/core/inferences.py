@@ -122,7 +122,7 @@ class Inferences:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
-        # ignore resubmissions and ingresses that are at an earlier stage of the application
+        # A resubmission, or an ingress at an earlier stage, does not change the expected service.
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
@@ -343,7 +343,7 @@ class Inferences:
             if application is None:
                 continue
             caps = caps_of(state.tenants, application.tenant)
-            # a waiting inference was within the limit on inferences when it was submitted
+            # Waiting inferences were within the limit on their number when they were submitted.
             cap = reached_cap(application, replace(caps, inferences=None), state.now)
             if cap is not None:
                 for inference in [*application.waiting, *application.suspended]:
@@ -392,7 +392,7 @@ class Inferences:
         if application is None:
             return
         if application.state is ApplicationState.STOPPING:
-            # when the last lease is gone, the application has ended
+            # A cancelled application ends when its last lease has ended.
             for lease_id in list(application.leaving):
                 self.count_departure(lease_id)
         else:
@@ -414,10 +414,10 @@ class Inferences:
     def _refusal_reason(
         self, application: Application, event: ev.InferenceSubmitted
     ) -> Refusal | None:
-        if event.resubmitted:  # an earlier scheduler has accepted the inference
+        if event.resubmitted:  # an earlier scheduler admitted the inference
             return None
         if not application.state.takes_inferences:
-            # as far as this scheduler knows
+            # Inferences that this scheduler does not know may still be submitted again.
             is_over = application.is_idle and application.is_awaited
             return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
         state, is_retry = self._state, event.is_retry

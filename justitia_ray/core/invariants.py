@@ -325,7 +325,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
             if (fair_share.sets_apart and applications[name].is_deprioritised) == bool(number)
         }
         charged = sum(a.charged - a.attained for a in accounts.values() if not a.withdrawn)
-        # Rounding errors grow with V per unit of weight, and with every charge.
+        # Rounding errors grow with virtual time per unit of weight, and with every charge.
         weights = sum(session.weight for session in clock.sessions().values())
         scale = 1 + clock.virtual_time * (1 + weights)
         scale += sum(account.charged for account in fair_share.accounts.values())

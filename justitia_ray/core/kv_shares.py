@@ -145,7 +145,7 @@ class KvShares:
                     of_others -= self.held(keeper)
         can_wait = (
             of_others > 0 or tokens <= total - kept_at_most
-        )  # the inference would wait for ever if no other tenant used KV memory
+        )  # without other leases an inference would wait for ever
         if can_wait and self.held("") + tokens > total - kept:
             return next((one for one in path if one not in self._keepers), tenant)
         return None

@@ -131,7 +131,7 @@ class _SessionSums:
             account, flying = share.accounts.get(name), flight.get(name, 0)
             tag: VirtualTime = session.finish
             own: KvTokenTime = 0
-            if account is not None:  # GPS may still owe service to an ended application
+            if account is not None:  # ended applications have no account
                 tag = share.tag(name)
                 own = 0 if account.withdrawn else account.charged - account.attained
             uncovered = max(own, flying) - clock.owed(name)

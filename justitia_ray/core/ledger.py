@@ -473,7 +473,8 @@ class Ledger:
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
-            # A withdrawn application has no current tag, only the tag of its next submission.
+            # An application withdrawn from GPS has no current tag, only the tag of its next
+            # submission.
             tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
             history.keep_only([*settled, *tags])
 
@@ -551,7 +552,7 @@ class Ledger:
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)
-        # what GPS owes to ended applications is dropped, by the store, too
+        # The store must also drop what GPS owes ended applications.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
         self._state.changed.update(dict.fromkeys(before.sessions()))
         self.capacity_changed()

@@ -54,7 +54,7 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            # the engine evicts contexts used less recently than a missing one first
+            # If an engine has evicted a context, it has evicted those used less recently before.
             if application.reuse > 0:
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)

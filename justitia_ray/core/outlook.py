@@ -243,7 +243,7 @@ class Outlooks:
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
-        self._sampled = (self._sampled + 1) % len(names)  # each call selects another application
+        self._sampled = (self._sampled + 1) % len(names)  # a different application at each call
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
@@ -262,7 +262,7 @@ class Outlooks:
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
         expected_s = self._start_s(application, inference, place, profile)
-        # An inference that starts within the shortest distinguished time meets any deadline.
+        # An inference that is expected to start at once meets any deadline.
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
 
     def position(self, inference: Inference) -> int | None:
@@ -291,7 +291,7 @@ class Outlooks:
         if lag is None or lag.bound_kv_token_time is None:
             return None
         if core.ledger.rank(application.application_id)[0]:
-            return None  # applications beyond quota receive only the service that others leave
+            return None  # applications beyond quota have no guarantee
         clock = core.ledger.fair_share.clock
         until_tag = core.tag(application.application_id) - clock.virtual_time
         if until_tag > 0:
@@ -337,7 +337,7 @@ class Outlooks:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
         is_least = False
-        if place is None:  # the application is not in the profile of the queue
+        if place is None:  # the queue profile lacks the application
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
         if forecast is None:
@@ -354,7 +354,8 @@ class Outlooks:
             own_s = self._served_within_s(demand_of(application))
             start = self._store_expectation(self._expected, self.starts, name, start_s)
             finish = self._store_expectation(self._expected_ends, self.ends, name, start_s + own_s)
-            # Start and end are calibrated separately; an application never ends before its start.
+            # Start and end are calibrated separately, but an application never ends before its
+            # start.
             finish = finish.not_before(start)
         if missing is not None and start is not None:
             why = why[0], _reason_of_working_set(missing, start.p50)
@@ -434,7 +435,7 @@ class Outlooks:
             return None
         application = core.state.applications.get(first.application_id)
         if application is None or not application.waiting:
-            return None  # the application has started since the profile was made
+            return None  # the application has started meanwhile
         missing = gate.missing_tokens(application, application.waiting.first)
         if not missing:
             return None
@@ -465,7 +466,7 @@ class Outlooks:
         """Return the seconds until an inference fits on a replica, if no other is admitted."""
         core = self._core
         if inference.request_id not in core.state.inferences:
-            return 0.0  # the inference has ended since the profile was made
+            return 0.0  # the inference has ended meanwhile
         replicas = [
             one
             for one in core.state.replicas.values()
@@ -477,7 +478,7 @@ class Outlooks:
             core.iterations_until_fit(inference.request_id, one.replica_id) * self._rate.iteration_s
             - (
                 self._current_time - one.last_seen_at
-            )  # the forecast starts at the replica's last report
+            )  # time since the replica's last report, where the forecast starts
             for one in replicas[:_REPLICAS_LOOKED_AT]
         ]
         return max(0.0, min(lasts_s, default=0.0))

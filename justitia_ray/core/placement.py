@@ -116,7 +116,7 @@ class Placement:
             ):
                 continue
             if not self._has_memory(replica, inference, replica.leasable_tokens):
-                if len(line):  # without waiting inferences a cached refusal is hardly used again
+                if len(line):  # remember the refusal only if others wait
                     self._record_refusal(replica, asked)
             elif (
                 self.can_hold(replica, inference)

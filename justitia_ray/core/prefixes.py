@@ -180,7 +180,7 @@ class Beginnings:
             below = below.parent
         above = below.parent
         if prefix.tokens in (below.prefix.tokens, 0 if above is None else above.prefix.tokens):
-            return  # a collision: beginnings of the same length with different digests
+            return  # two digests of equal length collide
         node = self._nodes[prefix] = Beginning(prefix, above, dict(below.leases))
         node.missed = {
             name: None

@@ -61,9 +61,7 @@ class LazyHeap:
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(heap):
                     heapq.heappush(ahead, (heap[child], child))
-            if (
-                keys.get(name) == key and name not in seen
-            ):  # a name has two entries after a return to an earlier key
+            if keys.get(name) == key and name not in seen:  # stale heap entries
                 seen.add(name)
                 yield name
 

@@ -95,7 +95,7 @@ class QueueProfile:
 def expected_of(application: Application) -> KvTokenTime:
     """Return the service that an application still needs, including its running inferences."""
     left: KvTokenTime = 0
-    if application.state.takes_inferences:  # closed applications submit no more inferences
+    if application.state.takes_inferences:  # the application may submit more
         left = application.predicted_kv_token_time - application.kv_token_time
         if (prefill := application.prefill) is not None:
             left += prefill.charged - prefill.paid

@@ -155,7 +155,7 @@ class Replicas:
         self._stop_granting(replica)
         replica.unreached.clear()
         for name in elsewhere:
-            if name in state.inferences:  # an engine killer is refused, not requeued
+            if name in state.inferences:  # inferences that kill engines have ended
                 self._separate_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
@@ -266,7 +266,7 @@ class Replicas:
             replica.drains_since = state.now
         if not event.stalled:
             replica.stalled_since = None
-            if replica.stall_id:  # a long step is not a hang: its inferences are suspects no longer
+            if replica.stall_id:  # a long step, not a hang
                 self._suspects.withdraw(replica.stall_id)
                 replica.stall_id = ""
         elif replica.stalled_since is None:
@@ -417,7 +417,7 @@ class Replicas:
             elif is_stopped and (report.prompt_tokens or not report.output_tokens):
                 inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
         elif report.output_tokens > inference.output_tokens:
-            inference.read_tokens = None  # the lease has computed the whole prompt
+            inference.read_tokens = None  # the whole prompt is computed
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
@@ -579,7 +579,7 @@ class Replicas:
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # it may have started on another replica by now
+        if inference.lease_id is not None:  # started on another replica meanwhile
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True

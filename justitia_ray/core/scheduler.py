@@ -162,7 +162,7 @@ class SchedulerCore:
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
             DeadlineKind.LEASE: self._expire_lease,
-            # the next grants check inferences that wait for a holder
+            # an inference that waits for its context's replica is checked by the next dispatch
             DeadlineKind.HOLDER: lambda name: None,
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
@@ -383,7 +383,7 @@ class SchedulerCore:
 
     def _replica_pulled(self, event: ev.ReplicaPulled) -> None:
         self._replicas.pull(event)
-        # An application that becomes idle between reports is withdrawn with the next report.
+        # An application that becomes idle between two reports leaves GPS with the next report.
         self.applications.withdraw_idle()
 
     def _replica_reported(self, event: ev.ReplicaReported) -> None:

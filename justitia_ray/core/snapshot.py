@@ -118,7 +118,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     record |= {name: value for name, value in later.items() if value}
     if application.prefill is not None:
         record |= application.prefill.record()
-    record["weight"] = account.weight  # the weight of its session, too
+    record["weight"] = account.weight  # also the weight in GPS
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
         "state": application.state.public_name,
@@ -174,7 +174,7 @@ def restore(
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     core.ledger.start_clock(fields["virtual_time"])
     core.state.sequence = fields["sequence"]
-    # The clock orders leases in the engine, where earlier leases still run.
+    # The number of leases orders them in the engine, where leases from before the restart run.
     core.state.grants = fields["grants"]
     try:
         core.suspects.restore(clock.get("suspects", {}))
@@ -212,11 +212,11 @@ def restore(
         return
     share.end_restore()
     for application in core.state.applications.values():
-        # records of earlier releases know only one clock
+        # Records of earlier releases have one GPS clock for applications within and beyond quota.
         if application.is_deprioritised and share.sets_apart:
             share.move(application.application_id, application.leaf, application.weight)
-    core.ledger.change_tenants()  # configured weights may differ from the records
-    core.ledger.reorder()  # the history has no times of the levels that V reached before
+    core.ledger.change_tenants()  # configured weights may have changed
+    core.ledger.reorder()  # the times of earlier levels are unknown
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
     if policy_path(str(fields["policy"])) in known and isinstance(policy, Durable):
@@ -237,7 +237,7 @@ def _restore_each(
     applications: Mapping[ApplicationId, Record],
     restore_one: Callable[[ApplicationId, Record], None],
 ) -> None:
-    # a store returns records in any order
+    # A store returns the records of applications in any order.
     for application_id, record in sorted(applications.items()):
         try:
             restore_one(application_id, record)
@@ -268,7 +268,7 @@ def _restore_application(
         keepers = RecordReader(record, ("keepers",), None).items("keepers")
         for name in keepers:
             application.opener(str(name)).keeps_ends = True
-            core.ingresses.heartbeat(str(name))  # a lost ingress will be noticed by its silence
+            core.ingresses.heartbeat(str(name))  # an ingress that is lost stays silent
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,

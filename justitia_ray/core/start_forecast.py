@@ -58,7 +58,7 @@ class StartForecast:
         for name in profile.names:
             one = applications.get(name)
             if one is None or not one.waiting or name in held:
-                waiting.append((0, 0))  # the application takes no more memory
+                waiting.append((0, 0))  # its leases already use memory
             else:
                 need = one.waiting.first.expected_footprint().full_tokens
                 waiting.append((need, expected_of(one)))

@@ -165,9 +165,7 @@ class Suspects:
         if self.deaths_allowed:
             self._unclaimed[lease_id] = failure_id, ran_s
             members = self._members.get(failure_id, frozenset())
-            self._members[failure_id] = members | {
-                lease_id
-            }  # the name of the call is unknown until its ingress submits it
+            self._members[failure_id] = members | {lease_id}  # the call's name is unknown yet
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
@@ -186,7 +184,7 @@ class Suspects:
         """Clear all suspects of an engine failure, because the engine makes steps again."""
         self._forget_death(failure_id)
 
-    # --- suspected inferences: submission and runs
+    # --- Suspected inferences
 
     def resume(self, inference: Inference) -> None:
         """Record that a suspect was submitted again, by another id or to a new scheduler."""
@@ -339,7 +337,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # the suspect's ingress fell silent before that
+                return True  # the suspect's ingress was lost before
         return False
 
     def _shape_of_call(self, inference: Inference) -> _Shape:

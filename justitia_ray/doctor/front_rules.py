@@ -11,7 +11,7 @@ from justitia_ray.doctor.rule import Breach, Look, Rule, Severity, breach, breac
 
 def _replaceable_proxy(look: Look) -> Iterator[Breach]:
     front, serve = look.seen.ingress.front, look.seen.serve
-    # HAProxy cannot replace Serve's proxy where that terminates TLS
+    # HAProxy cannot replace Serve's proxy if that proxy terminates TLS.
     if serve is not None and serve.tls:
         return
     if front is not None and front.kind == "serve" and front.haproxy_can_run:

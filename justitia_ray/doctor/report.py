@@ -109,7 +109,7 @@ def _summary_line(look: Look, findings: Sequence[Finding]) -> str:
 
 
 def _wrap_entry(head: str, text: str) -> str:
-    # Control characters are replaced, because Redis may contain any text.
+    # Redis may contain control characters, which are replaced in the report.
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return textwrap.fill(
         plain,

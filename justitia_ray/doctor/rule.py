@@ -145,7 +145,7 @@ def for_leader(
 
     def find_breaches(look: Look) -> Iterable[Breach]:
         leader = look.leader
-        if leader is None or leader.limits is None:  # leaders always report their limits
+        if leader is None or leader.limits is None:  # leaders report their limits
             return ()
         return breaches(LeaderLook(look.seen, look.stored, leader, leader.limits))
 

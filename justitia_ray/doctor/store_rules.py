@@ -62,7 +62,7 @@ def _later_virtual_time(look: LeaderLook) -> Iterator[Breach]:
     if look.stored is None or look.stored.clock is None or look.stored.epoch != look.leader.epoch:
         return
     stored, ours = look.stored.clock.get("virtual_time"), look.leader.virtual_time
-    # The later snapshot excludes service that was saved between the two requests.
+    # The second snapshot shows whether service was only saved between the two requests.
     if isinstance(stored, int | float) and stored - ours > max(0.0, 1e-9 * ours):
         yield breach(f"clock {stored}", stored=stored, ours=ours)
 

@@ -44,7 +44,8 @@ async def visit(
     stores: list[SchedulerStore | None] = []
     try:
         for look in before:
-            stores.append(open_store(look.seen))  # noqa: PERF401 # `finally` closes the opened ones
+            # `finally` must close the stores that are open if a later one fails.
+            stores.append(open_store(look.seen))  # noqa: PERF401
         before = await _read_stores(stores, before)
         await asyncio.sleep(max(interval_s, *map(_seconds_until_saved, stores, before)))
         after = await _read_stores(stores, await _look_at_service(transport, model))

@@ -232,7 +232,7 @@ class BlockPool:
         self._runs[tail.first_id] = tail
         self._lines[run.chain].add(tail)
         if not run.refs:
-            _insert_before(tail, before=run)  # the last blocks are evicted first
+            _insert_before(tail, before=run)  # evicted before the blocks at the start
         return tail
 
     def _cache_span(self, holding: Holding, chain: Hashable, start: int, stop: int) -> None:

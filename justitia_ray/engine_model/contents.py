@@ -60,7 +60,7 @@ class _Chain:
 
     def __init__(self, start: int, parent: "_Chain | None") -> None:
         self.start = start
-        self.parent = parent  # a reference to the parent, so that no new object replaces it
+        self.parent = parent  # prevents a second parent object
         self.blocks: list[Hashable] = []
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
@@ -116,7 +116,7 @@ class TokenContent:
             blocks = blocks[same:]
             if not blocks:
                 return
-            if same == len(known):  # these blocks extend the chain, which ends at this position
+            if same == len(known):  # the chain ends at this position
                 chain.blocks += blocks
                 self._stop += len(blocks)
                 return

@@ -143,7 +143,7 @@ class StepScheduler(Generic[SequenceT]):
                 del self.running[place]
                 self._preempt(victim)
             if victim is sequence:
-                break  # the sequence preempted itself because it is the last in order
+                break  # the last sequence in order preempts itself
             step[sequence] = tokens
             budget -= tokens
             index += 1
@@ -216,7 +216,7 @@ class StepScheduler(Generic[SequenceT]):
     def _start_sequence(self, sequence: SequenceT) -> bool:
         """Admit a sequence with its cached prefix; return False if it does not fit whole."""
         pool = self.pool
-        # The last token is always computed, because decoding starts from it.
+        # The last token of a prompt is always computed, because decoding starts from it.
         most = (sequence.tokens - 1) // self.block_size if sequence.reads_cache else 0
         found = pool.find(sequence.content, most)
         if not sequence.preemptions:

@@ -169,7 +169,7 @@ class AnswerReader:
             try:
                 prompt = _arguments(text.encode()).get("prompt")
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                continue  # the model's arguments are not a JSON object
+                continue  # arguments are no JSON object
             if isinstance(prompt, str) and prompt.strip():
                 found.append(prompt)
         return found

@@ -95,7 +95,7 @@ def _first_value(headers: Mapping[str, str], names: HeaderNames) -> str | None:
 
 
 HARNESSES = (
-    # Sub-agents send the run's session id, and an agent id of their own.
+    # Sub-agents of Claude Code send the run's session id and an agent id of their own.
     Harness("claude-code", run=("x-claude-code-session-id",), application_class="claude-code"),
     # The harness pi sends a session id only in calls of the Responses API, or if configured so.
     Harness(
@@ -109,7 +109,7 @@ HARNESSES = (
         ),
         converses=True,
     ),
-    # Since release 0.147 sub-agents send the session id of their root agent.
+    # Since release 0.147 sub-agents of Codex send the session id of their root agent.
     Harness(
         "codex",
         run=("session-id", "session_id"),
@@ -122,7 +122,7 @@ HARNESSES = (
             *(("x-codex-turn-metadata", ""), ("x-codex-window-id", "")),
         ),
     ),
-    # Any client may use these headers, so they imply no class.
+    # Any client may send these session headers, so they imply no application class.
     Harness("session-id", run=("session-id", "session_id")),
     Harness(
         "opencode",
@@ -136,7 +136,7 @@ HARNESSES = (
         marks=(("user-agent", "qwencode/"),),
         openings=("You are Qwen Code,",),
         converses=True,
-        counts_chunks=True,  # after 240 s without a chunk the client repeats the call
+        counts_chunks=True,  # Qwen Code repeats a call after 240 s without a chunk
     ),
     Harness(
         "dynamo",

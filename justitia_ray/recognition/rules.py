@@ -200,7 +200,7 @@ class _PersonalReader:
         value = fields.get(self._field)
         if not isinstance(value, str) or not value:
             return None
-        # Hashed: the value may be an e-mail address, which logs must not contain.
+        # The value is hashed, because it may be an e-mail address, which logs must not contain.
         return Recognized(self._field, f"{self._field}/{_digest(value)}")
 
 

@@ -143,7 +143,7 @@ class ReplicaRate:
             return
         keep = 0.5 ** (lasted_s / _RATE_HALF_LIFE_S)
         held = (before.held_tokens + now.held_tokens) / 2
-        # An iteration serves the memory that is in use; the cost of prompts is added to that.
+        # Decoding serves KV memory that is in use; the cost of computing prompts is extra.
         self._iterating = keep * self._iterating + served - (now.prefill - before.prefill)
         self._held_token_s = keep * self._held_token_s + held * lasted_s
         if _is_full(before) and _is_full(now):
@@ -260,7 +260,7 @@ class Sizer:
             self._rate.observe(demand, demand)
         elif demand.at - last.at >= _LEAST_APART_S:
             self._last = demand
-            if demand.served < last.served:  # a new scheduler counts from 0 again
+            if demand.served < last.served:  # a new scheduler counts service from 0
                 self._inflow = Inflow()
             else:
                 self._rate.observe(last, demand)
@@ -298,22 +298,22 @@ class Sizer:
         if not demand.applications and not demand.waiting and not demand.running:
             return 0, SizeReason.NOTHING
         if kv_per_s is None:
-            return 1, SizeReason.OPEN  # the first replica is needed to measure the service rate
+            return 1, SizeReason.OPEN  # a first replica measures the service rate
         have = demand.replicas + fleet.starting
         served = kv_per_s * (demand.replicas + fleet.starting / 2) * load_s
         later = max(0.0, demand.work + self._inflow.kv_per_s * load_s - served)
         usable = _useful_replicas(demand)
         standing = min(self._inflow.kv_per_s / kv_per_s, usable) / _MOST_BUSY
         now_needed = demand.work / rules.target_drain_s / kv_per_s
-        # A replica should serve for at least as long as it loads, because both times cost.
+        # Work must fill a new replica for at least as long as it loads, because both times cost.
         later_needed = later / max(rules.target_drain_s, load_s) / kv_per_s
         if self._overload_lasts(now_needed > have, demand.at, load_s):
-            # If the backlog lasts, a replica started at its beginning would serve by now.
+            # A replica that was started when the backlog began would serve by now.
             draining = now_needed
         elif later_needed > have:
             draining = later_needed
         else:
-            # work that is served before a replica has loaded only keeps present replicas
+            # Work that is served before a new replica has loaded only keeps present replicas.
             draining = min(have, max(now_needed, later_needed))
         needed, reason = max(
             (standing, SizeReason.INFLOW),

@@ -92,7 +92,7 @@ class BranchClock(VirtualClock):
             for one in self._sessions.values()
             if one.active
         ]
-        parts.sort()  # sum in a fixed order, so that the result is the same after a restart
+        parts.sort()  # floats are summed in a fixed order, so that a restart gives the same result
         return sum(parts)
 
     def serve(self, amount: KvTokenTime) -> None:

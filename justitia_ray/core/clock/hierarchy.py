@@ -153,7 +153,7 @@ class Hierarchy:
 
     def leaf_weight(self, leaf: Tenant, requested: float) -> float:
         """Return the configured weight of a leaf tenant; `requested` if there is none."""
-        if leaf.name != leaf.path:  # a branch's own applications have a leaf with their weight
+        if leaf.name != leaf.path:  # applications of a tenant that also has children
             return requested
         weight = self.weights.node(described_by(leaf.path)).weight
         return requested if weight is None else weight

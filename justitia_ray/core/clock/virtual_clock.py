@@ -140,7 +140,7 @@ class VirtualClock:
             until_departure = (finish - self._virtual_time) * self._active_weight
             if until_departure > amount:
                 reached = self._virtual_time + amount / self._active_weight
-                if reached < finish:  # rounding must not move V past the next departure
+                if reached < finish:  # rounding must not move virtual time past the next departure
                     self._virtual_time = reached
                     return
             self._virtual_time = finish
@@ -159,7 +159,7 @@ class VirtualClock:
         unserved = min(amount, ahead)
         if amount < ahead:
             session.finish -= unserved / session.weight
-        else:  # rounding in the line above must not move the tag away from V
+        else:  # rounding must not leave the tag above virtual time
             session.finish = min(session.finish, self._virtual_time)
         self._schedule_departure(session_id, session)
         self.serve(amount - unserved)
@@ -231,7 +231,8 @@ class VirtualClock:
     def _count_inactive(self, session: GpsSession) -> None:
         session.active = False
         self._active_count -= 1
-        # Without active sessions the weight is exactly 0, so that rounding errors do not add up.
+        # Without active sessions the total weight is exactly 0, so that rounding errors do not add
+        # up.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
 
     def _forget_session(self, session_id: ApplicationId) -> None:

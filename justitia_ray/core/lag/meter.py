@@ -359,7 +359,7 @@ class LagMeter:
         self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences.get(delivery.request_id)
-            if inference is None:  # stopped: the inference has no work left
+            if inference is None:  # a stopped inference has no work left
                 continue
             self._reweigh_flight(self._measured_lag_of(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))

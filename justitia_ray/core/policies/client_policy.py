@@ -103,7 +103,7 @@ class MeteredPolicy(ClientPolicy):
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            # tokens produced under an earlier policy are not charged
+            # Tokens that were produced under an earlier policy are not charged.
             charged[inference.request_id] = self._cost_so_far(inference)
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
@@ -116,7 +116,7 @@ class MeteredPolicy(ClientPolicy):
             charged = self._charged.setdefault(delivery.application_id, {})
             worth = delivery.worth(self._cost)
             before = charged.get(delivery.request_id)
-            if before is None:  # the inference was leased under another policy
+            if before is None:  # leased under another policy
                 before = worth - delivery.cost(self._cost)
             charged[delivery.request_id] = max(before, worth)
             self.charge(application, max(0, worth - before))

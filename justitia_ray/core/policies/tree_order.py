@@ -171,9 +171,7 @@ class TreeOrder(LazyHeap):
         O(1) if no key below the branch changed.
         """
         level = self._levels.get(branch.path)
-        if (
-            level is None or level.branch is not branch
-        ):  # a dropped branch may have been added again
+        if level is None or level.branch is not branch:  # added again
             level = self._levels[branch.path] = _ChildOrder(branch)
         if not branch.stale:
             return level

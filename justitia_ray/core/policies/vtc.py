@@ -223,8 +223,7 @@ class VtcPolicy(ClientPolicy):
             g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
-                # Inferences admitted under another policy, or before a lost save, have no recorded
-                # charge.
+                # The inference was admitted under another policy, or its charge was not saved.
                 charged = worth - delivery.cost(self._cost)
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
@@ -249,8 +248,7 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.see(client, application).value -= refund / bill.weight
         else:
-            # This charge is above 0 only if after a restart a last report was wrongly assumed to be
-            # booked.
+            # Usually 0; above 0 if a scheduler ended before it had booked a last report.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)

@@ -185,7 +185,7 @@ class Flights:
     def _subtract_rate(self, until: Seconds, rate: float) -> None:
         self.rate -= rate
         self._rate_to_end -= rate * until
-        if not self._first and not self._cohorts:  # without flights the rate is exactly 0
+        if not self._first and not self._cohorts:  # no rounding errors
             self.rate = self._rate_to_end = 0
         self._find_next()
 

@@ -225,7 +225,7 @@ class PassingOrder(LazyHeap):
     def put(self, name: str, key: Key) -> None:
         """Insert an application by its tag F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # the accounts record all other changes of an application
+        if name in self._aside:  # only a return from this dispatch
             del self._aside[name]
         else:
             self._record_changed_account(name)

@@ -107,7 +107,7 @@ def _first_in_tenant(
         yield chosen == least, (chosen, least), "is first, not of the least tag"
         return
     if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
-        return  # the order of values that are too close for floats depends on rounding
+        return  # rounding decides the order
     rank = {
         other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
         for other, limit in limits.items()

@@ -287,7 +287,7 @@ class ShadowClock:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
-                    # service flows up to an event before the event is processed
+                    # Service before an event is delivered before the event is processed.
                     self._start_what_fits()
             amount -= part
             lacking = self._process_events()
@@ -375,7 +375,7 @@ class ShadowClock:
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by the work that may start; return the service missing to the next level."""
         if not self._starting.total:
-            # Without waiting applications at least all work in flight is owed.
+            # If no application waits, VTC owes at least the work of all running inferences.
             self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
@@ -383,7 +383,7 @@ class ShadowClock:
         room, starting = self._in_flight() - self.owed, self._starting.total
         lacking = (level - self.level) * starting - room
         if lacking > 0 and room > 0 and starting:
-            # rounding must not raise X past the level of an event
+            # Rounding must not raise VTC's level past that of the next event.
             self.level = min(self.level + room / starting, level)
             self._start_inferences(room)
         return lacking

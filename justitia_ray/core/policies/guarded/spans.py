@@ -223,7 +223,7 @@ class Block(Span):
                 least = slack
                 if least < self.smallest:
                     break
-        self.refine(after, weight)  # an exact bound lets the next search skip the block
+        self.refine(after, weight)  # so that the next search skips the block
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
@@ -350,7 +350,7 @@ class Group(Span):
         first: Entry | None = None
         for block in reversed(self.blocks):
             if block.least < inf:
-                # inlined `bound`, the most frequent operation of a decision
+                # the method `bound` inlined, because a decision calls it most often
                 moved = weight + own - block.at_weight
                 bound = (
                     offset + block.least + moved * (block.lowest if moved > 0 else block.highest)
@@ -373,12 +373,12 @@ class Group(Span):
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
         """Return all blocks of the group, whose bounds of slack are closer than the group's."""
-        self.is_stale = True  # a caller may improve the bounds of the returned blocks
+        self.is_stale = True  # a caller may change the blocks
         return inf, self.lines(after, weight)
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
         """Search each block of the group. O(blocks) if the bounds of the blocks suffice."""
-        self.is_stale = True  # a search may improve the bounds of the searched blocks
+        self.is_stale = True  # a search may change the blocks
         for line in self.lines(after, weight):
             search.look(*line)
 
