@@ -24,18 +24,18 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MAXIMUM_CACHED_LEVELS = 32
-"""Maximum number of lookups that a branch's clock caches, because an event repeats the same few
-lookups.
+"""Maximum number of cached lookups of a tenant's virtual time, because an event repeats the same
+few.
 """
 
 
 class _ServiceCourse:
-    """Virtual time V as a function of service, linear between the ends of sessions."""
+    """Virtual time as a function of delivered service, which is piecewise linear."""
 
     __slots__ = ("_legs", "_start")
 
     def __init__(self, start: VirtualTime, legs: list[tuple[VirtualTime, float]]) -> None:
-        """Record V during one delivery of service.
+        """Record how virtual time rises while a GPS clock delivers service.
 
         Args:
             start: V at the beginning.
@@ -45,7 +45,7 @@ class _ServiceCourse:
         self._legs = legs
 
     def served_until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service delivered until V reached a level."""
+        """Return the service that was delivered until virtual time reached a level."""
         served: KvTokenTime = 0
         begin = self._start
         for end, weight in self._legs:
@@ -57,24 +57,23 @@ class _ServiceCourse:
 
 
 class BranchClock(VirtualClock):
-    """GPS clock of a branch of the tenant tree, which records how V rose during service."""
+    """GPS clock of a tenant with children, which records how virtual time rises with service."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
         self._found: dict[VirtualTime, KvTokenTime] = {}
-        """Cached amounts of service until virtual time V reaches a level; cleared by each change.
-        """
+        """Cached amounts of service until virtual time reaches a level; cleared by each change."""
 
     def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
-        """Share service among the active sessions, and return how V rose meanwhile."""
+        """Share service among the active sessions, and return how virtual time rose meanwhile."""
         start, self._legs = self._virtual_time, []
         self.serve(amount)
         self._legs.append((self._virtual_time, self._active_weight))
         return _ServiceCourse(start, self._legs)
 
     def until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service after which V reaches a level if nothing more is charged.
+        """Return the service after which virtual time reaches a level without more charges.
 
         O(1) for a cached level, otherwise O(N log N).
         """
@@ -113,7 +112,7 @@ class BranchClock(VirtualClock):
 
 
 class Branch:
-    """Tenant with tenants below it: its GPS clock shares what the parent's clock gives it."""
+    """Tenant with children, whose GPS clock divides the tenant's service among the children."""
 
     def __init__(
         self,
@@ -138,33 +137,34 @@ class Branch:
         self.name = path
         self.parent = parent
         self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
-        """Branches above this branch, from its parent to the top."""
+        """Tenants above this one, from its parent to the topmost."""
         self.weight = weight
         self.since = now
         self.clock = BranchClock(now if inner_time is None else inner_time)
         self.children: dict[ClientId, Node] = {}
-        """Children of this branch, by the names of their sessions in this branch's clock."""
+        """Children of this tenant, by the names of their GPS sessions."""
         self.live = 0
-        """Number of live applications below this branch."""
+        """Number of live applications of this tenant and all tenants below it."""
         self.stale: dict[ClientId, None] = {}
         """Children whose sort keys may have changed; emptied by the policy that sorts them."""
         self._upcoming = LazyHeap()
-        """Heap of children, by V of this branch at which GPS finishes the child's next application.
+        """Heap of children, by this tenant's virtual time at which GPS finishes the child's next
+        application.
         """
         self._looked_at = looked_at
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """Return the parent's V at which GPS finishes the next application below, or None."""
+        """Return the parent's virtual time at which the next application is finished, or None."""
         name = self._upcoming.first()
         return None if name is None else self.to_parent(self._upcoming.key(name)[0])
 
     def to_parent(self, level: VirtualTime) -> VirtualTime:
-        """Return V of the parent at which V of this branch will reach a level."""
+        """Return the parent's virtual time at which this tenant's reaches a level."""
         return self._parent_level_after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend the service that this branch has received until V of the parent is `now`.
+        """Spend the service that this tenant has received until the parent's time is `now`.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.
@@ -182,7 +182,7 @@ class Branch:
         self.clock.charge(child.name, amount, child.weight, sequence)
 
     def refund(self, child: Node, amount: KvTokenTime) -> list[Finished]:
-        """Refund a charge of a child; service given in excess goes to the child's siblings at once.
+        """Refund a charge of a child; service given in excess goes to its siblings at once.
 
         Returns:
             The applications of siblings that this finished.
@@ -191,11 +191,11 @@ class Branch:
         return self._pass_finishes(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change the weight φ of this branch; the service that is owed does not change."""
+        """Change the weight φ of this tenant; the service that it is owed stays the same."""
         self.weight = weight
 
     def place(self, child: Node) -> None:
-        """Record when GPS finishes a child's next application; mark the child's key as changed."""
+        """Record when GPS finishes a child's next application; its sort key has changed."""
         finish = child.next_finish
         if finish is None:
             self._upcoming.drop(child.name)
@@ -209,11 +209,11 @@ class Branch:
         self.stale[name] = None
 
     def _parent_level_after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
-        """Return V of the parent when the parent has served this branch `served` since `since`."""
+        """Return the parent's virtual time when this tenant has received `served` since `since`."""
         return since + served / self.weight if served else since
 
     def _pass_finishes(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
-        """Update the children whose finish times V has passed; return the finished applications."""
+        """Update children whose next applications are finished; return these applications."""
         level, found, due = self.clock.virtual_time, [], []
         while (name := self._upcoming.first()) is not None and (
             self._upcoming.key(name)[0] <= level

@@ -40,7 +40,7 @@ SESSION_FIELDS: Fields = {
     "weight": RecordReader.positive,
     "sequence": RecordReader.integer,
 }
-"""Names of the fields in the stored record of a GPS session."""
+"""Names of the fields in the stored record of an application's GPS session."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Account:
 
 
 class ServedShare:
-    """Accounts of all live applications in GPS, with virtual time moved by delivered service.
+    """GPS accounts of all live applications; delivered service moves virtual time.
 
     Base of all kinds of accounts; `clock` has the GPS sessions.
     """
@@ -65,16 +65,16 @@ class ServedShare:
     moves_with_time: ClassVar[bool] = False
     """Whether virtual time moves with time (`advance`) instead of service."""
     sets_apart: ClassVar[bool] = False
-    """Whether GPS shares between tenants. Then a charge may move the tags of other applications
-    (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`) and keep their
-    weight.
+    """Whether tenants share, instead of applications. Then a charge may move the tags of other
+    applications (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`)
+    and keep their weight.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
         self.accounts: dict[ApplicationId, Account] = {}
         self.served: KvTokenTime = 0
-        """Service recorded in these accounts so far, in token·iterations."""
+        """Service of all applications so far, in token·iterations."""
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:
@@ -90,7 +90,7 @@ class ServedShare:
         self._moved = None
 
     def advance(self, now: Seconds) -> None:
-        """Advance to `now`; does nothing where only service moves virtual time."""
+        """Move virtual time to `now` under a nominal clock; otherwise do nothing."""
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
         """Set the total KV memory of all replicas; used only by the nominal clock."""
@@ -155,7 +155,7 @@ class ServedShare:
             self._refund_application(application_id, -amount)
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Book prefill that the application's tag does not pay, because others evicted its context.
+        """Book a prompt computed again for which the application's tag does not pay.
 
         Return the service by which V moved: 0 here, because only tenants pay it.
         """
@@ -171,7 +171,7 @@ class ServedShare:
             self._refund_application(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
-        """Charge the refund of rule 4 again (rule 5); return whether there was one."""
+        """Charge an application's refund of rule 4 again (rule 5); return whether it had one."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             return False
@@ -201,7 +201,7 @@ class ServedShare:
         return self._release_application(application_id)
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an account: refund, set the new weight, charge again."""
+        """Change an application's weight: refund its charge, then charge it again."""
         account = self.accounts[application_id]
         was_withdrawn = account.withdrawn
         self.withdraw(application_id)
@@ -211,7 +211,7 @@ class ServedShare:
             self.resume(application_id)
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another tenant and weight; without tenants only the weight changes.
+        """Move an application to another tenant and weight; without tenants only to the weight.
 
         Received service stays with the old leaf.
         """
@@ -230,7 +230,7 @@ class ServedShare:
         return max(finish, self.clock.virtual_time) + owed / account.weight
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag that orders the applications inside one tenant; without tenants F."""
+        """Return the tag that orders the applications of one tenant; without tenants F."""
         return self.tag(application_id)
 
     def take_rekeyed(self) -> list[ClientId]:
@@ -242,14 +242,14 @@ class ServedShare:
         return []
 
     def grow(self, tree: TenantTree) -> None:
-        """Apply the weights of a changed tenant tree; does nothing without tenants."""
+        """Apply the weights of a changed tenant tree; do nothing without tenants."""
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the ended applications that GPS has dropped since the last call."""
         return self.clock.take_forgotten()
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the GPS sessions of live applications, and of ended ones still owed service.
+        """Return the GPS sessions of live applications, and of ended ones that GPS still owes.
 
         Takes O(N).
         """
@@ -263,7 +263,7 @@ class ServedShare:
         return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
 
     def clock_state(self) -> dict[str, Any]:
-        """Return what a snapshot stores of the clock besides V; empty without tenants."""
+        """Return what a snapshot stores beside virtual time; empty without tenants."""
         return {}
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
@@ -278,10 +278,10 @@ class ServedShare:
         """
 
     def end_restore(self) -> None:
-        """Finish a restore; called after all sessions and accounts are restored."""
+        """Finish a restore, after all sessions and accounts are restored."""
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Restore a tenant's state from an application's record; does nothing without tenants.
+        """Restore a tenant's state from an application's record; do nothing without tenants.
 
         Call before `restore_session`.
 
@@ -325,7 +325,7 @@ class ServedShare:
 
 
 class UnsettledShare(ServedShare):
-    """Accounts whose charges never change after arrival, to measure the effect of rules 1, 3 and 7.
+    """GPS accounts whose charges never change after arrival, for studies of rules 1, 3 and 7.
 
     An overestimated application holds V back for good; an underestimated one keeps its place.
     """
@@ -333,7 +333,6 @@ class UnsettledShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of a report (rule 2); no charge changes."""
         total: KvTokenTime = 0
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
@@ -341,16 +340,15 @@ class UnsettledShare(ServedShare):
         self.clock.serve(total)
         return []
 
-    def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund nothing to an idle application."""
+    def withdraw(self, application_id: ApplicationId) -> None: ...
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Leave the charge unchanged: an underestimated application keeps its tag."""
+        """Leave the charge unchanged, so that an underestimated application keeps its tag."""
         return False
 
 
 class NominalShare(UnsettledShare):
-    """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
+    """GPS accounts under the paper's clock: virtual time rises by M per iteration (v1, Eq. 2).
 
     Tags never change, not even in tool gaps.
 
@@ -367,20 +365,18 @@ class NominalShare(UnsettledShare):
         self._advanced_to: Seconds | None = None
 
     def advance(self, now: Seconds) -> None:
-        """Move V by the nominal service since the last call."""
         if self._advanced_to is not None and now > self._advanced_to:
             self.clock.serve((now - self._advanced_to) * self._rate)
         self._advanced_to = now if self._advanced_to is None else max(self._advanced_to, now)
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Set the KV memory M in tokens by which V moves from `now` on."""
         self.advance(now)
         self._rate = kv_tokens / self._iteration_s
 
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of a report, without a change of V or of a tag."""
+        """Book the service of a report, which moves neither virtual time nor a tag."""
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
         return []

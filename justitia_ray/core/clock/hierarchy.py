@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class Hierarchy:
-    """Tenant tree for GPS: its nodes by path, with the leaf of each application."""
+    """Tenant tree with the GPS clock of each tenant, and the tenant of each application."""
 
     def __init__(self, root: VirtualClock, weights: TenantTree) -> None:
         """Create a tenant tree without nodes.
@@ -31,16 +31,19 @@ class Hierarchy:
         """
         self.root = root
         self.beyond = VirtualClock()
-        """GPS clock of the applications beyond a quota; its only session is `BEYOND`."""
+        """GPS clock of applications beyond a quota; its only session is `BEYOND`."""
         self.weights = weights
         self.leaves: dict[ClientId, Tenant] = {}
-        """Leaf tenants by path, including those whose sessions their GPS clocks have dropped."""
+        """Tenants without children, by path, also those that their parents' GPS clocks have
+        dropped.
+        """
         self.branches: dict[ClientId, Branch] = {}
-        """Tenants with children by path, including those whose sessions GPS clocks have dropped."""
+        """Tenants with children, by path, also those that their parents' GPS clocks have dropped.
+        """
         self.path_of: dict[ApplicationId, ClientId] = {}
-        """Path of the leaf tenant that stores an application's record, by application."""
+        """Path of the tenant whose state contains an application, by application."""
         self.looked_at: dict[ClientId, Tenant] = {}
-        """Leaf tenants that were updated together with a sibling since the last recorded change."""
+        """Tenants updated together with a sibling since the last recorded change."""
 
     # --- edges
 
@@ -48,7 +51,7 @@ class Hierarchy:
         return self.leaves[self.path_of[application_id]]
 
     def node(self, path: ClientId) -> Node | None:
-        """Return the node of the tenant tree at a path; None if the path is unknown."""
+        """Return the tenant at a path; None if the path is unknown."""
         return self.branches.get(path) or self.leaves.get(path)
 
     def add_leaf(
@@ -85,7 +88,7 @@ class Hierarchy:
         weight: float,
         inner_time: VirtualTime | None = None,
     ) -> Branch:
-        """Add a branch without children; arguments as in `add_leaf`."""
+        """Add a tenant with children to the tree."""
         branch = Branch(path, parent, since, weight, self.looked_at, inner_time)
         self.branches[path] = branch
         if parent is not None:
@@ -93,7 +96,7 @@ class Hierarchy:
         return branch
 
     def drop(self, node: Node) -> list[ApplicationId]:
-        """Remove a node and all nodes below it; return the applications of the removed leaves."""
+        """Remove a tenant and all tenants below it; return their applications."""
         if node.parent is not None:
             node.parent.remove(node.name)
         if isinstance(node, Branch):
@@ -108,11 +111,11 @@ class Hierarchy:
     # --- clocks
 
     def clock_of(self, node: Node) -> VirtualClock:
-        """Return the GPS clock in which a node has its session."""
+        """Return the GPS clock in which a tenant has its session."""
         return self.clock_below(node.parent, node.path)
 
     def clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
-        """Return the GPS clock in which the children of a parent have their sessions.
+        """Return the GPS clock in which the children of a tenant have their sessions.
 
         Args:
             parent: The parent; None: the root.
@@ -123,7 +126,7 @@ class Hierarchy:
         return self.beyond if path == BEYOND else self.root
 
     def forgotten(self) -> Iterator[Node]:
-        """Yield the nodes whose sessions the GPS clocks above have dropped since the last call."""
+        """Yield the tenants that their parents' GPS clocks have dropped since the last call."""
         for clock in (self.root, self.beyond):
             for name in clock.take_forgotten():
                 if name not in clock and (node := self.node(name)) is not None:
@@ -134,25 +137,25 @@ class Hierarchy:
                     yield child
 
     def is_idle(self, node: Node) -> bool:
-        """Return whether the GPS clock above a node owes the node nothing."""
+        """Return whether the parent's GPS clock owes a tenant nothing."""
         return not self.clock_of(node).is_active(node.name)
 
     def is_kept(self, node: Node) -> bool:
-        """Return whether a node and all its parents still have sessions in the GPS clocks above."""
+        """Return whether a tenant, and all tenants above it, have GPS sessions."""
         return all(one.name in self.clock_of(one) for one in (node, *node.up))
 
     def kept_leaves(self) -> dict[ClientId, Tenant]:
-        """Return the leaf tenants, by path, that have sessions in the GPS clocks above."""
+        """Return the tenants without children, by path, that have GPS sessions."""
         return {path: leaf for path, leaf in self.leaves.items() if self.is_kept(leaf)}
 
     def kept_branches(self) -> dict[ClientId, Branch]:
-        """Return the tenants with children, by path, that have sessions in the GPS clocks above."""
+        """Return the tenants with children, by path, that have GPS sessions."""
         return {path: one for path, one in self.branches.items() if self.is_kept(one)}
 
     # --- weights
 
     def leaf_weight(self, leaf: Tenant, requested: float) -> float:
-        """Return the configured weight of a leaf tenant; `requested` if there is none."""
+        """Return the configured weight of a tenant without children, or `requested`."""
         if leaf.name != leaf.path:  # applications of a tenant that also has children
             return requested
         weight = self.weights.node(described_by(leaf.path)).weight
@@ -163,7 +166,7 @@ class Hierarchy:
         return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
 
     def part_of(self, path: ClientId, amount: KvTokenTime) -> KvTokenTime:
-        """Return the part of an amount of service that a leaf tenant receives now.
+        """Return the part of an amount of service that a tenant receives now.
 
         The part is the weight φ over the active weight Φ, multiplied over all levels.
         """
@@ -185,10 +188,10 @@ class Hierarchy:
 
 
 def own_leaf(path: ClientId) -> ClientId:
-    """Return the leaf for a parent tenant's own applications; no tenant has this name."""
+    """Return a name, used by no tenant, for the own applications of a tenant with children."""
     return f"{path}{SEPARATOR}."
 
 
 def top(node: Node) -> Node:
-    """Return the topmost node above a node of the tenant tree, or the node itself."""
+    """Return the topmost node on the path of a tenant."""
     return node.up[-1] if node.up else node

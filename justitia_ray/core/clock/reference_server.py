@@ -19,7 +19,7 @@ from typing import TypeAlias
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 Place: TypeAlias = tuple[VirtualTime, int, ApplicationId]
-"""Sort key of an application in a reference server: tag, arrival sequence, id."""
+"""Sort key of an application in its tenant: tag, arrival sequence, id."""
 
 
 class _Node:
@@ -63,7 +63,6 @@ class PrefixSums:
         return 0 if self._root is None else self._root.total
 
     def put(self, place: Place, amount: KvTokenTime) -> None:
-        """Set the remaining work of the application with this sort key."""
         rank = (blake2b(place[1].to_bytes(8), digest_size=8).digest(), place)
         path: list[_Node] = []
         node = self._root
@@ -79,7 +78,7 @@ class PrefixSums:
         self._attach_subtree(node, place, path)
 
     def remove(self, place: Place) -> None:
-        """Remove the amount of the application with this sort key.
+        """Remove the amount at this sort key.
 
         Raises:
             KeyError: If nothing is there.
@@ -108,7 +107,7 @@ class PrefixSums:
         return total
 
     def first(self) -> tuple[Place, KvTokenTime] | None:
-        """Return the smallest sort key and the remaining work there, or None."""
+        """Return the smallest sort key and the amount there, or None."""
         node = self._root
         if node is None:
             return None
@@ -117,7 +116,6 @@ class PrefixSums:
         return node.place, node.amount
 
     def change_first(self, amount: KvTokenTime) -> None:
-        """Set the amount at the smallest sort key, which must exist."""
         path: list[_Node] = []
         node = self._root
         while node is not None:
@@ -128,7 +126,7 @@ class PrefixSums:
             above.sum_up()
 
     def _attach_subtree(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
-        """Attach a subtree at the bottom of a path of nodes, and update the sums along the path."""
+        """Attach a subtree below the last node of a path, and update the sums along the path."""
         if not path:
             self._root = node
         elif place < path[-1].place:
@@ -165,18 +163,22 @@ def _join_subtrees(before: _Node | None, after: _Node | None) -> _Node | None:
 
 
 class ReferenceServer:
-    """Ideal server of one tenant, which serves applications one by one, by tag. O(log N)."""
+    """Model of a tenant's service in which its applications are served one by one, by tag."""
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
-        """Virtual time V of the root up to which the received service has been spent."""
+        """Virtual time of the root of the tenant tree up to which the received service has been
+        spent.
+        """
         self.weight = weight
-        """Weight φ of the tenant: service that it receives while V of the root rises by 1."""
+        """Weight φ of the tenant: service that it receives while the root's virtual time rises by
+        1.
+        """
         self._work = PrefixSums()
         self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
-        """Sort key and remaining work of each unfinished application."""
+        """Sort key and remaining work of each application that the model has not finished."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
-        """V of the root at which each application without remaining work was finished."""
+        """Virtual time of the root at which the model finished each application."""
         self._just_finished: dict[ApplicationId, VirtualTime] = {}
 
     @property
@@ -187,19 +189,19 @@ class ReferenceServer:
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
-        """Return the service received from the root since the last update; infinite if `idle`."""
+        """Return the service received since the last update; infinite if `idle`."""
         return inf if idle else self.weight * (now - self.since)
 
     def work_up_to(self, place: Place) -> KvTokenTime:
-        """Return R, the remaining work at a sort key and all smaller keys, at the last update."""
+        """Return the remaining work at a sort key and all smaller keys, at the last update."""
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return V at which an application was finished; None if it is unfinished."""
+        """Return the virtual time at which an application was finished; None if it is not."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the root's V at which an application is, or was, finished.
+        """Return the root's virtual time at which an application is, or was, finished.
 
         Raises:
             KeyError: If it is not known.
@@ -209,17 +211,17 @@ class ReferenceServer:
         return self._finish_applications_at(self._owed[application_id][0])
 
     def next_finish(self) -> VirtualTime | None:
-        """Return the parent's V at which the first application is finished; None without work."""
+        """Return the virtual time at which the first application is finished; None without work."""
         first = self._work.first()
         return None if first is None else self.since + first[1] / self.weight
 
     def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
-        """Return the applications finished since the last call, each with V at its finish."""
+        """Return the applications finished since the last call, with the virtual times."""
         finished, self._just_finished = self._just_finished, {}
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Serve applications until the root's V is `now`; return those that were served."""
+        """Serve applications until virtual time is `now`; return those that were served."""
         served = self._spend_in_order(share, at_once=False)
         self.since = now
         return served
@@ -234,7 +236,7 @@ class ReferenceServer:
     def refund(
         self, application_id: ApplicationId, tag: VirtualTime, amount: KvTokenTime
     ) -> list[ApplicationId]:
-        """Remove work of an application from its tenant's ideal server.
+        """Remove work of an application.
 
         Work that was already served goes to other applications at once.
 
@@ -256,7 +258,7 @@ class ReferenceServer:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move remaining work of an application to the position of the one that it overtook.
+        """Move work of an application to the position of another that it has overtaken.
 
         At most the remaining work of `source`; nothing if `target` has none. Applications between
         the two, and `target`, are finished later by that amount; nothing else changes.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """An application that a reference server has finished, with V of a node at that time."""
+    """An application that is finished in the model of its tenant, with the virtual time then."""
 
     tenant: Tenant
     application_id: ApplicationId
@@ -26,7 +26,7 @@ class Finished(NamedTuple):
 
 
 class Tenant:
-    """Applications of one leaf of the tenant tree: live ones, and ended ones that GPS still owes.
+    """Applications of one tenant: live ones, and ended ones that GPS still owes service.
 
     GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV: `look`
     updates them to the parent's V before each change. At every update both owe the same total,
@@ -53,10 +53,10 @@ class Tenant:
         """
         self.path = path
         self.name = path
-        """Name of the tenant's GPS session in the parent's clock."""
+        """Name of the tenant's session in its parent's GPS clock."""
         self.parent = parent
         self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
-        """Branches above this tenant, from its parent to the top."""
+        """Tenants above this one, from its parent to the topmost."""
         self.gps = VirtualClock(inner_time)
         self.server = ReferenceServer(now, weight)
         self.live: set[ApplicationId] = set()
@@ -64,8 +64,8 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """V of each node above the parent when the reference server finished an application, by
-        application. The root is the last node.
+        """Virtual times of all tenants above the parent, up to the root, when an application was
+        finished, by application.
         """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
@@ -84,7 +84,7 @@ class Tenant:
         return list(self._members)
 
     def has_debt(self, application_id: ApplicationId) -> bool:
-        """Return whether GPS or the reference server owed an application work when last updated."""
+        """Return whether an application was still owed service at the last update."""
         return self.gps.session(application_id).active or self.server.remaining(application_id) > 0
 
     @property
@@ -93,14 +93,14 @@ class Tenant:
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """Return V of the parent at which the reference server finishes the next application.
+        """Return the parent's virtual time at which the next application is finished.
 
         None without remaining work.
         """
         return self.server.next_finish()
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend the service that this tenant has received until V of the parent is `now`.
+        """Spend the service that this tenant has received until the parent's time is `now`.
 
         `idle`: the parent owes nothing more.
 
@@ -115,18 +115,18 @@ class Tenant:
         return self.take_finished()
 
     def take_finished(self) -> list[Finished]:
-        """Return applications finished since the last call, with the parent's V at that time."""
+        """Return applications finished since the last call, with the parent's virtual time then."""
         finished = [Finished(self, name, at) for name, at in self.server.take_finished()]
         for one in finished:
             self.above[one.application_id] = []
         return finished
 
     def move_below(self, branch: Branch, name: ClientId) -> None:
-        """Move this tenant below the branch that replaces it, under the name `name`."""
+        """Move this tenant's applications below the new tenant that replaces it in the tree."""
         self.name, self.parent, self.up = name, branch, (branch, *branch.up)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change the weight φ of this tenant; the service that is owed does not change."""
+        """Change the weight φ of this tenant; the service that it is owed stays the same."""
         self.server.weight = weight
 
     def charge(
@@ -146,7 +146,7 @@ class Tenant:
         self._note_served([application_id, *served])
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an application; the service that is owed does not change."""
+        """Change the weight of an application; the service that it is owed stays the same."""
         self.gps.reweigh(application_id, weight)
         self.server.move(application_id, self.gps.session(application_id).finish)
         self._note_served([application_id])
@@ -157,16 +157,16 @@ class Tenant:
         self._note_served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the refund after which GPS and the reference server owe an application nothing."""
+        """Return the refund after which an application is owed nothing."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
-        """Drop an ended application once neither GPS nor the reference server owes it service."""
+        """Drop an ended application once it is owed nothing."""
         self.live.discard(application_id)
         self._note_served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
-        """Give the unpaid service of an ended application another id with the same sort key."""
+        """Let an ended application that is still owed service have another id."""
         session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))
@@ -177,7 +177,7 @@ class Tenant:
     def after_charge(
         self, application_id: ApplicationId, amount: KvTokenTime, now: VirtualTime, *, idle: bool
     ) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag and finish time after a charge that is made when the parent's V is `now`.
+        """Return the tag and finish time that an application would have after a charge.
 
         No state is updated, because a query must not change how later sums round. O(N log N).
         """

@@ -57,13 +57,13 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, 
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
-"""Relative error of the service owed to a branch against the sum owed to its children, above which
-`end_restore` replaces the first by the second.
+"""Relative error between the service owed to a tenant and the sum owed to its children, above which
+a restore corrects the former.
 """
 
 
 class TenantShare(ServedShare):
-    """Accounts under the served clock with fairness between tenants.
+    """GPS accounts with fairness between tenants; delivered service moves virtual time.
 
     `clock` is the root's clock.
 
@@ -84,14 +84,14 @@ class TenantShare(ServedShare):
         self._tags: dict[ApplicationId, VirtualTime] = {}
         """Cached sort keys of applications; each change of the tree clears the cache."""
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
-        """Tag and sequence number of each branch during a restore, by path."""
+        """Tag and sequence number of each tenant with children during a restore, by path."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
-        """Sets to which applications are added when their keys change, by watched tenant."""
+        """Sets to which applications are added when their sort keys change, by tenant."""
 
     # --- recorded changes
 
     def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
-        """Return a set to which a tenant's applications are added when their keys change.
+        """Return a set to which a tenant's applications are added when their sort keys change.
 
         The set contains all applications of the tenant at first; the reader empties it. Each tenant
         has one reader: a new one replaces it.
@@ -104,7 +104,6 @@ class TenantShare(ServedShare):
         self._watched.pop(name, None)
 
     def unwatch(self) -> None:
-        """Stop recording all key changes, also those inside tenants."""
         super().unwatch()
         self._watched.clear()
 
@@ -114,12 +113,11 @@ class TenantShare(ServedShare):
         return list(rekeyed)
 
     def take_branched(self) -> list[ClientId]:
-        """Return the topmost tenants below which a leaf became a branch since the last call."""
+        """Return the topmost tenants below which a tenant got its first child."""
         branched, self._branched = self._branched, {}
         return list(branched)
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications whose records changed or were dropped since the last call."""
         for node in self.nodes.forgotten():
             self._drop_subtree(node)
         changed, self._changed = self._changed, {}
@@ -135,7 +133,7 @@ class TenantShare(ServedShare):
         sequence: int,
         tenant: str = "",
     ) -> None:
-        """Open an account for a predicted cost Ĉ, and charge max(2, Ĉ) (rule 6).
+        """Open an account with the predicted cost Ĉ as its charge, at least 2 (rule 6).
 
         If the id belonged to an ended application that is still owed service, the new account takes
         over this debt, unless it is in the other tree.
@@ -149,7 +147,6 @@ class TenantShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of a report (rules 1 and 2), each application under its own clock."""
         if BEYOND not in self.nodes.beyond:
             return super().deliver(deliveries)
         with_quota: list[tuple[ApplicationId, KvTokenTime]] = []
@@ -161,7 +158,7 @@ class TenantShare(ServedShare):
         return recharged + (self._book_deliveries(without, self.nodes.beyond) if without else [])
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge a tenant, at all levels, for prefill that the tag of its application does not pay.
+        """Charge a tenant, at all levels, for a prompt for which the tag does not pay.
 
         It is served at once (rules 6 and 2) to an application of the tenant's own that has ended:
         GPS gives it the service later, from the tenant's share.
@@ -176,7 +173,7 @@ class TenantShare(ServedShare):
         return amount
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf, and charge the unserved part of its charge in that leaf.
+        """Move an application to another tenant, which is charged the unserved part.
 
         Service that the servers of the old leaf still owe to the application was received before
         GPS gave it. This debt stays in the old leaf, owed to an ended application: otherwise the
@@ -209,7 +206,6 @@ class TenantShare(ServedShare):
         self._note_changes(tenant)
 
     def grow(self, tree: TenantTree) -> None:
-        """Apply the weights of a changed tenant tree; what GPS owes each node is kept."""
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
@@ -222,7 +218,7 @@ class TenantShare(ServedShare):
     # --- keys
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the root's V at which the reference server finishes an application.
+        """Return the root's virtual time at which an application is finished.
 
         For a withdrawn application: the tag that a submission now would give it (rule 5).
         """
@@ -257,7 +253,7 @@ class TenantShare(ServedShare):
         return application_record(self.nodes, application_id)
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the tenants with children by path, with their sessions in the GPS clocks above."""
+        """Return the tenants with children by path, with their GPS sessions."""
         return branch_records(self.nodes)
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
@@ -292,7 +288,6 @@ class TenantShare(ServedShare):
         tenant.carry(application_id)
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
-        """Restore an application of a tenant that has been restored."""
         fields = read_fields(record, MEMBER_FIELDS)
         del fields["tenant"]
         name = leaf_path(record)
@@ -308,7 +303,7 @@ class TenantShare(ServedShare):
                 branch.live += 1
 
     def end_restore(self) -> None:
-        """Restore the GPS sessions of branches, after everything below the branches.
+        """Restore the GPS sessions of tenants with children, after everything below them.
 
         If a scheduler died between two parts of a save, a branch may be owed a different amount
         than its children together; it then gets the sum of its children's debts.
@@ -375,7 +370,7 @@ class TenantShare(ServedShare):
         return final
 
     def _join_leaf(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
-        """Add a live application to a leaf; the caller then charges the application."""
+        """Add a live application to a tenant; the caller then charges the application."""
         leaf = self.nodes.leaves.get(path) or self._add_leaf(path, None, weight)
         self._set_weight(leaf, self.nodes.leaf_weight(leaf, weight), notes=False)
         leaf.live.add(application_id)
@@ -393,7 +388,7 @@ class TenantShare(ServedShare):
             self._note_changes(tenant)
 
     def _refund_ended_debt(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
-        """Refund what GPS owes an ended application with a new one's id; return the amount."""
+        """Refund the unserved charge of an ended application whose id is used again."""
         if application_id not in self.nodes.path_of:
             return 0
         tenant = self._updated_tenant(application_id)
@@ -408,7 +403,7 @@ class TenantShare(ServedShare):
         return debt
 
     def _set_weight(self, node: Node, weight: float, *, notes: bool = True) -> None:
-        """Change the weight of a tenant; what GPS owes it stays the same.
+        """Change the weight of a tenant; the service that GPS owes it stays the same.
 
         Args:
             node: The node.
@@ -431,14 +426,14 @@ class TenantShare(ServedShare):
             self._mark_path_changed(node)
 
     def _store_final_keys(self, tenant: Tenant) -> None:
-        """Store the final keys, at all levels, of applications that the last change finished."""
+        """Store the final sort keys of applications that the last change finished."""
         for _, application_id, at in tenant.take_finished():
             for branch in tenant.up:
                 at = branch.to_parent(at)
                 tenant.above[application_id].append(at)
 
     def _store_keys_above(self, finished: list[Finished], branch: Branch | None) -> None:
-        """Store the final keys above a branch, for applications just finished below the branch."""
+        """Store the final sort keys, above a tenant, of applications just finished below it."""
         if branch is not None:
             for tenant, application_id, _ in finished:
                 tenant.above[application_id] += [one.since for one in (branch, *branch.up)]
@@ -452,14 +447,14 @@ class TenantShare(ServedShare):
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> Tenant:
-        """Add a leaf, and the branches above the leaf; `since` is None except in a restore."""
+        """Add a tenant without children, and missing tenants above it."""
         parent = self.nodes.branches.get(path)
         if parent is None and SEPARATOR in path:
             parent = self._branch_of(path.rpartition(SEPARATOR)[0], looks=since is None)
         return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
     def _branch_of(self, path: ClientId, *, looks: bool) -> Branch | None:
-        """Return the branch at a path, made from the leaf there if necessary; None for the root.
+        """Return the tenant at a path, and let it have children; None for the root.
 
         Args:
             path: The path; empty for the root.
@@ -474,7 +469,7 @@ class TenantShare(ServedShare):
         return parent
 
     def _grow_branch(self, path: ClientId, parent: Branch | None, *, looks: bool) -> Branch:
-        """Add a branch. What is owed to a leaf at the same path moves to the branch's own leaf."""
+        """Add a tenant with children; its own applications become one of these children."""
         if looks and parent is not None:
             self._update_path(parent)
         leaf = self.nodes.leaves.get(path)
@@ -513,17 +508,17 @@ class TenantShare(ServedShare):
         return self.accounts[last].weight
 
     def _drop_subtree(self, node: Node) -> None:
-        """Remove a node whose session the clock above has dropped, with all nodes below it."""
+        """Remove a tenant that the GPS clock above has dropped, with all tenants below it."""
         self._changed.update(dict.fromkeys(self.nodes.drop(node)))
 
     def _updated_tenant(self, application_id: ApplicationId) -> Tenant:
-        """Update the tenant of an application, and all nodes above the tenant, to the root's V."""
+        """Return an application's tenant, after updating all tenants on its path."""
         tenant = self.nodes.leaf_of(application_id)
         self._update_path(tenant)
         return tenant
 
     def _update_path(self, node: Node) -> None:
-        """Update a node of the tenant tree, and all nodes above it, to the root's V."""
+        """Spend the service that the tenants on a path have received so far."""
         self._tags.clear()
         clock = self.nodes.clock_of(top(node))
         for branch in reversed(node.up):
@@ -545,7 +540,7 @@ class TenantShare(ServedShare):
         self._mark_members_changed(tenant)
 
     def _mark_path_changed(self, node: Node) -> None:
-        """Mark a node, and all nodes above it, as having changed keys below."""
+        """Mark all tenants on a path, because sort keys below them have changed."""
         self._tags.clear()
         while node.parent is not None:
             node.parent.place(node)

@@ -28,11 +28,11 @@ NODE_FIELDS: Fields = {
     "since": RecordReader.number,
     "virtual_time": RecordReader.number,
 }
-"""Names of the fields in the stored state of a leaf or a branch."""
+"""Names of the fields in the stored state of a tenant."""
 
 
 def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Record | None:
-    """Return an application's tag and the work that its tenant's ideal server still owes it.
+    """Return the stored form of an application in its tenant: its tag and remaining work.
 
     None if nothing is owed.
 
@@ -72,7 +72,7 @@ def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Recor
 
 
 def branch_records(nodes: Hierarchy) -> dict[str, Any]:
-    """Return the tenants with children by path, with their sessions in the GPS clocks above."""
+    """Return the stored form of the tenants with children, by path."""
     found: dict[str, Any] = {}
     for path, branch in nodes.kept_branches().items():
         session = nodes.clock_of(branch).session(branch.name)
@@ -90,6 +90,6 @@ def branch_records(nodes: Hierarchy) -> dict[str, Any]:
 
 
 def leaf_path(record: Record) -> ClientId:
-    """Return the path of the leaf tenant to which an application's record belongs."""
+    """Return the path of the tenant to which an application's record belongs."""
     tenant = RecordReader(record, ("tenant",), None).text("tenant")
     return beyond(tenant) if "beyond" in record else tenant

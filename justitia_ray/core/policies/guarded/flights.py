@@ -19,17 +19,17 @@ from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _GATHERED_ITERATIONS = 32
-"""Number of iterations during which inferences join a cohort before it starts: about a second of a
-7B model on an A10G GPU.
+"""Number of iterations during which inferences are gathered before they start together: about a
+second of a 7B model on an A10G GPU.
 """
 
 
 class _Cohort(NamedTuple):
-    """Inferences that VTC would have started together, and that would be running now."""
+    """Inferences that the policy VTC would have started together, and would be running now."""
 
     until: Seconds
     rate: float
-    """Service per second of the cohort's inferences."""
+    """Service per second of these inferences."""
 
 
 _COHORT: Fields = {"until": RecordReader.number, "rate": RecordReader.positive}
@@ -58,26 +58,26 @@ class Flights:
         """Sum over all running inferences of service per second times the time at which each ends.
         """
         self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
-        """Time at which each application's first inference ends under VTC, and its service per
+        """Time at which VTC would end each application's first inference, and its service per
         second.
         """
         self._by_end = LazyHeap()
-        """Applications by the time at which their first inferences end."""
+        """Heap of applications by the time at which VTC would end their first inferences."""
         self._cohorts: list[_Cohort] = []
         """Heap of the running cohorts, by the times at which they end."""
         self._gathered: KvTokenTime = 0
-        """Service of the inferences in the cohort that has not started yet."""
+        """Service of the inferences that will start together next."""
         self._gathered_rate: float = 0
-        """Service per second of the inferences in the cohort that has not started yet."""
+        """Service per second of the inferences that will start together next."""
         self._gathers_until: Seconds = math.inf
-        """Time at which the next cohort starts; infinite if there is none."""
+        """Time at which the gathered inferences start; infinite if there are none."""
 
     def __contains__(self, name: ApplicationId) -> bool:
         return name in self._first
 
     @property
     def held_rate(self) -> float:
-        """Return the service per second of all inferences that hold memory under VTC."""
+        """Return the service per second of all inferences that would hold memory under VTC."""
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
@@ -108,23 +108,23 @@ class Flights:
 
     @property
     def gathers(self) -> bool:
-        """Return whether an inference that starts now joins the cohort of those just started."""
+        """Return whether an inference that starts now starts together with earlier ones."""
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let inferences join a new cohort from now on, unless one has not started yet."""
+        """Gather inferences from now on that will start together, unless this is under way."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
-        """Add inferences of this length to the cohort that has not started yet."""
+        """Add inferences of this length to those that will start together."""
         if length_s:
             self._gathered += service
             self._gathered_rate += service / length_s
 
     def pass_next(self) -> ApplicationId | None:
-        """Process the next change; return the application whose first inference ended, if any."""
+        """Process the next start or end; return the application whose first inference ended."""
         if self._gathers_until == self.next_change:
             self._start_gathered_cohort()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
@@ -137,7 +137,7 @@ class Flights:
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the cohorts as JSON; first inferences are in the records of their applications."""
+        """Return the groups of inferences as JSON, without first inferences."""
         gathering = None
         if self.gathers:
             values = (self._gathered, self._gathered_rate, self._gathers_until)
@@ -145,7 +145,7 @@ class Flights:
         return {"flying": [cohort._asdict() for cohort in self._cohorts], "gathering": gathering}
 
     def restore(self, state: object) -> None:
-        """Restore the cohorts that `state` returned, into an empty object.
+        """Restore the result of `state`, into an empty object.
 
         Raises:
             ValueError: If the state has another form.
@@ -164,7 +164,6 @@ class Flights:
         self._find_next()
 
     def _start_gathered_cohort(self) -> None:
-        """Start the inferences of the next cohort, if there are any."""
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf

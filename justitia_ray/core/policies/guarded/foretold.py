@@ -36,23 +36,23 @@ _MARGIN_ITERATIONS = 150
 begin: 4.5 s of a 7B model on an A10G GPU.
 """
 _VALID_RATE_FACTOR = 2.0
-"""Factor by which service rates may change before an application's position in the order of urgency
-is invalid.
+"""Factor by which measured service rates may change before an application must be sorted by urgency
+again.
 """
 _UPDATE_RATE_FACTOR = 1.5
-"""Factor of change in service rates from which on positions in the order of urgency are updated,
-one for each inference in a report.
+"""Factor of change in measured service rates above which each report sorts some applications by
+urgency again.
 """
 
 
 def _length_with_margin(path: CriticalPath) -> CriticalPath:
-    """Return the length of a path plus the margin by which an application is urgent earlier."""
+    """Return a path's length plus the margin by which an application is urgent earlier."""
     margin = min(_MARGIN_ITERATIONS, path.iterations)
     return CriticalPath(path.iterations + margin, path.gap_s)
 
 
 class _UrgencyRates(NamedTuple):
-    """Service rates for which the order of applications by urgency was computed."""
+    """Measured service rates for which applications were sorted by urgency."""
 
     kv_per_s: float
     iteration_s: Seconds
@@ -66,7 +66,7 @@ class _UrgencyRates(NamedTuple):
         return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
-        """Return the shortest time, at rates near these, for VTC's level X to rise by `levels`."""
+        """Return the shortest time in which VTC's level X can rise this far at similar rates."""
         return (
             levels
             * (self.density / _VALID_RATE_FACTOR + own_density)
@@ -74,30 +74,30 @@ class _UrgencyRates(NamedTuple):
         )
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the shortest time, at rates near these, of iterations (may be negative)."""
+        """Return the shortest time of some iterations (may be negative), at similar rates."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
 
 class _UrgentCandidate(NamedTuple):
-    """An application that may be urgent, with limits by which it can be excluded at low cost.
+    """An application that may be urgent, with limits that exclude most cheaply.
 
     It is urgent from the time `lead` before its last inference starts under VTC.
     """
 
     shadow: Shadow
     level_of_end: float
-    """Level X of VTC up to which the application's last inference does not start; 0: no level
-    delays it.
+    """VTC's level X up to which the application's last inference does not start; 0: no level delays
+    it.
     """
     lead: CriticalPath
-    """Time by which urgency begins before the last inference starts: iterations (may be negative)
-    and tool gap.
+    """Time before the start of the last inference at which the application becomes urgent, in
+    iterations (may be negative) and seconds.
     """
 
 
 class ForetoldVtc:
-    """Predicts when VTC would end each application, and which applications are urgent.
+    """Predicts when the policy VTC would end each application, and which are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two queries each event
     costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c candidates,
@@ -119,41 +119,39 @@ class ForetoldVtc:
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _UrgencyRates | None = None
-        """Service rates for which applications are sorted by urgency; None while no rate is known.
+        """Measured service rates for which applications are sorted by urgency; None if no rate is
+        known.
         """
         self._former: _UrgencyRates | None = None
-        """Service rates for which the positions in `_to_renew` were computed."""
+        """Measured service rates for which the applications in `_to_renew` were sorted."""
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
         """Cached result of `urgent` and its time; None after a change."""
         self._may_renew = 0
-        """Number of positions that may be updated for the reports since the last query."""
+        """Number of applications that may be sorted again for the reports since the last query."""
         self._by_level = LazyHeap()
-        """Applications in a stage, by a level X of VTC before which they are not urgent."""
+        """Applications by a level X of VTC before which they are not urgent."""
         self._by_time = LazyHeap()
-        """Other applications with a known deadline, by a time before which they are not urgent."""
+        """Other applications by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
         """Applications that may have become urgent, until they are sorted again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
-        """Time of the last report of each inference that ran under the last scheduler, until the
-        inference is adopted.
-        """
+        """Time of the last report of each inference that ran under an earlier scheduler."""
 
     # --- hooks
 
     def arrived(self, application: Application, now: Seconds) -> None:
-        """Create the VTC model of an application from its expected stages, unless one exists."""
+        """Add an application to the model of VTC by its expected stages, unless it is there."""
         if application.application_id not in self._stages:
             self._begin_shadow(application)
             self._renew_shadow(application, now)
 
     def reweighed(self, application: Application, now: Seconds) -> None:
-        """Update the weight of an application; each submission also updates the weight."""
         if application.application_id in self._stages:
             self._renew_shadow(application, now)
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count an inference before it waits, by its predicted length; may be repeated."""
+        """Count a waiting inference by its predicted length; may be repeated."""
         name = application.application_id
         self.pace.leave(inference.request_id)
         if name not in self._stages:
@@ -174,13 +172,13 @@ class ForetoldVtc:
         self.pace.begin(request_id, now, told_at.pop(request_id, None))
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
-        """Raise VTC's level X by the service of a report, and measure the speed of the replicas."""
+        """Advance the model of VTC by a report, and measure the speed of the replicas."""
         self._found = None
         self._may_renew += len(deliveries)
         self._advance_shadows(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count the true sizes of an ended inference; drop an inference without output."""
+        """Count the true sizes of an ended inference; drop one without output."""
         self.pace.leave(inference.request_id)
         stages = self._stages.get(application.application_id)
         if stages is None:
@@ -263,7 +261,7 @@ class ForetoldVtc:
     # --- durable state
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the VTC model that belongs to no live application, as JSON."""
+        """Return the state of the model of VTC without live applications, as JSON."""
         clock = self.clock
         shadows = clock.shadows.items()
         return {
@@ -276,7 +274,7 @@ class ForetoldVtc:
         }
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return a live application's state, without running inferences, as JSON; or None.
+        """Return a live application's state in the model of VTC, as JSON; or None.
 
         Running inferences are submitted again after a restart.
         """
@@ -314,7 +312,7 @@ class ForetoldVtc:
             self.clock.put_back(name, restored(record))
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore the state of an application that `application_state` returned, after `restore`.
+        """Restore a result of `application_state`, after `restore`.
 
         A state of release 0.2.0 is ignored: the application's prediction starts when it submits, as
         if it arrived then.
@@ -343,14 +341,13 @@ class ForetoldVtc:
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Advance all applications under VTC to now, with the current KV memory."""
         kv_tokens = self._kv_tokens()
         if kv_tokens is not None:
             self.clock.kv_tokens = kv_tokens
         self.clock.advance(amount, now)
 
     def _renew_shadow(self, application: Application, now: Seconds) -> None:
-        """Update the prediction of an application under VTC to its stages as currently known."""
+        """Update an application in the model of VTC to its stages as currently known."""
         self._found = None
         name = application.application_id
         self._advance_shadows(0, now)
@@ -363,7 +360,7 @@ class ForetoldVtc:
         self.clock.advance(0, now)
 
     def _sort_changed_applications(self) -> None:
-        """Sort the applications that changed, and others if the rates have changed."""
+        """Sort changed applications by urgency, and others if the service rates have changed."""
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
             return

@@ -56,7 +56,9 @@ class _SubmittedStage:
     """Inferences of the stage that have not ended."""
     compute_tokens: float = 0
     kv_token_time: KvTokenTime = 0
-    """Service of the running inferences; the sum is exact, because all terms are whole numbers."""
+    """Service of the running inferences in token·iterations; exact, because all terms are whole
+    numbers.
+    """
     iterations: int = 0
     """Length of the longest running inference, in iterations."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
 _USUAL_WEIGHT = 100.0
-"""Number of iterations of the default length that are assumed at the start."""
+"""Weight of the default length of an iteration, as a number of measured iterations."""
 
 _SUMS: Fields = dict.fromkeys(
     ("service", "busy_s", "iterations", "iterating_s"), RecordReader.not_negative
@@ -86,11 +86,11 @@ class Pace:
         return service
 
     def state(self) -> dict[str, Any]:
-        """Return the sums of the measurement as JSON."""
+        """Return the sums from which the speed is measured, as JSON."""
         return {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the sums that `state` returned.
+        """Restore the result of `state`.
 
         Raises:
             ValueError: If the state has another form.

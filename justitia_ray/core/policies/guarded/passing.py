@@ -38,15 +38,14 @@ from justitia_ray.units import (
 )
 
 _MAXIMUM_UNCOUNTED_CHANGES = 1024
-"""Maximum number of changed accounts that the slack of applications may not contain yet."""
+"""Maximum number of changed accounts that may be missing in the slack of applications."""
 _CHANGES_COUNTED_PER_QUERY = 4
-"""Number of changed accounts that a query adds to a tenant's slack if it does not need the slack
-itself.
+"""Number of changed accounts that a query adds to a tenant's slack if the query does not need it.
 """
 
 
 class Guard:
-    """Finds urgent applications, which would otherwise end later than under VTC.
+    """Finds urgent applications, which would otherwise end later than under the policy VTC.
 
     Args:
         foretold: Predicts the end under VTC.
@@ -91,7 +90,7 @@ class Promised(NamedTuple):
 
 
 class Promises(Protocol):
-    """Interface of the accounts whose guarantees an order with overtaking keeps."""
+    """Accounts whose guarantees an order with overtaking keeps."""
 
     def watch(self) -> dict[ApplicationId, None]:
         """Return the set in which changed applications are recorded, at first all of them."""
@@ -107,7 +106,7 @@ class Promises(Protocol):
 
 
 class GpsPromises:
-    """The guarantees of GPS between applications."""
+    """Guarantees of GPS to applications: each is served by the time of its tag."""
 
     def __init__(self, share: ServedShare) -> None:
         self._share = share
@@ -116,7 +115,6 @@ class GpsPromises:
         return self._share.watch()
 
     def advance(self, slack: Slack) -> None:
-        """Update the slack to the root's V, and to the service counted."""
         slack.advance(self._share.clock.virtual_time, self._share.served)
 
     def of(self, name: ApplicationId) -> Promised | None:
@@ -137,7 +135,7 @@ class GpsPromises:
 
 
 class TenantPromises:
-    """The guarantees of GPS inside a tenant, and the work of the tenant's ideal server.
+    """Guarantees to the applications of a tenant: each is served by the time of its tag.
 
     By the invariant of `tenant_share` the slack of k, Σ w·(min(F, F_k) − V_T) − R(≤ F_k), is the
     sum over the tags behind k of their remaining work less w·(F − F_k). While the reference server
@@ -157,7 +155,7 @@ class TenantPromises:
         """Do nothing, because slack inside a tenant does not change with virtual time."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return an application's tag and the remaining work at its position.
+        """Return an application's tag in its tenant and the work at its position.
 
         None if no server owes the application service.
         """
@@ -172,7 +170,7 @@ class TenantPromises:
 
 
 class PassingOrder(LazyHeap):
-    """Applications in the order of their tags F, except applications that may overtake."""
+    """Order of applications by tag, in which short or urgent ones may overtake others."""
 
     __slots__ = (
         "_application",
@@ -220,7 +218,7 @@ class PassingOrder(LazyHeap):
         put none first.
         """
         self._aside: dict[ApplicationId, None] = {}
-        """Waiting applications that this dispatch skips; the slack still contains them."""
+        """Waiting applications that this dispatch skips and the slack still contains."""
 
     def put(self, name: str, key: Key) -> None:
         """Insert an application by its tag F, or move it."""
@@ -242,7 +240,7 @@ class PassingOrder(LazyHeap):
             self._aside[name] = None
 
     def first(self) -> str | None:
-        """Return the first application: an urgent or short one that may overtake, or the least F.
+        """Return the first application: one that may overtake, or that with the smallest tag.
 
         Else the shortest, or that of least F.
         """
@@ -288,7 +286,7 @@ class PassingOrder(LazyHeap):
         yield from (name for name in super().in_order() if name not in passed)
 
     def wanted_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
-        """Return the slack that the guard required to put this application first, or None.
+        """Return the slack with which the guard put this application first, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
         before it may lack.
@@ -341,7 +339,7 @@ class PassingOrder(LazyHeap):
 
 
 class TenantOrder(PassingOrder):
-    """Applications of one tenant by their tags in the tenant, except those that may overtake."""
+    """Order of one tenant's applications by tag, in which short or urgent ones may overtake."""
 
     __slots__ = ("_booked", "_share", "_tenant")
 
@@ -368,7 +366,7 @@ class TenantOrder(PassingOrder):
         self._share = share
         self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
-        """Unfinished inferences whose work counts at the position of the application that they
+        """Unfinished inferences whose work counts at the position of an application that they
         overtook.
         """
         super().__init__(
@@ -376,7 +374,7 @@ class TenantOrder(PassingOrder):
         )
 
     def first(self) -> str | None:
-        """Return the tenant's first application: one that may overtake, or that with the least tag.
+        """Return the tenant's first application: one that may overtake, or with the smallest tag.
 
         Slack is updated only if needed: whenever the shortest may overtake, otherwise if any
         application is urgent. Until then a few changed applications are updated per call.
@@ -422,11 +420,10 @@ class TenantOrder(PassingOrder):
         return None
 
     def booked(self, name: ApplicationId) -> list[RequestId]:
-        """Return the inferences of an application whose work counts before its own position."""
+        """Return an application's inferences that count at the position of an overtaken one."""
         return list(self._booked.get(name, ()))
 
     def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
-        """Restore the result of `booked` for an application."""
         self._booked[name] = dict.fromkeys(request_ids)
 
     def inference_ended(self, name: ApplicationId, request_id: RequestId) -> None:
@@ -441,12 +438,12 @@ class TenantOrder(PassingOrder):
         return bool(booked) and self._application(name).waiting.first.request_id in booked
 
     def _is_tenant_late(self, least: ApplicationId) -> bool:
-        """Return whether V has reached the tenant's key in the order."""
+        """Return whether virtual time has reached the tenant's sort key."""
         return self._share.tag(least) <= self._share.keys.top_time(self._tenant)
 
 
 class PassingTreeOrder(TreeOrder):
-    """Applications below one top node of the tenant tree, with overtaking inside each tenant."""
+    """Order of the applications below a topmost tenant, with overtaking inside each tenant."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ comes before all others.
 
 
 class GuardedPolicy(JustitiaPolicy, Policy):
-    """Policy that orders by tag F, except for applications that may overtake."""
+    """Policy that orders applications by tag, except for those that may overtake."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("order", "sgps", one_of("finish", "sgps")),
@@ -65,12 +65,12 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     @property
     def guard_budget(self) -> KvTokenTime:
-        """Return B, the service that urgent applications may take from those before them."""
+        """Return the service that urgent applications may take from those before them."""
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_tokens()
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
-        """Return a tenant's part of the guard's budget B, by its current weight."""
+        """Return the part of the guard's budget that belongs to a tenant, by weight."""
         assert self._tenants is not None
         return self._tenants.nodes.part_of(tenant, self.guard_budget)
 
@@ -96,7 +96,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return self._order
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
-        """Return the slack that the guard required to put this application first, or None.
+        """Return the slack with which the guard put this application first, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
         before it may lack.
@@ -174,7 +174,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             self._tenants.unwatch_tenant(application.leaf)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the VTC model, or of each tenant's model.
+        """Return the state of the model of VTC, or of each tenant's model.
 
         {} without the guard.
         """
@@ -185,7 +185,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return an application's state in the VTC model, and its inferences that overtook."""
+        """Return an application's state in the model of VTC, and its overtaking inferences."""
         application = self.context.application(application_id)
         shadow = self._shadow_of(application)
         guarded = None if shadow is None else shadow.application_state(application_id)
@@ -198,7 +198,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"guarded": guarded, "booked": booked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the VTC model, if there is one, for tenants with live applications."""
+        """Restore the model of VTC, if there is one, for tenants with live applications."""
         if not state:
             return
         if self._foretold is not None:
@@ -225,18 +225,16 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             order.restore_booked(application.application_id, map(str, booked))
 
     def _shadow_of(self, application: Application) -> ForetoldVtc | None:
-        """Return the VTC model that may contain an application, or None."""
+        """Return the model of VTC that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold
         return self._foretold_in.get(application.leaf)
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
-        """Return the order of the applications below a topmost tenant."""
         kind = TreeOrder if self._tenants is None else PassingTreeOrder
         return kind(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
-        """Return an order of a tenant's applications: by tag, or with overtaking."""
         return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
 
     def _tenant_order(self, tenant: ClientId) -> TenantOrder:

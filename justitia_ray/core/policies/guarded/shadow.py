@@ -54,14 +54,14 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""Reciprocal of a safety margin: the end of an application is predicted as if VTC's level X had
-risen by a sixth more.
+"""The end of an application is predicted as if VTC's level X had risen by one part in this number
+more.
 """
 
 
 @dataclass(slots=True)
 class Shadow:
-    """Application in the model of VTC: its current stage, and the part that has started."""
+    """An application in the model of VTC, with its current stage."""
 
     weight: float
     sequence: int
@@ -88,8 +88,7 @@ class Shadow:
     inference of the current stage has started.
     """
     released: bool = False
-    """Whether the application has ended; it leaves the model when it has completed its stages
-    there.
+    """Whether the application has ended. The model drops it when it has completed its stages there.
     """
     density: float = 0
     """Service that the application requests while VTC's level X rises by 1: ω·k/w, or 0."""
@@ -104,7 +103,7 @@ class Shadow:
 
     @property
     def is_through(self) -> bool:
-        """Return whether the last inference of the application has started."""
+        """Return whether VTC has started the last inference of the application."""
         return self.at >= len(self.stages) or (self.is_last and self.last_started_at is not None)
 
     @property
@@ -123,15 +122,13 @@ class Shadow:
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level with which an end is predicted when VTC's level X is at `level`."""
+        """Return the level by which an end is predicted when VTC's level X is at `level`."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:
-        """Return the level X of VTC for which `ahead` returns `level`."""
         return self.came + (level - self.came) * _AHEAD / (_AHEAD + 1)
 
     def ratio(self) -> float:
-        """Return ω·k/w of the current stage."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return 0
@@ -179,18 +176,15 @@ class ShadowClock:
         """Inferences that VTC has started and not ended."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
-        """Predicted service while VTC's level X rises by 1: sum of the densities of applications
-        that request more as X rises.
-        """
+        """Service that applications request while VTC's level X rises by 1."""
         self._lasting = WeightSum()
-        """Sum of the mean lengths of inferences that start as VTC's level X rises, weighted by
-        density.
+        """Lengths of inferences that start as VTC's level X rises, weighted by the service
+        requested.
         """
         self._starting = WeightSum()
-        """Service ρ that VTC starts while its level X rises by 1."""
+        """Service that VTC starts while its level X rises by 1."""
         self._starting_lasting = WeightSum()
-        """Sum of the mean lengths of inferences that start as VTC's level X rises, weighted by
-        ω·k/w.
+        """Lengths of inferences that start as VTC's level X rises, weighted by the service started.
         """
         self._now: Seconds = -math.inf
         """Time at which VTC's level X reached its present value; minus infinity before the first
@@ -203,7 +197,7 @@ class ShadowClock:
         self._moved: dict[ApplicationId, None] = {}
 
     def take_moved(self) -> list[ApplicationId]:
-        """Return the applications that changed or progressed since the last call."""
+        """Return the applications whose predictions changed since the last call."""
         moved, self._moved = self._moved, {}
         return [name for name in moved if name in self.shadows]
 
@@ -215,7 +209,7 @@ class ShadowClock:
         self._enter_stage(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Restore an application at VTC's present level X; `owed` includes its work."""
+        """Restore an application into the model of VTC, whose debt contains its work already."""
         self.shadows[name] = shadow
         self._start_flight(name, shadow)
         self._sort_application(name, shadow)
@@ -340,13 +334,12 @@ class ShadowClock:
         return self.flights.rest(self._now) + free * self._mean_length()
 
     def _mean_length(self) -> float:
-        """Return the mean iterations of an inference that starts next, if any application waits."""
         if self._starting.total:
             return self._starting_lasting.total / self._starting.total
         return self._lasting.total / self.density.total
 
     def _start_inferences(self, service: KvTokenTime) -> None:
-        """Start inferences of the stages in which inferences start as VTC's level X rises."""
+        """Let inferences of all stages start that start as VTC's level X rises."""
         if service:
             self.owed += service
             iteration_s = self.pace.iteration_s
@@ -354,13 +347,12 @@ class ShadowClock:
             self.flights.gather(service, self._mean_length() * iteration_s)
 
     def _service_until_cohort(self) -> KvTokenTime | None:
-        """Return the service until a cohort begins; None if none will, or one has begun."""
         if not self._starting.total or self.flights.gathers:
             return None
         return max(0, self.owed - self._in_flight())
 
     def _process_events(self) -> KvTokenTime:
-        """Process all events that are due; return the service missing to the next level."""
+        """Process all events that are due; return the service until the next one."""
         while True:
             while self.flights.next_change <= self._now:
                 if (name := self.flights.pass_next()) is not None:
@@ -373,7 +365,7 @@ class ShadowClock:
             self._rise_to_level()
 
     def _start_what_fits(self) -> KvTokenTime:
-        """Raise X by the work that may start; return the service missing to the next level."""
+        """Start work that fits the memory; return the service missing to the next level."""
         if not self._starting.total:
             # If no application waits, VTC owes at least the work of all running inferences.
             self.owed = max(self.flights.rest(self._now), self.owed)
@@ -407,7 +399,6 @@ class ShadowClock:
         self._sort_application(name, shadow)
 
     def _set_debt(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Set the work owed to a stage's first inference, in place of the earlier amount."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
@@ -432,7 +423,6 @@ class ShadowClock:
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
 
     def _sort_application(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Queue an application's next event under VTC, by level X and by time."""
         self._moved[name] = None
         self._remove_from_order(name, shadow)
         if shadow.at >= len(shadow.stages):
@@ -537,6 +527,5 @@ def restored(record: object) -> Shadow:
 
 
 def _levels_of_starts(stage: ExpectedStage, weight: float) -> float:
-    """Return the rise of VTC's level X from a stage's first to its last start."""
     inferences = max(1, stage.inferences)
     return stage.compute_tokens * (inferences - 1) / (inferences * weight)

@@ -46,12 +46,11 @@ _MOST = 48
 _MOST_BLOCKS = 20
 """Maximum number of blocks in a group; a larger group is split."""
 _CHANGES_PER_GROUP_SUM = 16
-"""Number of changes for which the sums of one more group are recomputed when no search is needed.
-"""
+"""Number of changed applications for each of which one more group's sums are recomputed."""
 
 
 class _OvertakingAnswer:
-    """Application that overtakes, and how far the slack of others may fall before a new search."""
+    """Application that may overtake, valid until the slack of others has fallen too far."""
 
     __slots__ = ("_spare", "best")
 
@@ -60,7 +59,7 @@ class _OvertakingAnswer:
         self._spare = -inf if search.best is None or search.passes_over else search.spare
 
     def outlives(self, entry: Entry, fall: KvTokenTime, *, is_shorter: bool, binds: bool) -> bool:
-        """Return whether the answer stays valid after a change of one application. O(1).
+        """Return whether the cached application may still overtake after another's change. O(1).
 
         Args:
             entry: The application, in its current state.
@@ -81,7 +80,7 @@ class _OvertakingAnswer:
 
 
 class _OvertakingRanking:
-    """Applications that may overtake, searched one by one and cached."""
+    """Applications that may overtake, found one by one and cached."""
 
     __slots__ = ("_found", "_others")
 
@@ -90,7 +89,7 @@ class _OvertakingRanking:
         self._others = names
 
     def __iter__(self) -> Iterator[ApplicationId]:
-        """Yield the applications that may overtake, the shortest application first."""
+        """Yield the applications that may overtake, the shortest first."""
         yield from self._found
         for name in self._others:
             self._found.append(name)
@@ -114,16 +113,16 @@ class Slack:
         self._entries: dict[ApplicationId, Entry] = {}
         self._groups: list[Group] = []
         self._overdue: list[Entry] = []
-        """Applications that GPS has finished and whose slack still matters, by their tags."""
+        """Applications that GPS has finished but the replicas have not, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Least slack of the overdue applications plus service S; None: unknown."""
+        """Smallest slack of applications that GPS has finished, plus all service; None: unknown."""
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None
         """Other applications that may overtake, by remaining work per weight; None after a change.
         """
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
-        """Cached groups with their sums; None after a change."""
+        """Cached groups of applications with their sums; None after a change."""
         self._changes = 0
         """Number of applications changed since the last query."""
 
@@ -191,7 +190,7 @@ class Slack:
             self._least_overdue = None
 
     def advance(self, virtual_time: VirtualTime, served: KvTokenTime) -> None:
-        """Set V and S; drop applications that GPS has finished and whose slack no longer matters.
+        """Set virtual time and total service; drop applications that need no slack any more.
 
         V is assumed to have reached a tag at the previous call, or just after it. For tags below V
         of the previous call the time is unknown: no application overtakes these tags.
@@ -308,7 +307,7 @@ class Slack:
                 yield one.name
 
     def _least_of_overdue(self, before: Entry | None) -> KvTokenTime:
-        """Return the least slack plus S of the overdue applications, or of those before one."""
+        """Return the smallest slack of applications that GPS has finished, plus all service."""
         least: KvTokenTime = inf
         owed: KvTokenTime = 0
         for entry in self._overdue:
@@ -327,7 +326,7 @@ class Slack:
         return self._groups_found
 
     def _sum_up_groups(self, most: float) -> None:
-        """Recompute the sums of at most this many stale groups, last tags first."""
+        """Recompute the sums of at most this many changed groups, last tags first."""
         weight: float = 0
         for group in reversed(self._groups):
             if group.is_stale:

@@ -33,7 +33,7 @@ class Entry:
         self.waits = False
         self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
-        """Total service S when virtual time V reached the application's tag; None before that."""
+        """Service of all replicas when GPS finished the application; None before that."""
         self.block: Block
         """Block that contains the application; None once GPS has finished it."""
 
@@ -45,7 +45,7 @@ rank_of: Callable[[Entry], Rank] = attrgetter("rank")
 
 
 class Span:
-    """Applications with neighbouring tags: their least slack, and the first of them to overtake.
+    """Applications with neighbouring tags, summarised so that a search can skip them together.
 
     The applications after a span add a linear function of the tag F to its slack, its *line*:
     `after + weight·F`. The least slack in the span was computed for one weight. From then on a
@@ -80,32 +80,32 @@ class Span:
         self.least: KvTokenTime = inf
         """Lower bound of the slack in this span, without the applications behind the span."""
         self.is_exact = False
-        """Whether `least` is exactly the least slack."""
+        """Whether the lower bound `least` is exactly the least slack."""
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
-        """Largest tag of the applications in this span whose slack matters; `lowest` is the
+        """Largest tag of the applications in this span that limit overtaking; `lowest` is the
         smallest.
         """
         self.last: Key = (inf, 0)
         """Sort key of the last application in this span."""
 
     def bound(self, after: KvTokenTime, weight: float) -> KvTokenTime:
-        """Return a lower bound of all slacks in the span, which may be far too low. O(1)."""
+        """Return a lower bound of the slack of all applications in this span. O(1)."""
         moved = weight - self.at_weight
         return after + self.least + moved * (self.lowest if moved > 0 else self.highest)
 
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack in the span, and the parts of it that need a closer look."""
+        """Return the least slack in this span, and the parts of it that need a closer look."""
         raise NotImplementedError
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search the applications of the span for the first that may overtake."""
+        """Search this span for the shortest application that may overtake."""
         raise NotImplementedError
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the parts of the span with waiting applications, each with its first by length."""
+        """Return the parts of this span with waiting applications, each with its shortest."""
         raise NotImplementedError
 
 
@@ -129,7 +129,7 @@ def lines_of(
 
 
 def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
-    """Return the spans with waiting applications, each with its first by length."""
+    """Return the spans with waiting applications, each with its shortest."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
@@ -143,8 +143,7 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of each application in the block whose slack matters, last first, without
-        the applications behind the block.
+        """Slack and tag of each application in this block that limits overtaking, the last first.
         """
         for entry in entries:
             entry.block = self
@@ -154,14 +153,13 @@ class Block(Span):
         self._choose_first()
 
     def insert(self, entry: Entry) -> None:
-        """Insert an application that has no remaining work and whose slack does not matter."""
+        """Insert an application without remaining work."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
         self._find_last()
         self._count_weight(entry, 1)
 
     def remove(self, entry: Entry) -> None:
-        """Remove an application from the block."""
         del self.entries[bisect_left(self.entries, entry.key, key=key_of)]
         self._find_last()
         self._count_weight(entry, -1)
@@ -173,7 +171,7 @@ class Block(Span):
     def change(
         self, entry: Entry, weight: float, remaining: KvTokenTime, *, binds: bool, waits: bool
     ) -> None:
-        """Change weight, work or state of an application in the block.
+        """Change weight, work or state of an application in this block.
 
         O(1), unless its weight changes, or it starts to bind, or it is the choice and no longer
         waits or has more remaining work: O(block).
@@ -202,14 +200,12 @@ class Block(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack in the block, which has no parts."""
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
             self._find_least()
         return after + self.least, ()
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search each application in the block. O(block)."""
         least: KvTokenTime = inf
         for entry, slack in self.slacks(after, weight):
             if (
@@ -227,7 +223,6 @@ class Block(Span):
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the waiting applications of the block. O(block)."""
         return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
@@ -259,7 +254,7 @@ class Block(Span):
         return self._sum_up() if self._bound is None else self._bound
 
     def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
-        """Compute the sums over the applications, last first; return the slacks. O(block)."""
+        """Recompute the sums of this block, and return the slacks. O(block)."""
         offset: KvTokenTime = 0
         weight: float = 0
         bound: list[tuple[KvTokenTime, VirtualTime]] = []
@@ -284,7 +279,6 @@ class Block(Span):
         self.smallest = min([entry.remaining for entry in waiting], default=inf)
 
     def _count_weight(self, entry: Entry, times: int) -> None:
-        """Add or subtract the weight of an application at the position of its tag."""
         finish = entry.key[0]
         self.offset -= times * entry.weight * finish
         self.weight += times * entry.weight
@@ -293,7 +287,6 @@ class Block(Span):
             self.least -= entry.weight * max(0, finish - self.lowest)
 
     def _extend_bound(self, entry: Entry) -> None:
-        """Include an application, whose slack matters from now on, in the block's bound."""
         finish = entry.key[0]
         own = self.at_weight * finish
         for other in reversed(self.entries):
@@ -322,7 +315,6 @@ class Group(Span):
         self.outdate()
 
     def outdate(self) -> None:
-        """Mark the sums of the group as stale, because a block has changed."""
         self.is_stale = True
         if self.blocks:
             self.last = self.blocks[-1].last
@@ -337,7 +329,7 @@ class Group(Span):
         self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Recompute the sums over the blocks for the weight of all applications behind.
+        """Recompute the sums of this group for the weight of all applications behind it.
 
         Takes O(blocks).
         """
@@ -372,22 +364,19 @@ class Group(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return all blocks of the group, whose bounds of slack are closer than the group's."""
         self.is_stale = True  # a caller may change the blocks
         return inf, self.lines(after, weight)
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search each block of the group. O(blocks) if the bounds of the blocks suffice."""
         self.is_stale = True  # a search may change the blocks
         for line in self.lines(after, weight):
             search.look(*line)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the blocks with waiting applications. O(blocks)."""
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
-        """Return the blocks, each with the weights of all applications behind the block."""
+        """Return the blocks, each with the weights of all applications behind it."""
         return lines_of(self.blocks, after, weight)
 
 
@@ -407,16 +396,16 @@ class Search:
         no shorter application was skipped.
         """
         self.known: KvTokenTime = inf
-        """Least exactly known slack of the spans searched so far."""
+        """Smallest slack that the search has computed exactly."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans whose bound of slack is below `known`, with the bound and the weights behind the
+        """Spans in which slack may be below `known`, with the bound and the weights behind the
         span.
         """
         self._least: KvTokenTime = inf
-        """Least slack, or lower bound of it, over all spans searched so far."""
+        """Smallest slack, or lower bound of it, in all spans searched so far."""
 
     def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
-        """Search the next span. O(1) if the bounds of the span suffice."""
+        """Search the next span. O(1) if the span's lower bound suffices."""
         choice, best, bound = span.choice, self.best, span.bound(after, weight)
         if choice is not None and (best is None or choice.rank < best.rank):
             if choice.remaining <= bound and self.has_slack(choice.remaining):
@@ -431,11 +420,10 @@ class Search:
             self.note(span, bound, after, weight)
 
     def would_be_best(self, entry: Entry) -> bool:
-        """Return whether an application is shorter than the best application so far."""
         return self.best is None or entry.rank < self.best.rank
 
     def has_slack(self, wanted: KvTokenTime) -> bool:
-        """Return whether no slack so far is below `wanted`; bounds are refined if needed."""
+        """Return whether no slack in the searched spans is below `wanted`."""
         if wanted <= self._least:
             return True
         open_spans, self._loose = self._loose, []
@@ -465,7 +453,7 @@ class Search:
 
 
 def nearest(spans: Sequence[AnySpan], key: Key) -> AnySpan:
-    """Return the first span whose last application is at or after a key.
+    """Return the first span whose last application is at or after a sort key.
 
     Otherwise the last span.
     """
