@@ -26,20 +26,23 @@ from justitia_ray.units import Seconds
 LEAST_S: Seconds = 0.1
 """Shortest waiting time in seconds that is distinguished from 0."""
 _BIN_WIDTH = 0.25
-"""Width of a histogram bin, as the base-2 logarithm of a wait divided by its expectation."""
+"""Width of a histogram bin of wait divided by expected wait, as a base-2 logarithm."""
 _LEAST_LOG = -4.0
-"""Upper limit of the first histogram bin, as a base-2 logarithm."""
+"""Upper limit of the first histogram bin of wait divided by expected wait, as a base-2 logarithm.
+"""
 _BINS = 38
 _HORIZONS = 20
-"""Number of life tables, one for each doubling of the expected time from `LEAST_S` on."""
+"""Number of life tables of waiting times, one for each doubling of the expected wait from `LEAST_S`
+on.
+"""
 _TABLE_REACH = 2.0
-"""Distance beyond which a life table does not affect an expectation, in doublings of the expected
-time.
+"""Distance from which on a life table does not affect a forecast, in doublings of the expected
+wait.
 """
 _HALF_LIFE = 100
-"""Number of later expectations after which the weight of an expectation in a life table halves."""
+"""Number of later waits after which the weight of a wait in a life table halves."""
 _RESCALED_AFTER = 40 * _HALF_LIFE
-"""Number of expectations after which the growing weights of a life table are scaled down."""
+"""Number of waits after which the growing weights in a life table are scaled down."""
 _PRIOR_WEIGHT = 8.0
 """Number of observed waits to which the prior distribution is equivalent."""
 _PRIOR_DEVIATION = 1.1
@@ -52,17 +55,15 @@ start at once when a load ends; without a limit, the percentile of a long queue 
 times the outcome.
 """
 _MISS_FRACTION = 0.1
-"""Intended fraction of waits below the 10th percentile, and of those above the 90th."""
+"""Fraction of waits that should end before the predicted 10th percentile, and after the 90th."""
 _LEVEL_GAIN = 0.04
-"""Step by which the level of a quantile changes when a wait is beyond the quantile. For any other
-wait the level moves by a ninth of this step in the other direction.
+"""Change of a predicted quantile's level after a wait beyond the quantile. After any other wait the
+level changes by a ninth in the other direction.
 """
 _COMPACT_ABOVE = 1_024
-"""Number of settled heap entries above which they are removed, if they are the majority."""
+"""Number of outdated heap entries above which they are removed, if they are the majority."""
 _LEAST_LEVEL, _MOST_LEVEL = 0.01, 0.35
-"""Smallest and largest fraction at which the 10th and 90th percentiles may be read from a life
-table.
-"""
+"""Smallest and largest fraction of waits beyond a predicted 10th or 90th percentile."""
 
 
 HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "longer": math.inf}
@@ -86,7 +87,7 @@ class Quantiles:
     p90: Seconds
 
     def not_before(self, other: "Quantiles") -> "Quantiles":
-        """Return the later of these and other quantiles, for each quantile by itself."""
+        """Return the later of these and other quantiles, for each of p10, p50 and p90."""
         return Quantiles(
             max(self.p10, other.p10), max(self.p50, other.p50), max(self.p90, other.p90)
         )
@@ -100,14 +101,14 @@ class Expectation:
     expected_s: Seconds
     quantiles: Quantiles
     number: int
-    """Sequence number of this expectation in its life table."""
+    """Sequence number of this forecast in its life table."""
     bin: int = 0
     """Histogram bin of the wait so far divided by the expected wait."""
     is_late: bool = False
     """Whether the wait has already been counted as longer than the 90th percentile."""
     is_over: bool = False
     is_watched: bool = False
-    """Whether the expectation is in the heap of those that must be updated."""
+    """Whether the forecast is in the heap of those that must be updated."""
 
     @property
     def next_bin_at(self) -> Seconds:
@@ -134,13 +135,14 @@ class _LifeTable:
         self.ended = [0.0] * _BINS
         self.expectations = 0
         self._weighs_one = 0
-        """Number of the expectation whose weight is 1; later ones weigh more."""
+        """Sequence number of the wait that has weight 1 in the life table; later ones weigh more.
+        """
 
     def weight(self, number: int) -> float:
         return float(2.0 ** ((number - self._weighs_one) / _HALF_LIFE))
 
     def add_expectation(self) -> int:
-        """Count a new expectation in the first bin and return its sequence number."""
+        """Count a new wait in the first bin and return its sequence number."""
         number, self.expectations = self.expectations, self.expectations + 1
         if number - self._weighs_one > _RESCALED_AFTER:
             scale = self.weight(number)
@@ -165,13 +167,14 @@ class Calibration:
         """
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
         self._low, self._high = [_MISS_FRACTION] * _HORIZONS, [_MISS_FRACTION] * _HORIZONS
-        """Levels at which life tables are read for p10 and p90, by the range of the expected wait.
+        """Fractions of waits beyond the 10th and 90th percentiles that are now used, by the range
+        of the expected wait.
         """
         self._due: list[tuple[Seconds, int, Expectation]] = []
-        """Heap of expectations, by the time at which they reach the next bin or exceed p90."""
+        """Heap of waits, by the time at which they reach the next histogram bin or exceed p90."""
         self._pushes = count()
         self._over = 0
-        """Upper limit of the number of heap entries that are settled."""
+        """Upper limit of the number of heap entries for waits that have ended."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
         """Return p10, p50 and p90, in seconds, of a wait that is expected to last this long."""
@@ -188,7 +191,7 @@ class Calibration:
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def expect(self, expected_s: Seconds, now: Seconds) -> Expectation:
-        """Record a new expectation and return it with its quantiles.
+        """Record a new expected wait and return it with its quantiles.
 
         The caller ends it with `settle` or `forget`.
         """
@@ -212,7 +215,7 @@ class Calibration:
         self.fell[_band_of(expectation.quantiles.p50), fell] += 1
 
     def forget(self, expectation: Expectation) -> None:
-        """Drop an expectation whose event will not occur, for a reason unrelated to its time."""
+        """Drop an expected event that will not occur, for a reason unrelated to its time."""
         self._count_outcome_above_p90(expectation)
         table = self._table_for(expectation.expected_s)
         for column in range(expectation.bin + 1):
@@ -254,7 +257,7 @@ class Calibration:
         return self._tables[round(_doublings_of_time(expected_s))]
 
     def _move_levels(self, levels: list[float], expectation: Expectation, *, is_miss: bool) -> None:
-        """Adjust the levels of p10 and p90 after a wait has ended."""
+        """Adjust the predicted 10th and 90th percentiles after a wait has ended."""
         change = -_LEVEL_GAIN * (1 - _MISS_FRACTION) if is_miss else _LEVEL_GAIN * _MISS_FRACTION
         for row, share in _neighbouring_rows(_doublings_of_time(expectation.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
@@ -280,12 +283,11 @@ def _band_of(ahead_s: Seconds) -> str:
 
 
 def _doublings_of_time(time_s: Seconds) -> float:
-    """Return how often `LEAST_S` must be doubled to reach a time."""
     return min(max(0.0, math.log2(max(time_s, LEAST_S) / LEAST_S)), _HORIZONS - 1.0)
 
 
 def _neighbouring_rows(horizon: float) -> list[tuple[int, float]]:
-    """Return the two life tables nearest to an expected time, each with its weight."""
+    """Return the two life tables nearest to an expected wait, each with its weight."""
     below = int(horizon)
     share = horizon - below
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
@@ -296,13 +298,12 @@ def _end_ratio(end_of_bin: float) -> float:
 
 
 def _shares_by_bin(ended: list[float]) -> list[float]:
-    """Return for each histogram bin the share of ended waits that ended there."""
     total = sum(ended)
     return [weight / total for weight in ended]
 
 
 def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
-    """Return for each bin the estimated share of all waits that end there, lasting ones included.
+    """Return for each histogram bin the estimated share of all waits that end there.
 
     A wait that has reached a bin, and has neither ended nor reached the next one, counts half.
     """
@@ -326,7 +327,7 @@ def _ratio_at(shares: list[float], level: float) -> float:
 
 
 def _prior_counts() -> tuple[list[float], list[float]]:
-    """Return the prior's numbers of waits that reached each bin and ended there."""
+    """Return the numbers of waits per histogram bin that are assumed before any measurement."""
     ends = [_LEAST_LOG + _BIN_WIDTH * column for column in range(_BINS - 1)]
     below = [0.5 * math.erfc(-end / _PRIOR_DEVIATION / math.sqrt(2)) for end in ends]
     lasted = [_PRIOR_WEIGHT * (1 - share) for share in (0.0, *below)]

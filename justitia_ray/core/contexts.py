@@ -17,8 +17,8 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 _MOST = 4096
 _EVICTION_CANDIDATES = 16
-"""Number of least recently used contexts among which the shortest is dropped when there are more
-than `_MOST`.
+"""Number of least recently used contexts of which the shortest is dropped if there are too many
+(`_MOST`).
 """
 _MOST_OF_AN_APPLICATION = 8
 """Maximum number of cached contexts of one application."""
@@ -66,11 +66,11 @@ class Context:
     is_live: bool = True
     """Whether the application of the context may submit more inferences."""
     shared: Tokens = 0
-    """Tokens of a branched context that belong to the context from which it branched."""
+    """Tokens of the context that belong to another context, from which it branched."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Return the KV tokens of this context, less those of the context that it branched from."""
+        """Return the KV tokens of this context, without those of the context it branched from."""
         return max(0, self.tokens - self.shared)
 
 
@@ -114,7 +114,7 @@ class Contexts:
     def found_instead(
         self, application_id: ApplicationId, prompt_tokens: Tokens, found: Tokens, missed: Context
     ) -> Context | None:
-        """Return the longest other context that can explain the number of cached prompt tokens.
+        """Return the other context that explains best how many prompt tokens were cached.
 
         None if none fits: the engine finds most of a context that a prompt continues.
         """
@@ -131,7 +131,6 @@ class Contexts:
         return None if context is None else self.hold_this(application_id, context)
 
     def hold_this(self, application_id: ApplicationId, context: Context) -> Context:
-        """Let a lease use a given context, and return the context."""
         if context in self._idle:
             self._hold_idle_context(context)
             context.is_live = True
@@ -140,7 +139,7 @@ class Contexts:
         return context
 
     def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Return the context of a lease whose prompt was computed, created if necessary."""
+        """Return the context of a lease whose prompt was computed; a new one if needed."""
         context = self.hold(application_id, prompt_tokens)
         return self.add(application_id, prompt_tokens) if context is None else context
 
@@ -182,7 +181,7 @@ class Contexts:
             self.put(application_id, context, room)
 
     def put(self, application_id: ApplicationId, context: Context, room: Tokens) -> None:
-        """Add an idle context as the most recently used."""
+        """Add a context that no lease uses as the most recently used."""
         self._uses += 1
         context.used = self._uses
         self._add_context(application_id, context)
@@ -217,7 +216,7 @@ class Contexts:
             self._remove_idle_context(oldest)
 
     def end(self, application_id: ApplicationId) -> None:
-        """Mark the contexts of an ended application, which stay cached but are never continued."""
+        """Mark the contexts of an ended application as cached, but never continued."""
         for context in self._of.get(application_id, ()):
             if context.is_live:
                 context.is_live = False
@@ -225,7 +224,7 @@ class Contexts:
                     self.live_tokens -= context.own_tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the least recently used idle contexts until the others fit.
+        """Evict the least recently used contexts until the others fit.
 
         The last of them is only shortened.
         """
@@ -240,7 +239,7 @@ class Contexts:
             self.live_tokens -= evicted * context.is_live
 
     def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
-        """Return the tokens of other live applications' contexts that a start would evict.
+        """Return the tokens of live applications' contexts that a start would evict.
 
         Contexts of ended applications are assumed to be evenly distributed among the evicted ones.
 
@@ -283,7 +282,6 @@ class Contexts:
                 return
 
     def _make_last_continued(self, application_id: ApplicationId, context: Context) -> None:
-        """Record that a context is the one that its application continued last."""
         contexts = self._of.setdefault(application_id, [])
         if context in contexts:
             contexts.remove(context)

@@ -38,7 +38,7 @@ DEFAULT_RATE = 1.0
 departure at first, and less with each observed departure.
 """
 _MEMORY_S: Seconds = 30.0
-"""Time constant of the decay of observed departures, while anything can depart."""
+"""Time constant, in seconds, with which observed departures decay while anything can depart."""
 _LEAST_SEEN = 32.0
 """Number of departures that never decay: with fewer, the rate is wrong by more than a fifth in one
 case of four. At the first refusal older departures are reduced to this number, because a rate
@@ -74,9 +74,9 @@ _MAXIMUM_SLOTS = 16_384
 reach `HORIZON_S`.
 """
 _MAXIMUM_PLACES_PER_FREE = 4
-"""Multiple of the free places under a limit that one tenant may use (`TenantQuota`)."""
+"""Multiple of a limit's free places that one tenant may use (`TenantQuota`)."""
 _OTHER = "\0other"
-"""Tenant name for departures and retry times when the table is full; no tenant can have this name.
+"""Name for the departures of all tenants that do not fit the table; no tenant can have this name.
 """
 
 
@@ -101,13 +101,13 @@ class Departures:
         self._since = now if left > 0 else None
 
     def discount(self) -> None:
-        """Reduce the weight of past departures to the minimum that is always kept."""
+        """Reduce the weight of past departures to the minimum that always counts."""
         if self._count > _LEAST_SEEN:
             self._exposure_s *= _LEAST_SEEN / self._count
             self._count = _LEAST_SEEN
 
     def rate(self, now: Seconds) -> float:
-        """Return departures per second, above 0.
+        """Return how many applications or inferences end per second, above 0.
 
         The rate falls after a long time without departures.
         """
@@ -118,7 +118,7 @@ class Departures:
 
 
 class Places(NamedTuple):
-    """Places reserved for returning callers, as they affect the calls of one tenant.
+    """Places under a limit that are reserved for returning callers, as one tenant sees them.
 
     A place is room for one application or inference under the limit.
     """
@@ -152,7 +152,7 @@ class _TenantDepartures:
         self.kept_of_whole = 0
 
     def advance(self, now: Seconds) -> None:
-        """Reserve places for callers whose retry time has come.
+        """Reserve places for refused callers whose retry time has come.
 
         Release the places of callers that did not return in time.
         """
@@ -169,7 +169,7 @@ class _TenantDepartures:
 
 
 class Drain:
-    """Departures under one limit, in total and by topmost tenant, from which retry times follow."""
+    """Departures under one limit, from which the retry times of refused callers follow."""
 
     def __init__(self) -> None:
         self._all = Departures()
@@ -181,7 +181,7 @@ class Drain:
         self._changes: list[tuple[Seconds, ClientId]] = []
         """Heap of the times at which a tenant's retry time comes or a reservation expires."""
         self._kept_of_whole = 0
-        """Number of reservations for callers that wait for departures of any tenant."""
+        """Number of places reserved for callers that wait for departures of any tenant."""
 
     def depart(
         self, now: Seconds, left: int, tenant: ClientId | None = None, left_of_tenant: int = 0
@@ -271,7 +271,7 @@ class Drain:
         return True
 
     def kept(self, tenant: ClientId, now: Seconds) -> Places:
-        """Return the places that are reserved against new callers of a tenant."""
+        """Return the places that a new caller of a tenant must leave to returning callers."""
         if not self._changes:
             return Places()
         self._advance_tenants(now)
@@ -287,13 +287,13 @@ class Drain:
             self._kept_of_whole += known.kept_of_whole - before
 
     def _tenants_waiting(self, name: ClientId, now: Seconds) -> int:
-        """Return the number of tenants, this tenant included, that wait for any departure."""
+        """Return how many tenants have refused callers that wait for any departure."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
     def _tenant_entry(self, tenant: ClientId) -> _TenantDepartures:
-        """Return the entry of a topmost tenant, or the shared entry if the table is full."""
+        """Return the departures of a topmost tenant, or those of all tenants beyond the table."""
         top = _top_node(tenant)
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
@@ -310,7 +310,7 @@ NOTHING_KEPT: Kept = (0, 0)
 
 
 class TenantQuota:
-    """Count of open applications or inferences, in total and by tenant, with its limit.
+    """Number of open applications or inferences, in total and by tenant, with its limit.
 
     A tenant may use at most four times as many places as are free: alone, four fifths of the limit.
     So a tenant that uses all that it may leaves places to later tenants: k such tenants leave
@@ -332,7 +332,7 @@ class TenantQuota:
         self._drain = Drain()
 
     def count_of(self, tenant: str) -> int:
-        """Return the count of all tenants below the same topmost tenant."""
+        """Return the number counted for a tenant's topmost tenant."""
         return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
@@ -365,14 +365,14 @@ class TenantQuota:
         )
 
     def has_room(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the limit has room for another call of a tenant beside reservations."""
+        """Return whether a tenant's call finds a place that is not reserved for others."""
         if self.limit is None:
             return True
         free = self.limit - self.total - kept[1]
         return free > 0 and self.count_of(tenant) + kept[0] < _MAXIMUM_PLACES_PER_FREE * free
 
     def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the limit has no room for any call beside reservations."""
+        """Return whether no place under the limit is free and unreserved."""
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
@@ -399,7 +399,7 @@ class TenantQuota:
         self._by_tenant[top] = self._by_tenant.get(top, 0) + 1
 
     def depart(self, tenant: str, now: Seconds) -> None:
-        """Count one application or inference less.
+        """Count an application or inference that has ended.
 
         Raises:
             KeyError: If the tenant has none.

@@ -14,8 +14,8 @@ from justitia_ray.core.prefixes import Beginning, Beginnings, Prefix
 from justitia_ray.units import ApplicationId, LeaseId, Tokens
 
 Extension = tuple[tuple[Tokens, Tokens], ...]
-"""Pairs of iterations and KV tokens, the earliest first: after how many iterations how much shared
-KV would be freed if no other lease used it longer.
+"""Pairs (iterations, KV tokens), the earliest first: shared KV that a new lease would use longer
+than the present ones.
 """
 
 
@@ -31,7 +31,7 @@ class Footprint(NamedTuple):
     choices: int
     """Number of the lease's sequences, each of which gains a token per iteration."""
     context_tokens: Tokens
-    """Prompt and generated tokens of all sequences, not rounded to blocks."""
+    """Prompt and generated tokens of all sequences of the lease, not rounded to blocks."""
     application_id: ApplicationId
 
     @property
@@ -48,12 +48,11 @@ class Footprint(NamedTuple):
         return self.full_tokens + self.choices * (block_size - 1)
 
     def less(self, shared: Tokens) -> "Footprint":
-        """Return the footprint without `shared` tokens of its context."""
         return Footprint(self[0], self[1], max(0, self[2] - shared), self[3])
 
 
 class Forecast:
-    """When a replica's leases end, in iterations, and the KV memory used before each end.
+    """Times in iterations at which a replica's leases end, and the KV memory used before each.
 
     `sequences` and `contexts` have an entry for each lease, in the order in which the leases end,
     and a 0 for the time after the last lease.
@@ -74,9 +73,7 @@ class Forecast:
         self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
         """Number of sequences that still run when each lease ends."""
         self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
-        """KV tokens now held by the sequences that are counted in `sequences`, not rounded to
-        blocks.
-        """
+        """KV tokens of the sequences that still run when each lease ends, not rounded to blocks."""
         self.sequences.reverse()
         self.contexts.reverse()
         columns = zip(self.contexts, self.sequences, self.ends, strict=False)
@@ -135,7 +132,6 @@ class Forecast:
 
 
 def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
-    """Return the running maximum of the values, at least 0. Faster than `accumulate`."""
     most = 0
     maxima = [0]
     for value in values:

@@ -91,7 +91,7 @@ class KeptEnds:
         return application_id in self._inherited
 
     def reopen(self, application_id: ApplicationId) -> tuple[list[IngressId], KvTokenTime]:
-        """Return an ended application to the live ones, because an ingress opens it again.
+        """Count an ended application as live again, because an ingress opens it.
 
         Return the ingresses that may also open it, and the service booked for its unfinished
         inferences.

@@ -49,10 +49,10 @@ class Lags(Protocol):
         """
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether the time at which V reaches an application's tag is known or ahead."""
+        """Return whether it is known when GPS finishes, or finished, an application."""
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if the application waits, as if it started now."""
+        """Return how far a live application lags behind GPS; if it waits, as if it started now."""
 
 
 class Meter(LedgerObserver, Lags, Protocol):
@@ -83,11 +83,11 @@ class CurrentLags:
         return self._ledger.fair_share.tag(application_id)
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached an application's tag when this scheduler began."""
+        """Return whether GPS had not finished an application when this scheduler began."""
         return self._ledger.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if the application waits, as if it started now.
+        """Return how far a live application lags behind GPS; if it waits, as if it started now.
 
         Only a waiting application has a bound. Costs O(log N), and for a bound a pass over all live
         applications; with more than a hundred of them a pass is cached for a short time.
@@ -141,8 +141,8 @@ class _SessionSums:
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
         self._kept: list[tuple[Key, Key, KvTokenTime]] = []
-        """Sort key at the start, present key, and remaining work not in flight, of each started
-        application.
+        """Sort keys of each started application, at its start and now, with its remaining work not
+        in flight.
         """
         if ledger.gate is not None:
             for name, ((_, start), sequence), work in ledger.gate.kept_places():
@@ -150,7 +150,7 @@ class _SessionSums:
                 self._kept.append(((start, sequence), key, max(0, work - flight.get(name, 0))))
 
     def rest(self, key: Key) -> KvTokenTime:
-        """Return the most service between GPS's end of an application and its last start."""
+        """Return the most service between an application's finish in GPS and its last start."""
         place = bisect_right(self._keys, key)
         kept = sum(work for start, now, work in self._kept if start < key < now)
         return self._flying[-1] - self._flying[place] + self._uncovered[place] + kept

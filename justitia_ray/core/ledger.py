@@ -70,7 +70,7 @@ class LedgerObserver(Protocol):
         """Receive an application before its arrival is charged (rule 6)."""
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Receive an application before the unserved part of its charge is refunded.
+        """Receive an application before its unserved charge is refunded.
 
         This happens when it is withdrawn, reweighed or settled.
         """
@@ -82,7 +82,7 @@ class LedgerObserver(Protocol):
         """Receive an application that submits again, after a charge by rule 5."""
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Receive an application after rule 7 has raised its charge."""
+        """Receive an application after its charge was raised (rule 7)."""
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
         """Receive an application after its weight has changed."""
@@ -94,7 +94,7 @@ class LedgerObserver(Protocol):
         """
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Receive an inference before it joins the queue, also after it was in flight."""
+        """Receive an inference before it joins the queue, for the first time or again."""
 
     def readmitting(self, application_id: ApplicationId) -> None:
         """Receive an application before its suspended inferences join the queue."""
@@ -210,7 +210,7 @@ class Ledger:
             self._sort_retagged_applications([application_id])
 
     def weight_of(self, application: Application) -> float:
-        """Return the weight that the account of an application should have now."""
+        """Return the weight that an application's account should have now."""
         if self.fair_share.sets_apart:
             return application.weight
         return application.share_weight
@@ -425,7 +425,7 @@ class Ledger:
     # --- lateness against GPS
 
     def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
-        """Return how far an application lags behind GPS by these accounts; None: unknown.
+        """Return how far an application's last start lags behind GPS; None: unknown.
 
         Known only if V moves by delivered service in KV token-time. With shares by tenant, known
         only for applications within quota: the others have another clock.
@@ -454,7 +454,7 @@ class Ledger:
 
     @property
     def follows_service(self) -> bool:
-        """Return whether V moves by delivered service in KV token-time."""
+        """Return whether virtual time moves by delivered service in KV token-time."""
         options = self.options
         return options.clock == "served" and options.accounts_cost == "kv_token_time"
 
@@ -468,7 +468,7 @@ class Ledger:
         self.history.begin(virtual_time)
 
     def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
-        """Record the time at which V has reached its level, after service or a refund."""
+        """Record the time at which virtual time has reached its present level."""
         history, share = self.history, self.fair_share
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
@@ -508,7 +508,7 @@ class Ledger:
         return policy.key(client, alone), policy.application_key(alone), key
 
     def refresh(self) -> None:
-        """Sort tenants again in which a charge has moved the tags of applications."""
+        """Sort tenants again whose applications have new tags."""
         if tenants := self.fair_share.take_rekeyed():
             self._sort_rekeyed_clients(tenants)
 
@@ -548,7 +548,7 @@ class Ledger:
         self.fair_share.grow(self._state.tenants)
 
     def restart_clock(self) -> None:
-        """Open new accounts at this V, each charged the unserved part of its earlier charge."""
+        """Open new accounts at the present virtual time, each charged its unserved charge."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)
@@ -612,7 +612,7 @@ class Ledger:
         return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__)
 
     def _reopen_branched(self) -> None:
-        """Sort tenants again of which a leaf became a branch."""
+        """Sort tenants again in which a tenant got its first child."""
         for client in self.fair_share.take_branched():
             self.queue.reopen(client)
 

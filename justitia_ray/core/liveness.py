@@ -119,7 +119,7 @@ class Ingresses:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLease:
-    """A lease that a replica reports as running, or as finished."""
+    """A lease of an earlier scheduler that a replica reports as running or finished."""
 
     replica_id: ReplicaId
     last: LeaseProgress | LeaseFinished
@@ -142,12 +142,14 @@ class Recovery:
         self.holding = False
         """Whether no leases are granted until the replicas have reported."""
         self.reported: dict[LeaseId, ReportedLease] = {}
-        """Leases that a replica reported and no ingress has claimed."""
+        """Leases that a replica reported and whose inference no ingress has submitted again."""
         self.claims: dict[LeaseId, RequestId] = {}
-        """Leases that an ingress claims and no replica has reported."""
+        """Leases under which inferences run, as their ingresses say, and that no replica has
+        reported.
+        """
 
     def hold_grants(self, expected: Iterable[ReplicaId], until: Seconds) -> None:
-        """Hold grants until these replicas have reported, but no longer than `until`."""
+        """Grant no leases until these replicas have reported, but no longer than `until`."""
         self._expected = set(expected)
         self._until = until
         self.holding = True
@@ -157,11 +159,11 @@ class Recovery:
         self._expected.discard(replica_id)
 
     def is_complete(self, now: Seconds) -> bool:
-        """Return whether held grants may start at `now`."""
+        """Return whether leases may be granted again."""
         return not self._expected or now >= self._until
 
     def release_grants(self) -> list[RequestId]:
-        """Allow grants; return the claimed leases that no replica confirmed."""
+        """Grant leases again; return the earlier leases that no replica confirmed."""
         self.holding = False
         lost = list(self.claims.values())
         self.claims.clear()
@@ -170,7 +172,7 @@ class Recovery:
     def report_lease(
         self, replica_id: ReplicaId, last: LeaseProgress | LeaseFinished
     ) -> RequestId | None:
-        """Store a lease that a replica has reported.
+        """Record a lease that a replica has reported.
 
         Return the id of the inference that claimed the lease, if any.
         """
@@ -180,7 +182,7 @@ class Recovery:
         return request_id
 
     def claim(self, lease_id: LeaseId, request_id: RequestId) -> ReportedLease | None:
-        """Store that an inference claims a lease.
+        """Record that an inference runs under a lease, as its ingress says.
 
         Return the replica's report of the lease, if any.
         """
@@ -190,7 +192,6 @@ class Recovery:
         return reported
 
     def unclaim(self, request_id: RequestId) -> None:
-        """Remove the claims of an inference that has ended."""
         for lease_id, claimant in list(self.claims.items()):
             if claimant == request_id:
                 del self.claims[lease_id]

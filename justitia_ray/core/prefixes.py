@@ -68,13 +68,11 @@ class Beginning:
     leases: dict[LeaseId, None] = field(default_factory=dict)
     """Leases whose prompts have this beginning, in order of arrival."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases that did not find the whole beginning in the cache, so that each has a copy of its
-    own.
-    """
+    """Leases that did not find the whole beginning in the cache and have a copy of their own."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Return the tokens of this beginning that are not in its parent."""
+        """Return the tokens that this beginning has beyond the next shorter one."""
         parent = self.parent
         return self.prefix.tokens - (parent.prefix.tokens if parent is not None else 0)
 
@@ -164,7 +162,7 @@ class Beginnings:
         return self._share_anew(affected)
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> bool:
-        """Store the tokens that a lease found in the cache; return whether they were unknown."""
+        """Record how many cached tokens a lease found; return whether this was unknown."""
         if lease_id in self._found or lease_id not in self._longest:
             return False
         self._found[lease_id] = tokens
@@ -174,7 +172,7 @@ class Beginnings:
         return True
 
     def _insert_above(self, prefix: Prefix, longer: Beginning) -> None:
-        """Insert a beginning into the path of a longer beginning, whose leases all have both."""
+        """Insert a beginning before a longer one; all leases of the longer one have both."""
         below = longer
         while below.parent is not None and below.parent.prefix.tokens > prefix.tokens:
             below = below.parent

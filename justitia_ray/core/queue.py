@@ -27,12 +27,12 @@ _COMPACT_ABOVE = 64
 
 
 class LazyHeap:
-    """Names sorted by key. A change takes amortised O(log N), reading the first name O(1)."""
+    """A heap of names sorted by key. A change takes amortised O(log N), reading the first O(1)."""
 
     __slots__ = ("_heap", "_keys")
 
     lets_pass: ClassVar[bool] = False
-    """Whether another name than the name with the smallest key may be first."""
+    """Whether a name may be first without having the smallest key."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -49,7 +49,7 @@ class LazyHeap:
         return iter(sorted(self._keys, key=self._keys.__getitem__))
 
     def in_order(self) -> Iterator[str]:
-        """Yield the names in order. The first k cost O(k log k), plus the stale entries passed.
+        """Yield the names in order. The first k cost O(k log k), plus outdated heap entries.
 
         The heap must not change during the iteration.
         """
@@ -95,7 +95,7 @@ class LazyHeap:
         self.drop(name)
 
     def claim(self) -> str | None:
-        """Return the first name in the order, which is about to get a lease.
+        """Return the first name in the order, whose inference is about to start.
 
         None: the order changed; call again. An order with overtaking charges for the overtaking
         here.
@@ -110,7 +110,7 @@ class LazyHeap:
         return True
 
     def hide(self, path: str) -> bool:
-        """Exclude the names below a node of a tree; return whether this order has a tree."""
+        """Exclude the names below a tenant; return whether this order has a tenant tree."""
         return False
 
     def show_hidden(self) -> None:
@@ -187,7 +187,7 @@ class WaitingLine:
 
 
 class Queue:
-    """Order of the applications (and of the tenants) that have waiting inferences.
+    """Order of the clients (applications or tenants) and applications with waiting inferences.
 
     Every change takes amortised O(log N). A client that the policy holds back (`Order.eligible_at`)
     is *parked*: it waits and is never first. An application that cannot start now is *unscheduled*
@@ -197,22 +197,26 @@ class Queue:
     def __init__(self) -> None:
         self._applications: dict[ApplicationId, Application] = {}
         self._members: dict[ClientId, LazyHeap] = {}
-        """The waiting applications of each client."""
+        """Waiting applications of each client (application or tenant)."""
         self._order = LazyHeap()
-        """Clients that may get leases, in order."""
+        """Clients (applications or tenants) that may get leases, in order."""
         self._parked = LazyHeap()
-        """Clients that the policy holds back, by the time at which they become eligible."""
+        """Clients (applications or tenants) that the policy holds back, by the time until which it
+        does.
+        """
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}
-        """Clients of which some tenants may not start inferences now."""
+        """Clients of which some tenants are excluded from this dispatch."""
         self._left_out: dict[ClientId, None] = {}
-        """Clients that may not start any inference now."""
+        """Clients that are excluded from this dispatch."""
         self.is_partial = False
-        """Whether some waiting applications may not start now, until `show_hidden`."""
+        """Whether some waiting applications are excluded from this dispatch."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
         """The waiting applications of each service tier."""
         self._stale: dict[ClientId, None] = {}
-        """Clients whose keys may have changed since they were last sorted."""
+        """Clients (applications or tenants) whose sort keys may have changed since they were last
+        sorted.
+        """
         self._policy: Order | None = None
         self._observer: Observer | None = None
         self.now: Seconds = 0.0
@@ -256,7 +260,7 @@ class Queue:
         self.touch_client(client)
 
     def touch_client(self, client: ClientId) -> None:
-        """Mark a client whose key may have changed; a client without waiting work is removed.
+        """Record that a client's sort key may have changed; remove it without waiting work.
 
         The client is sorted when the first client is next requested.
         """
@@ -273,7 +277,7 @@ class Queue:
                 self._observer.left(client)
 
     def _sort_marked_clients(self) -> None:
-        """Sort all marked clients by their current keys. O(1) if no client is marked."""
+        """Sort all clients whose keys may have changed. O(1) if there are none."""
         if self._stale:
             stale, self._stale = self._stale, {}
             for client in stale:
@@ -312,7 +316,7 @@ class Queue:
         return None if client is None else self._first_of_client(client)
 
     def claim_first(self) -> Application | None:
-        """Return the application to start next, or None; first charge for the overtaking."""
+        """Return the application to start next, or None."""
         while (client := self.first_client()) is not None:
             name = self._members[client].claim()
             if name is not None:
@@ -321,7 +325,7 @@ class Queue:
         return None
 
     def may_precede(self, application: Application, first: Application) -> bool:
-        """Return whether a waiting application may now come before `first`, which was the first.
+        """Return whether a waiting application may now come before the former first one.
 
         False is certain. True also if only a new computation of the first could decide.
         """
@@ -416,7 +420,7 @@ class Queue:
         ]
 
     def unschedule(self, application: Application) -> None:
-        """Hide an application until the next `touch`, so that the application after it is first."""
+        """Exclude an application from the order until the next `touch`."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]
@@ -427,7 +431,7 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Return whether the next start overtakes an application that is not in the order now."""
+        """Return whether the next start overtakes an application that is now excluded."""
         return bool(self._unscheduled or self._hidden) or self.is_partial
 
     def first_client(self) -> ClientId | None:
@@ -440,7 +444,7 @@ class Queue:
         return client in self._members
 
     def unpark(self) -> bool:
-        """Return clients that the policy no longer holds back to the order.
+        """Let clients start again that the policy no longer holds back.
 
         Return whether there were any.
         """
@@ -454,7 +458,7 @@ class Queue:
         return found
 
     def next_eligible(self) -> Seconds | None:
-        """Return the time until which the policy holds the next client back, or None."""
+        """Return the time until which the policy holds a client back, or None."""
         if self._policy is None or not self._policy.holds_back:
             return None
         self._sort_marked_clients()
@@ -476,7 +480,7 @@ class Queue:
             self.touch(application)
 
     def _end_unscheduled(self, client: ClientId, application_id: ApplicationId) -> None:
-        """Return a hidden application to the order."""
+        """Include an excluded application in the order again."""
         unscheduled = self._unscheduled.get(client)
         if unscheduled is not None:
             unscheduled.discard(application_id)

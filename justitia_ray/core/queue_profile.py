@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from justitia_ray.core.state import State
 
 MAXIMUM_PLACES = 2_048
-"""Maximum number of applications in a profile: visiting them all takes some 20 ms."""
+"""Maximum number of waiting applications in a profile of the queue: visiting them all takes some 20
+ms.
+"""
 
 
 class Demand(NamedTuple):
@@ -25,11 +27,9 @@ class Demand(NamedTuple):
     kv_token_time: KvTokenTime
     """Expected KV memory over time, in token·iterations."""
     tokens: Tokens
-    """Expected output tokens of inferences with known lengths: iterations summed over their
-    sequences.
-    """
+    """Expected output tokens of inferences with known lengths, over all their sequences."""
     later_kv_token_time: KvTokenTime
-    """Part of the expected KV memory over time that inferences of unknown lengths use later."""
+    """Part of the expected KV memory over time that belongs to inferences of unknown lengths."""
 
     def plus(self, other: Demand) -> Demand:
         return Demand(
@@ -70,7 +70,7 @@ class QueueProfile:
         self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
 
     def place_of(self, application_id: ApplicationId) -> int | None:
-        """Return the number of applications before this one; None if it was not visited."""
+        """Return the number of waiting applications before this one; None if it was not visited."""
         return self._places.get(application_id)
 
     @property
@@ -87,7 +87,7 @@ class QueueProfile:
         return len(self._keys)
 
     def ahead(self, place: int, rank: Rank) -> Demand:
-        """Return the work expected before an application with this position and rank."""
+        """Return the work expected before an application with this position and tag."""
         later = self._running[bisect_right(self._running_ranks, rank)]
         return self._ahead[place].plus(later)
 

@@ -74,7 +74,7 @@ class ExpectedStage(NamedTuple):
 
     @property
     def mean_output_tokens(self) -> float:
-        """Return the output tokens of an inference whose costs are the means of the stage.
+        """Return the output length at which an inference costs the mean of the stage.
 
         Two pairs of p and d have these means of p + 2d and h(p, d). The one with the larger d is
         returned, unless this d exceeds the longest sequence.
@@ -139,7 +139,7 @@ class StagePosition:
         """Whether an inference of the current stage has finished."""
 
     def next(self) -> tuple[int, int]:
-        """Return the stage of the next submission, and the number of inferences with it."""
+        """Return the stage of the next submission, and its number of inferences then."""
         stage = min(self._stage + self._is_passed, MAXIMUM_STAGES - 1)
         return stage, 1 if stage > self._stage else self._inferences + 1
 
@@ -248,7 +248,7 @@ class StageSums:
             self._position.finish(inference.stage)
 
     def served(self) -> tuple[StageServed, ...]:
-        """Return the sums, the first stage first; empty if the sums are incomplete."""
+        """Return the sums of each stage, in order; empty if they are incomplete."""
         sums = self._sums
         if not self._is_whole or not sums:
             return ()

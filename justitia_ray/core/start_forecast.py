@@ -65,7 +65,7 @@ class StartForecast:
         self._until = served_until_starts(gate.room, started, waiting)
 
     def served_until(self, place: int) -> KvTokenTime:
-        """Return the service expected before the application at this position starts."""
+        """Return the service before the application at this position starts."""
         return self._until[min(place, len(self._until) - 1)]
 
 
@@ -74,7 +74,7 @@ def served_until_starts(
     started: Iterable[tuple[Tokens, KvTokenTime]],
     waiting: Sequence[tuple[Tokens, KvTokenTime]],
 ) -> list[KvTokenTime]:
-    """Return the service to all applications before each waiting application starts.
+    """Return the total service after which each waiting application starts.
 
     Args:
         room: KV tokens that the applications may hold together.

@@ -69,7 +69,7 @@ def call_name(request_id: RequestId) -> CallName:
 
 @dataclass(slots=True)
 class Suspicion:
-    """Engine deaths of which an inference is suspected."""
+    """The engine deaths that an inference is suspected of."""
 
     inference: Inference | None = None
     """The suspected inference; None until an ingress submits it to this scheduler."""
@@ -114,12 +114,12 @@ class Suspects:
         """
 
     def is_open(self, inference: Inference) -> bool:
-        """Return whether an inference is suspected and runs apart from other suspects."""
+        """Return whether an inference is suspected of killing engines and runs apart."""
         return bool(self._suspicion_of(inference).open)
 
     @property
     def open_count(self) -> int:
-        """Return the number of suspected inferences that run apart from each other."""
+        """Return how many suspected inferences run apart from each other."""
         return sum(bool(suspicion.open) for suspicion in self.known.values())
 
     # --- deaths
@@ -169,7 +169,7 @@ class Suspects:
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of a lease known to `await_claim`.
+        """Suspect the inference of a lease that ran on a dead engine.
 
         Return it if it is found guilty.
         """
@@ -181,19 +181,19 @@ class Suspects:
         return self.note_death(failure_id, [(inference, ran_s)])
 
     def withdraw(self, failure_id: FailureId) -> None:
-        """Clear all suspects of an engine failure, because the engine makes steps again."""
+        """Suspect no inference of an engine failure, because the engine makes steps again."""
         self._forget_death(failure_id)
 
     # --- Suspected inferences
 
     def resume(self, inference: Inference) -> None:
-        """Record that a suspect was submitted again, by another id or to a new scheduler."""
+        """Record that a suspected inference was submitted again."""
         suspicion = self.known.get(call_name(inference.request_id))
         if suspicion is not None:
             suspicion.inference = inference
 
     def note_running(self, inference: Inference) -> None:
-        """Set the time at which a suspect is cleared, when its payload has reached a replica."""
+        """Record that a suspected inference runs, and when it is cleared."""
         suspicion = self._suspicion_of(inference)
         if names := suspicion.open:
             suspicion.watched = inference.lease_id
@@ -202,7 +202,7 @@ class Suspects:
             self._set_deadline(suspicion.cleared_at, inference)
 
     def expire(self, request_id: RequestId) -> None:
-        """Clear a suspect that has run for long enough.
+        """Suspect an inference no longer, because it has run for long enough.
 
         With the name `_ABSENT_DEADLINE`: remove the suspects that no ingress has submitted again.
         """
@@ -221,7 +221,7 @@ class Suspects:
             suspicion.cleared.update(suspicion.ran_s)
 
     def forget(self, inference: Inference, *, is_finished: bool) -> None:
-        """Remove an ended suspect. If it did not finish, its caller may submit it again."""
+        """Remove a suspected inference that has ended; its caller may submit it again."""
         name = call_name(inference.request_id)
         suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
@@ -263,7 +263,7 @@ class Suspects:
     def ranked(
         self, replicas: Sequence[KnownReplica], inference: Inference
     ) -> Sequence[KnownReplica]:
-        """Return the replicas where least harm is expected first, otherwise in the given order."""
+        """Return the replicas in the order in which an engine's death would do least harm."""
         if self._suspicion_of(inference).open:
             return sorted(replicas, key=lambda replica: len(replica.leases))
         watched = self._replicas_of(s for s in self.known.values() if s.open)
@@ -358,7 +358,7 @@ class Suspects:
         )
 
     def _forget_death(self, failure_id: FailureId) -> None:
-        """Clear all suspects of an engine death for good."""
+        """Suspect no inference of an engine death any longer."""
         self._members.pop(failure_id, None)
         self._shapes.pop(failure_id, None)
         for name, suspicion in list(self.known.items()):

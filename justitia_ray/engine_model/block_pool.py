@@ -18,7 +18,8 @@ from typing import NamedTuple
 from justitia_ray.engine_model.contents import Content
 
 _ID_SPACING = 1 << 32
-"""Maximum number of blocks of a run, whose ids are consecutive."""
+"""Distance between the ids of two runs' first blocks, and so the maximum number of blocks of a run.
+"""
 
 
 class _Run:
@@ -28,7 +29,7 @@ class _Run:
 
     before: "_Run"
     after: "_Run"
-    """Next run in the list of free runs; unset while a sequence uses the run."""
+    """Next unused run in the order of eviction; unset while a sequence uses the run."""
 
     def __init__(
         self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
@@ -47,15 +48,15 @@ class _Run:
 
 
 class _ChainRuns:
-    """Runs of one chain, ordered by their first positions."""
+    """Cached runs of blocks of one chain, ordered by their first positions."""
 
     __slots__ = ("overlaps", "runs")
 
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.overlaps = False
-        """Whether two runs may hold equal blocks, because a wholly cached prompt computes its last
-        block again.
+        """Whether two runs may contain equal blocks, because a wholly cached prompt computes its
+        last block again.
         """
 
     def add(self, run: _Run) -> None:
@@ -72,7 +73,7 @@ class Piece(NamedTuple):
 
 
 class CachedPrefix(NamedTuple):
-    """Longest cached prefix of a content; valid until the pool changes."""
+    """Longest prefix of a prompt that is cached; valid until the block pool changes."""
 
     pieces: list[Piece]
     blocks: int
@@ -114,12 +115,12 @@ class BlockPool:
         self._empty = blocks
         """Number of free blocks without cached content."""
         self._runs: dict[int, _Run] = {}
-        """Runs by the id of their first block."""
+        """Runs of cached blocks by the id of their first block."""
         self._lines: dict[Hashable, _ChainRuns] = {}
         self._next_id = 0
         self._born = 0
         self._free = ends = _Run(None, 0, 0, -1, 0, 0)
-        """Sentinel of the circular list of free runs; runs after it are evicted first."""
+        """Sentinel of the circular list of unused runs; runs after it are evicted first."""
         ends.before = ends.after = ends
 
     @property
@@ -128,7 +129,7 @@ class BlockPool:
         return sum(map(len, self._runs.values()))
 
     def find(self, content: Content, most: int) -> CachedPrefix:
-        """Return the longest cached prefix of at most `most` blocks."""
+        """Return the longest cached prefix, of at most `most` blocks."""
         if not self._runs or most <= 0:
             return _NOTHING
         pieces: list[Piece] = []
@@ -147,7 +148,7 @@ class BlockPool:
         return CachedPrefix(pieces, found, free)
 
     def hold(self, holding: Holding, beginning: CachedPrefix) -> None:
-        """Give the blocks of a lookup to a sequence without blocks.
+        """Give the cached blocks of a prefix to a sequence without blocks.
 
         The pool must not have changed since the lookup.
         """
@@ -203,7 +204,7 @@ class BlockPool:
         holding.last = None
 
     def _find_in_chain(self, line: _ChainRuns, start: int, stop: int, pieces: list[Piece]) -> int:
-        """Append cached pieces with a chain's blocks from `start` on; return where they end."""
+        """Append the cached blocks of a chain from `start` on; return where they end."""
         if line.overlaps:
             while start < stop and (piece := _oldest_piece(line.runs, start, stop)) is not None:
                 pieces.append(piece)
@@ -262,7 +263,7 @@ class BlockPool:
         holding.last = run
 
     def _append_free(self, run: _Run) -> None:
-        """Append a run to the free runs, joined with the next blocks of its chain if possible.
+        """Make a run evictable, joined with the next blocks of its chain if possible.
 
         They can be joined if they were freed just before this run.
         """
@@ -291,7 +292,7 @@ class BlockPool:
 
 
 def _oldest_piece(runs: list[_Run], start: int, stop: int) -> Piece | None:
-    """Return the oldest run at a position, cut off where an even older run starts."""
+    """Return the oldest cached run at a position, cut off where an older run starts."""
     best: _Run | None = None
     for run in runs:
         if run.start <= start < run.stop and (best is None or run.born < best.born):

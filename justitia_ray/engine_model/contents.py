@@ -13,7 +13,7 @@ from justitia_ray.units import Tokens
 
 
 class Span(NamedTuple):
-    """Consecutive blocks of one chain; positions count blocks from the start of the sequence."""
+    """Consecutive KV blocks of one chain; positions count blocks from the sequence's start."""
 
     chain: Hashable
     """Id of the chain. Blocks at the same position of a chain have equal tokens, and equal tokens
@@ -24,14 +24,14 @@ class Span(NamedTuple):
 
 
 class Content(Protocol):
-    """Interface of the prompt and output tokens of a sequence."""
+    """Tokens of a sequence, prompt and output, from which the keys of its KV blocks follow."""
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`."""
+        """Return the full KV blocks from `start` to before `stop`, as spans of chains."""
 
 
 class ContentTree:
-    """Assigns chains to sequences with known tokens; sequences with equal prefixes share chains.
+    """Assigns chains of KV blocks to token sequences; sequences with equal prefixes share them.
 
     Chains are kept while a content or a cache refers to them.
     """
@@ -65,7 +65,7 @@ class _Chain:
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
     def child(self, position: int, block: Hashable) -> "_Chain":
-        """Return the chain that leaves this one with a given block at a position."""
+        """Return the chain that continues this one with another block at a position."""
         if self.children is None:
             self.children = WeakValueDictionary()
         found = self.children.get((position, block))
@@ -79,11 +79,11 @@ class TokenContent:
     def __init__(self, block_size: Tokens, root: _Chain) -> None:
         self._block_size = block_size
         self._path: list[tuple[_Chain, int]] = []
-        """Earlier chains of the content, each with the position at which the content left it."""
+        """Earlier chains of the sequence, each with the position at which the sequence left it."""
         self._chain = root
         self._stop = 0
         self._rest: list[Hashable] = []
-        """Tokens of the last block, which is not full yet."""
+        """Tokens of the sequence's last block, which is not full yet."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
         rest, size = self._rest, self._block_size

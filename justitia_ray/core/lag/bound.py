@@ -29,14 +29,14 @@ class ApplicationBound:
     """Bound on the lag of one application behind GPS, as of its last start."""
 
     proven: bool = True
-    """Whether the order bounds this lag: not if the application's last start was made under another
+    """Whether the present order bounds this lag: not if the last start was made under another
     order.
     """
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Sum of the terms of the bound that no longer change."""
+    """Part of the bound on the lag that no longer changes, in token·iterations."""
     open: KvTokenTime = 0
-    """Term of the bound for the last start of an application with a larger tag."""
+    """Part of the bound that may still change: the term of the last start with a larger tag."""
     reference: int | None = None
     """Sequence number of the last start of an application with a larger tag."""
 
@@ -51,7 +51,7 @@ class _RecordedStart:
     key: Key
     number: int
     term: KvTokenTime
-    """Term that this start adds to the bound of an application with a smaller tag."""
+    """Amount that this start adds to the bounds of applications with smaller tags."""
     exceptions: KvTokenTime
 
 
@@ -66,8 +66,8 @@ class DelayBound:
         """Work in flight I: the most service that all running inferences can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_RecordedStart((inf,), 0, 0, 0)]
-        """Starts in order of time, with falling sort keys: a later start with a larger key replaces
-        earlier starts.
+        """Starts in order of time, of which a later one with a larger sort key replaces earlier
+        ones.
         """
         self._count = 0
 
@@ -76,7 +76,7 @@ class DelayBound:
         self._starts = [] if nothing_known else [_RecordedStart((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
-        """Record a start in order. Call after the work of the start is in `in_flight`.
+        """Record a start that followed the order, after its work is in `in_flight`.
 
         Args:
             key: The application's tag and arrival sequence number.

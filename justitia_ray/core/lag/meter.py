@@ -26,7 +26,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, V
 
 
 class LagAccounts:
-    """Accounts from which lags are measured: the scheduler's own, or separate copies.
+    """GPS accounts from which lags are measured: the scheduler's own, or separate copies.
 
     The shadow accounts are a `ServedShare` that receives the service of this run and the true
     costs; if true costs are unknown, the predictions, with settlement. The scheduler's own accounts
@@ -47,7 +47,7 @@ class LagAccounts:
 
     @property
     def share(self) -> ServedShare:
-        """Return the accounts; an application of an earlier scheduler may be missing."""
+        """Return the accounts, which may lack applications of an earlier scheduler."""
         share = self._own if self._shadow is None else self._shadow
         assert share is not None
         return share
@@ -64,7 +64,7 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Return to the scheduler's own accounts if they suffice; return whether this was a change.
+        """Return to the scheduler's own accounts if possible; return whether this was a change.
 
         Called when no application is live.
         """
@@ -91,7 +91,7 @@ class LagAccounts:
         return None if self._shadow is None else self._with_account(application_id)
 
     def settle(self, application_id: ApplicationId, final_tag: VirtualTime) -> VirtualTime:
-        """Close an account; return its final tag (`final_tag` in the scheduler's own accounts)."""
+        """Close an account and return its final tag."""
         if self._shadow is None:
             return final_tag
         return self._with_account(application_id).settle(application_id)
@@ -124,7 +124,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts with an account for an application of an earlier scheduler."""
+        """Return the accounts, after opening one for an earlier scheduler's application."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -183,8 +183,8 @@ class LagMeter:
         self._by_tag: Order | None = None
         """The policy, if its order bounds the lags; otherwise None."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
-        """Function that returns the slack which the last overtaking start needed; None if the
-        policy has none.
+        """Function that returns the slack needed by the last start that overtook; None if none may
+        overtake.
         """
 
     # --- queries
@@ -203,11 +203,11 @@ class LagMeter:
         return self._accounts.tag(application_id)
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached an application's tag when the measurement began."""
+        """Return whether GPS had not finished an application when the measurement began."""
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if the application waits, as if it started now."""
+        """Return how far a live application lags behind GPS; if it waits, as if it started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:
@@ -223,7 +223,7 @@ class LagMeter:
     # --- the events of the ledger
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
-        """Use other accounts and another order; earlier starts no longer give a bound."""
+        """Measure lags from other accounts; starts under the earlier order give no bound."""
         self._accounts.follow(fair_share, policy.options)
         self._by_tag = None
         if policy.BY_TAG and policy.options.backfill is not None:
@@ -242,33 +242,33 @@ class LagMeter:
         self._measured_lag_of(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Count a refunded credit, which other applications receive now, as an exception."""
+        """Add a refund to the exceptions to the bound: other applications receive it now."""
         self.history.begin(self.virtual_time)
         if self._accounts.are_own:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Withdraw an application from the separate accounts, and store V."""
+        """Withdraw an application from the separate accounts."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Start a new bound for a resumed application, because GPS now finishes it later."""
+        """Start a new bound for an application after a tool gap, because GPS finishes it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Start a new bound for an application with a new weight: GPS may now finish it later."""
+        """Start a new bound for an application with a new weight: GPS may finish it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
         self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Count an application's work in flight as an exception: GPS now serves it later."""
+        """Add an application's work in flight to the exceptions, because GPS serves it later."""
         if self._accounts.are_own:
             self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
@@ -285,7 +285,7 @@ class LagMeter:
         return self._lag_at(standing, standing.last_start, standing.own_bound, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Record an application's waiting time before an inference joins its empty waiting line."""
+        """Record for how long none of an application's inferences waited."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
@@ -299,7 +299,7 @@ class LagMeter:
             self.losing_credit(name)
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Count the credit of an application that was suspended as an exception; it gets no bound.
+        """Add the credit of a suspended application to the exceptions; it gets no bound.
 
         The service that GPS gave it in the meantime now puts it before others, and its delay was
         not due to the order.

@@ -23,7 +23,7 @@ from justitia_ray.units import ApplicationId, ClientId
 
 
 class _FirstBelow(NamedTuple):
-    """Application with the smallest key below a node, with its key in the branch above the node."""
+    """Application with the smallest sort key below a tenant."""
 
     key: Key
     name: ApplicationId
@@ -32,7 +32,7 @@ class _FirstBelow(NamedTuple):
 
 
 class _ChildOrder:
-    """Children of a branch with waiting work, in the order in which they were last sorted."""
+    """Children of a tenant with waiting work, in the order in which they were last sorted."""
 
     __slots__ = ("branch", "first", "firsts", "heads")
 
@@ -40,7 +40,7 @@ class _ChildOrder:
         self.branch = branch
         self.firsts: dict[ClientId, _FirstBelow] = {}
         self.heads = LazyHeap()
-        """Children of the branch, each sorted by the key of its first application."""
+        """Children of the tenant, each sorted by the key of its first application."""
         self.first: _FirstBelow | None = None
         """Smallest of the first applications of all children; None if no application waits."""
 
@@ -192,7 +192,7 @@ class TreeOrder(LazyHeap):
         return level
 
     def _first_below(self, branch: Branch, child: Branch | Tenant) -> _FirstBelow | None:
-        """Return the application with the smallest key below a child of a branch, or None."""
+        """Return the application with the smallest sort key below a child of a tenant, or None."""
         if isinstance(child, Branch):
             first = self._sort_changed_children(child).first
             if first is None:
@@ -218,7 +218,7 @@ class TreeOrder(LazyHeap):
         return branch
 
     def _in_order_below(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
-        """Yield the applications below a branch in order, with their keys in the branch."""
+        """Yield the waiting applications below a tenant in order, with their sort keys."""
         heads = self._sort_changed_children(branch).heads
         begun = []
         for number, name in enumerate(list(heads)):
@@ -238,7 +238,7 @@ class TreeOrder(LazyHeap):
     def _in_order_below_child(
         self, branch: Branch, child: Branch | Tenant
     ) -> Iterator[tuple[Key, ApplicationId]]:
-        """Yield the applications below a child in order, with their keys in the branch above."""
+        """Yield the waiting applications below a child of a tenant, with their sort keys there."""
         if isinstance(child, Branch):
             names: Iterator[str] = (name for _, name in self._in_order_below(child))
         else:

@@ -29,7 +29,7 @@ def first_touches_no_promise(core: SchedulerCore) -> Findings:
 
 
 def comes_first(core: SchedulerCore, policy: GuardedPolicy, first: Application) -> Findings:
-    """Return whether the first application of an order follows from the definition. O(N²).
+    """Compare the first application of an order with the definition of slack. O(N²).
 
     Whether another application is urgent is not checked: only the guard's shadow determines that.
     """
@@ -83,7 +83,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
 def _first_in_tenant(
     core: SchedulerCore, share: TenantShare, policy: GuardedPolicy, first: Application
 ) -> Findings:
-    """Return whether the first tenant and its first application follow from the definition."""
+    """Compare the first tenant, and its first application, with their definitions."""
     heads = least_of_clients(core)
     keys = {client: policy.key(client, head) for client, head in heads.items()}
     client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
