@@ -198,8 +198,7 @@ class Drain:
         self._all.depart(now, left)
         if tenant is not None:
             known = self._tenant_entry(tenant)
-            # Tenants beyond the size of the table share one entry, whose departures are counted
-            # together.
+            # Tenants beyond the size of the table share one count of departures.
             known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
     def retry_after(

@@ -473,8 +473,7 @@ class Ledger:
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
-            # An application withdrawn from GPS has no current tag, only the tag of its next
-            # submission.
+            # An application that is withdrawn from GPS has no current tag.
             tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
             history.keep_only([*settled, *tags])
 

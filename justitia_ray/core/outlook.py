@@ -354,8 +354,7 @@ class Outlooks:
             own_s = self._served_within_s(demand_of(application))
             start = self._store_expectation(self._expected, self.starts, name, start_s)
             finish = self._store_expectation(self._expected_ends, self.ends, name, start_s + own_s)
-            # Start and end are calibrated separately, but an application never ends before its
-            # start.
+            # Start and end are calibrated separately, but the end is never before the start.
             finish = finish.not_before(start)
         if missing is not None and start is not None:
             why = why[0], _reason_of_working_set(missing, start.p50)

@@ -229,8 +229,7 @@ class VirtualClock:
     def _count_inactive(self, session: GpsSession) -> None:
         session.active = False
         self._active_count -= 1
-        # Without active sessions the total weight is exactly 0, so that rounding errors do not add
-        # up.
+        # Rounding errors end with the last active session, whose weight leaves exactly 0.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
 
     def _forget_session(self, session_id: ApplicationId) -> None:

@@ -227,8 +227,7 @@ class Slack:
                     break
             self._answer = _OvertakingAnswer(search)
         elif self._changes:
-            # If no search is needed, the sums of changed applications are recomputed in small
-            # steps.
+            # Without a search the sums of changed applications are recomputed in small steps.
             self._sum_up_groups(1 + self._changes // _CHANGES_PER_GROUP_SUM)
         self._changes = 0
         best = self._answer.best
