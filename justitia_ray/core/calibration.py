@@ -70,7 +70,7 @@ HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "lon
 """Upper limits in seconds of the ranges into which expected waits are divided."""
 
 
-class Fell(StrEnum):
+class QuantileSide(StrEnum):
     """Whether a wait ended below, between or above its predicted 10th and 90th percentiles."""
 
     EARLY = "early"
@@ -161,7 +161,7 @@ class Calibration:
     """
 
     def __init__(self) -> None:
-        self.fell: Counter[tuple[str, Fell]] = Counter()
+        self.fell: Counter[tuple[str, QuantileSide]] = Counter()
         """Number of waits below, between and above the predicted quantiles, by the range of
         `HORIZONS` that contains the expected wait; only grows.
         """
@@ -211,7 +211,13 @@ class Calibration:
         self._move_levels(self._low, expectation, is_miss=is_early)
         if not expectation.is_late:
             self._move_levels(self._high, expectation, is_miss=False)
-        fell = Fell.LATE if expectation.is_late else Fell.EARLY if is_early else Fell.WITHIN
+        fell = (
+            QuantileSide.LATE
+            if expectation.is_late
+            else QuantileSide.EARLY
+            if is_early
+            else QuantileSide.WITHIN
+        )
         self.fell[_band_of(expectation.quantiles.p50), fell] += 1
 
     def forget(self, expectation: Expectation) -> None:

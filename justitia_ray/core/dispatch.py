@@ -323,7 +323,7 @@ class Leases:
         leases = replica.leases
         self.shares.release(lease.lease_id)
         if inference.prefixes:
-            for heir, tokens in leases.heirs(lease.lease_id):
+            for heir, tokens in leases.leases_taking_over(lease.lease_id):
                 self.shares.hold_more(heir, tokens)
         del leases[lease.lease_id]
         if lease.uncomputed_tokens or lease.context is not None:

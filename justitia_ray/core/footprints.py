@@ -266,12 +266,12 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             node = node.parent
         return tuple(found)
 
-    def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
+    def leases_taking_over(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
         """Return the leases that take over a lease's shared beginnings, each with the KV tokens."""
         nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
         found = []
         for node in nodes:
-            if len(node.leases) > 1 and node.bearer == lease_id:
+            if len(node.leases) > 1 and node.first_lease == lease_id:
                 _, heir, *_ = node.leases
                 found.append((heir, node.own_tokens))
         return found
@@ -352,7 +352,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._add_to_sums(Footprint(0, 0, tokens, owner), -1)
             if len(node.leases) > 1:
                 tokens = node.held_tokens
-                owner = self._by_lease[node.bearer].application_id
+                owner = self._by_lease[node.first_lease].application_id
                 self._counted[node] = tokens, owner
                 self._add_to_sums(Footprint(0, 0, tokens, owner), 1)
 

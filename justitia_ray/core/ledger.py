@@ -25,7 +25,7 @@ from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.prefill import NOTHING_PAID
 from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.queue import Key, Queue, WaitingLine
-from justitia_ray.core.service_history import Late, ServiceHistory, Start
+from justitia_ray.core.service_history import ServiceHistory, Start, StartDelay
 from justitia_ray.core.state import State
 from justitia_ray.core.tenants import TenantTree
 from justitia_ray.core.usage import UsageTotals
@@ -424,7 +424,9 @@ class Ledger:
 
     # --- lateness against GPS
 
-    def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
+    def late(
+        self, application: Application, start: Start | None, tag: VirtualTime
+    ) -> StartDelay | None:
         """Return how far an application's last start lags behind GPS; None: unknown.
 
         Known only if V moves by delivered service in KV token-time. With shares by tenant, known

@@ -162,7 +162,7 @@ class Outlooks:
         self._sampled = 0
         self._calibrates = True
         """Whether forecasts are stored for calibration."""
-        self._told_now: Seconds = 0.0
+        self._caller_now: Seconds = 0.0
         """Latest time that a caller has passed in."""
         """Time from which expectations are computed."""
 
@@ -217,7 +217,7 @@ class Outlooks:
         """
         self._calibrates = calibrates
         core = self._core
-        self._told_now = now
+        self._caller_now = now
         asked = (core.state.applications.get(name) for name in application_ids)
         live = [application for application in asked if application is not None]
         if not live:
@@ -318,7 +318,7 @@ class Outlooks:
 
     @property
     def _current_time(self) -> Seconds:
-        return max(self._told_now, self._core.state.now)
+        return max(self._caller_now, self._core.state.now)
 
     def _compute_outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id

@@ -85,7 +85,7 @@ class Beginning:
         return self.own_tokens * max(1, len(self.missed)) if len(self.leases) > 1 else 0
 
     @property
-    def bearer(self) -> LeaseId:
+    def first_lease(self) -> LeaseId:
         """Return the first lease with this beginning, to which its KV is attributed."""
         return next(iter(self.leases))
 

@@ -16,7 +16,7 @@ Start: TypeAlias = tuple[KvTokenTime, Seconds]
 _THIN_ABOVE = 64
 
 
-class Late(NamedTuple):
+class StartDelay(NamedTuple):
     """How much later than its finish in GPS an application started an inference."""
 
     work: KvTokenTime
@@ -102,7 +102,7 @@ class ServiceHistory:
         index = bisect_left(self._reached, tag)
         return self._levels[index] if index < len(self._levels) else None
 
-    def late(self, start: Start, tag: VirtualTime, now: Seconds) -> Late | None:
+    def late(self, start: Start, tag: VirtualTime, now: Seconds) -> StartDelay | None:
         """Return how late a start was; None if this is unknown, because the tag was reached before.
 
         Args:
@@ -116,7 +116,7 @@ class ServiceHistory:
         if level is None:
             level = Level(self.served, now, 0)
         work = start[0] - level.served_before
-        return Late(work, start[1] - level.since if work else 0.0, level.amount)
+        return StartDelay(work, start[1] - level.since if work else 0.0, level.amount)
 
     def is_long(self, applications: int) -> bool:
         """Return whether the history has many more levels than these applications need."""

@@ -46,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """Snapshot of one model of a service: the service's reports, and the content of its Redis."""
 
     seen: Inspection
@@ -86,7 +86,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderLook:
+class LeaderSnapshot:
     """Snapshot of a service with a leading scheduler."""
 
     seen: Inspection
@@ -139,14 +139,14 @@ def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
 
 
 def for_leader(
-    breaches: Callable[[LeaderLook], Iterable[Breach]],
-) -> Callable[[Look], Iterable[Breach]]:
+    breaches: Callable[[LeaderSnapshot], Iterable[Breach]],
+) -> Callable[[Snapshot], Iterable[Breach]]:
     """Return a version of a search for breaches that finds none while no scheduler leads."""
 
-    def find_breaches(look: Look) -> Iterable[Breach]:
+    def find_breaches(look: Snapshot) -> Iterable[Breach]:
         leader = look.leader
         if leader is None or leader.limits is None:  # leaders report their limits
             return ()
-        return breaches(LeaderLook(look.seen, look.stored, leader, leader.limits))
+        return breaches(LeaderSnapshot(look.seen, look.stored, leader, leader.limits))
 
     return find_breaches

@@ -83,7 +83,7 @@ class Recognizer:
                 return replace(found, is_final=True) if is_final else found
         return None
 
-    def conversing(
+    def harness_without_session(
         self, headers: Mapping[str, str], path: str, fields: Mapping[str, Any]
     ) -> Harness | None:
         """Return the harness of a call without a session id; None if the harness is unknown.

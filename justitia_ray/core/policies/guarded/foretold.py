@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from justitia_ray.core.policies.guarded.known_stages import CriticalPath, KnownStages, call_of
 from justitia_ray.core.policies.guarded.pace import Pace
-from justitia_ray.core.policies.guarded.shadow import Shadow, ShadowClock, record_of, restored
+from justitia_ray.core.policies.guarded.shadow import Shadow, VtcModel, record_of, restored
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages
@@ -116,7 +116,7 @@ class ForetoldVtc:
     def __init__(self, kv_tokens: Callable[[], float | None], pace: Pace | None = None) -> None:
         self._kv_tokens = kv_tokens
         self.pace = Pace() if pace is None else pace
-        self.clock = ShadowClock(self.pace)
+        self.clock = VtcModel(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _UrgencyRates | None = None
         """Measured service rates for which applications are sorted by urgency; None if no rate is

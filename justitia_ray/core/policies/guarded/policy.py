@@ -19,7 +19,7 @@ from justitia_ray.core.policies.guarded.passing import (
     PassingTreeOrder,
     TenantOrder,
 )
-from justitia_ray.core.policies.guarded.rules import first_touches_no_promise
+from justitia_ray.core.policies.guarded.rules import first_may_overtake
 from justitia_ray.core.policies.justitia import JustitiaPolicy, rank_preserving_integer
 from justitia_ray.core.policies.options import Option, number, one_of
 from justitia_ray.core.policies.tree_order import TreeOrder
@@ -42,7 +42,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     )
     CLOCKS: ClassVar[tuple[str, ...]] = ("served",)
     GOES_ON_FROM: ClassVar[tuple[str, ...]] = ("justitia",)
-    INVARIANTS = (first_touches_no_promise,)
+    INVARIANTS = (first_may_overtake,)
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)

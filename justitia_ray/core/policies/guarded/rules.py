@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.scheduler import SchedulerCore
 
 
-def first_touches_no_promise(core: SchedulerCore) -> Findings:
+def first_may_overtake(core: SchedulerCore) -> Findings:
     """The first application may overtake all before it; with `sgps` no shorter one may."""
     policy = cast("GuardedPolicy", core.ledger.policy)
     if policy.lets_pass and (first := core.ledger.queue.first()) is not None:

@@ -152,7 +152,7 @@ class Rise(NamedTuple):
     """Seconds in which VTC's level X rises by 1, once it rises."""
 
 
-class ShadowClock:
+class VtcModel:
     """Model of the policy VTC: its level X and its applications. A step costs O(log N).
 
     Service is assumed even between two calls of `advance`.
