@@ -121,7 +121,7 @@ class AppConfig(SharedSections):
 
     @property
     def accounts_dir(self) -> Path:
-        """Directory of the embedded Redis of the application's accounts."""
+        """Directory of the embedded Redis that stores the usage counted by quotas."""
         return Path(self.store.data_dir).expanduser() / f"{self.name}__accounts"
 
 

@@ -16,7 +16,7 @@ _LONGEST_CONTEXT: Tokens = 10**9
 
 
 class ModelSection(Section):
-    """A served model."""
+    """Settings of a served model: its names, its path and its adapters."""
 
     name: ModelName
     """Name of the model in calls (`model`)."""
@@ -110,7 +110,7 @@ class PrefillCostSection(Section):
 
 
 class EngineSection(Section):
-    """Engine of each replica."""
+    """Settings of the engine in each replica."""
 
     kind: Literal["vllm", "fake"] = "vllm"
     """Kind of engine: `vllm`, or `fake`. A fake engine sleeps instead of computing, and answers

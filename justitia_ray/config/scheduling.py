@@ -93,7 +93,7 @@ class CapsSection(Section):
 
 
 class TenantSection(Section):
-    """Settings of a node of the tree of tenants."""
+    """Settings of a tenant, a node of the tenant tree."""
 
     weight: Weight | None = None
     """Weight of the tenant among its siblings, 0.001 to 1,000,000. `null`: that of its
@@ -120,7 +120,7 @@ class TenantSection(Section):
 
 
 class TierSection(Section):
-    """A service tier."""
+    """Settings of a service tier: its weight factor and its share of the KV memory."""
 
     weight_factor: Weight | None = None
     """Factor on the weight of the tier's applications. `null`: 0.1 for `flex`, 1 for `default`, 4
@@ -137,7 +137,7 @@ class TierSection(Section):
 
 
 def _check_node(setting: str, path: str) -> None:
-    """Raise ValueError for the path of a node that no tenant can have."""
+    """Raise ValueError if no tenant can have this path."""
     try:
         check_tenant(path)
     except RequestError as error:
@@ -179,12 +179,12 @@ class SchedulingConfig(Section):
 
     @property
     def tenant_tree(self) -> TenantTree:
-        """Tree of tenants with their weights."""
+        """Settings of all tenants, in the form that the scheduler uses."""
         return _build_tree(self.tenants, self.tenant_weights)
 
     @property
     def service_tiers(self) -> dict[str, Tier]:
-        """Service tiers by name, with defaults."""
+        """Settings of all service tiers by name, with defaults."""
         own = {str(name): section.tier(name) for name, section in self.tiers.items()}
         return {**TIERS, **own}
 

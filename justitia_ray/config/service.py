@@ -232,7 +232,7 @@ class IngressSection(Section):
 
 
 class MetricsSection(Section):
-    """Metrics: their series, and the interval of updates."""
+    """Settings of metrics and of their series."""
 
     enabled: bool = True
     """Whether metrics are exported by Ray; [monitoring/README.md](monitoring/README.md) has a table

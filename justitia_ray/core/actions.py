@@ -42,7 +42,8 @@ class Refusal(StrEnum):
     QUOTA_EXHAUSTED = "quota_exhausted"
     """A quota of the tenant, or of a node above the tenant, is exhausted for the quota's period."""
     CAP_REACHED = "cap_reached"
-    """The application has reached its cap, and takes no more inferences."""
+    """The application has reached a limit on its own usage (a cap), and takes no more inferences.
+    """
     DEADLINE = "deadline"
     """The inference cannot start before its deadline, or has missed the deadline."""
     ENGINE_KILLER = "engine_killer"
@@ -53,7 +54,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Grant a lease to an inference: notify the ingress and the replica of the inference."""
+    """Tell an ingress and a replica that an inference may run there under a lease."""
 
     request_id: RequestId
     ingress_id: IngressId
@@ -68,7 +69,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Revoke a lease: the replica stops the sequences of the lease's inference."""
+    """Revoke a lease, so that the replica stops the sequences of its inference."""
 
     replica_id: ReplicaId
     lease_id: LeaseId
@@ -128,7 +129,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class EndApplication:
-    """End an application: log and count the end, and notify the opening ingress."""
+    """Log and count the end of an application, and tell its ingress."""
 
     application_id: ApplicationId
     application_class: str
@@ -153,7 +154,9 @@ class EndApplication:
     scheduler does not know the lag.
     """
     stages: tuple[StageServed, ...] = ()
-    """Sums of each stage of the application; empty if this scheduler has not seen all stages."""
+    """Number and sizes of the inferences in each stage of the application; empty if this scheduler
+    has not seen all stages.
+    """
     recognized_by: str = ""
     """Name of the rule by which the ingress recognised the application; empty if unknown."""
     cached_tokens: Tokens = 0
@@ -162,7 +165,7 @@ class EndApplication:
 
 @dataclass(frozen=True, slots=True)
 class ForgetApplication:
-    """Notify another ingress that has this application open that the application has ended."""
+    """Tell another ingress that has this application open that the application has ended."""
 
     application_id: ApplicationId
     ingress_id: IngressId

@@ -280,7 +280,6 @@ class Applications:
         self._set_idle_deadline(application)
 
     def _set_cap_deadline(self, application: Application) -> None:
-        """Set a deadline if the duration of an application is capped."""
         state = self._state
         if state.caps:
             seconds = caps_of(state.tenants, application.tenant).seconds

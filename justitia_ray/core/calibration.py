@@ -202,7 +202,7 @@ class Calibration:
         return expectation
 
     def settle(self, expectation: Expectation, now: Seconds) -> None:
-        """Record that an expected event has happened now."""
+        """Record that an event whose time was predicted has happened now."""
         self.note_time(now)
         self._count_outcome_above_p90(expectation)
         table = self._table_for(expectation.expected_s)
@@ -228,7 +228,7 @@ class Calibration:
             table.lasted[column] -= table.weight(expectation.number)
 
     def note_time(self, now: Seconds) -> None:
-        """Move waits that have lasted long enough into their next bins. O(log n) each."""
+        """Move waits that have lasted long enough into their next histogram bins. O(log n) each."""
         while self._due and self._due[0][0] < now:
             expectation = heapq.heappop(self._due)[2]
             if expectation.is_over:
@@ -269,7 +269,7 @@ class Calibration:
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:
-        """Return the numbers of waits that reached each bin, and that ended there.
+        """Return how many waits reached each histogram bin, and how many ended there.
 
         Both are interpolated between the tables nearest to the expected time.
         """

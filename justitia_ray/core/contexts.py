@@ -139,12 +139,12 @@ class Contexts:
         return context
 
     def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Return the context of a lease whose prompt was computed; a new one if needed."""
+        """Return the context of a lease whose prompt was computed, and create it if necessary."""
         context = self.hold(application_id, prompt_tokens)
         return self.add(application_id, prompt_tokens) if context is None else context
 
     def add(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Create the context of a lease whose computed prompt continues no other context."""
+        """Create a context for a lease whose prompt continues no other context."""
         context = Context(prompt_tokens, prompt_tokens, leases=1)
         self._make_last_continued(application_id, context)
         return context

@@ -199,7 +199,7 @@ class Leases:
             queue.touch(application)
 
     def _only_suspects_wait(self) -> bool:
-        """Return whether every waiting inference avoids every replica that pulls. O(suspects)."""
+        """Return whether no replica that asks may run any waiting inference. O(suspects)."""
         state, queue = self._state, self._ledger.queue
         waiting = {inference.application_id for inference in self._suspects.waiting()}
         names = [name for name in waiting if name in queue]  # other inferences are suspended
@@ -209,7 +209,7 @@ class Leases:
         return all(_application_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
-        """Return whether a submission must wait behind an application that fits nowhere.
+        """Return whether a new inference must wait behind one that fits on no replica.
 
         True only if no memory has become free since the first application was tried. Whether
         another application now comes before the first is not checked: the dispatch after the next
@@ -224,7 +224,7 @@ class Leases:
         return own is first or not self._ledger.queue.may_precede(own, first)
 
     def _is_blocked(self, inference: Inference) -> bool:
-        """Return whether this inference was first and fitted nowhere, and no memory was freed."""
+        """Return whether this inference fitted on no replica and no memory has been freed since."""
         return self._blocked == (inference, self._state.headroom_changes)
 
     def _node_over_share(self, application: Application, inference: Inference) -> ClientId | None:
@@ -413,5 +413,5 @@ class Leases:
 
 
 def _application_avoids(application: Application, replicas: set[ReplicaId]) -> bool:
-    """Return whether all waiting inferences of an application avoid all of these replicas."""
+    """Return whether all waiting inferences of an application exclude these replicas."""
     return all(replicas <= inference.avoided for inference in application.waiting.values())

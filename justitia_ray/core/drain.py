@@ -320,7 +320,7 @@ class TenantQuota:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        """Create a quota with a count of 0.
+        """Create a quota under which nothing is open.
 
         Args:
             limit: Maximum number of applications or inferences in total; None: no limit.

@@ -114,7 +114,7 @@ class Inference:
     it may kill their engines.
     """
     unreached: frozenset[ReplicaId] = frozenset()
-    """Avoided replicas that the inference's ingress could not reach."""
+    """Replicas that the inference's ingress could not reach."""
     kept_off: frozenset[ReplicaId] = frozenset()
     stage: int = 0
     """Number of the application's stage to which the inference belongs."""
@@ -298,7 +298,7 @@ class Application:
     in_flight: set[RequestId] = field(default_factory=set)
     """Ids of the application's inferences that are leased or running."""
     held_back: dict[RequestId, Inference] = field(default_factory=dict)
-    """Inferences that are not in the queue: suspended, or waiting for a replica to confirm their
+    """Inferences of the application that are suspended, or wait for a replica to confirm their
     lease.
     """
     idle_since: Seconds | None = None
@@ -581,7 +581,7 @@ class KnownReplica:
         return footprint.less(shared) if shared else footprint
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
-        """Correct how many tokens a lease shares, by the cached tokens that the engine reports."""
+        """Correct a lease's shared tokens by the cached tokens that the engine reports."""
         found = inference.found_before(self.capacity.block_size)
         if inference.prefixes and found is not None:
             self.leases.note_found(lease_id, found)

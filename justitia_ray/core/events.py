@@ -307,7 +307,7 @@ class ReplicaPulled:
     stalled: bool = False
     """Whether the engine is alive but makes no steps; the replica's leases are then requeued."""
     hangs: bool = False
-    """Whether an inference may have caused the standstill, because no signal suspends an engine
+    """Whether an inference may have caused the engine to stand still: no signal suspends an engine
     process.
     """
     connected: bool = False
@@ -333,7 +333,7 @@ class ReplicaReported:
     most_prompt_tokens: Tokens | None = None
     """Most prompt tokens that the replica accepts at once; None: no limit."""
     withdraws: bool = False
-    """Whether idle applications leave GPS, because they submit no more inferences at this time."""
+    """Whether idle applications leave GPS with this report."""
     reserved_kv_tokens: Tokens = 0
     """KV tokens that are neither free nor used by leases."""
 

@@ -167,10 +167,10 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self.beginnings: Beginnings | None = None
         """Beginnings of prompts that leases may share; None until a lease has one."""
         self._contexts: dict[LeaseId, Tokens] = {}
-        """Tokens of the leases that have beginnings, as if each lease were alone."""
+        """Tokens of the leases whose prompts have known beginnings, as if each lease were alone."""
         self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
-        """Shared beginnings of prompts in the sums, each with its KV tokens and the application
-        charged for them.
+        """Shared beginnings of prompts, each with its KV tokens and the application charged for
+        them.
         """
         self._beginning_ends: dict[Beginning, Tokens] = {}
         """Iterations until the last lease with a beginning ends, by beginning; cleared by each

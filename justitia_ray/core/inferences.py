@@ -351,7 +351,6 @@ class Inferences:
                     self.end(inference, Outcome.CANCELLED)
 
     def expire_cap(self, application_id: ApplicationId) -> None:
-        """Check later whether an application has reached the limit of its duration."""
         self._state.served[application_id] = None
 
     def _refuse_capped(

@@ -230,14 +230,14 @@ def queue_holds_what_waits(core: SchedulerCore) -> Findings:
 
 
 def expected_first(core: SchedulerCore) -> Application | None:
-    """Return the first application of the queue, found by a full search. O(N)."""
+    """Return the application that must be first in the queue, by a full search. O(N)."""
     policy, heads = core.ledger.policy, least_of_clients(core)
     least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
     return None if least is None else heads[least]
 
 
 def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return for each client that may be granted its application with the smallest key. O(N)."""
+    """Return the application with the smallest key of each client that may start. O(N)."""
     policy = core.ledger.policy
     if isinstance(core.ledger.fair_share, TenantShare) and isinstance(policy, JustitiaPolicy):
         tenants, clients = least_of_tenants(core), dict[ClientId, list[Application]]()

@@ -116,7 +116,7 @@ class CurrentLags:
 
 
 class _SessionSums:
-    """Sums over the GPS sessions in the order of their tags, at one moment."""
+    """Sums over the accounts in GPS in the order of their tags, at one moment."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         share, clock = ledger.fair_share, ledger.fair_share.clock

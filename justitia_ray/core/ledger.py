@@ -549,7 +549,7 @@ class Ledger:
         self.fair_share.grow(self._state.tenants)
 
     def restart_clock(self) -> None:
-        """Open new accounts at the present virtual time, each charged its unserved charge."""
+        """Replace the GPS accounts, with the unserved charge of each application."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)
@@ -592,8 +592,8 @@ class Ledger:
         self.notifies = self.observer is not None or self.counting is not None
         """Whether an observer or the policy receives starts and ended inferences."""
         self.gate = self._working_set()
-        """Working set, which decides whether contexts leave memory for the first application; None:
-        contexts are not counted.
+        """Decides whether cached contexts leave memory for the first application; None: contexts
+        are not counted.
         """
         if self.observer is not None:
             self.observer.policy_changed(self.fair_share, self.policy)

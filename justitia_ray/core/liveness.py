@@ -126,7 +126,7 @@ class ReportedLease:
 
 
 class Recovery:
-    """Leases of an earlier scheduler that only their replica, or only their ingress, has reported.
+    """Leases of an earlier scheduler that not both their replica and ingress have reported.
 
     An ingress *claims* a lease by resubmitting the inference that holds it.
 
@@ -159,11 +159,11 @@ class Recovery:
         self._expected.discard(replica_id)
 
     def is_complete(self, now: Seconds) -> bool:
-        """Return whether leases may be granted again."""
+        """Return whether the scheduler may grant leases after a restart."""
         return not self._expected or now >= self._until
 
     def release_grants(self) -> list[RequestId]:
-        """Grant leases again; return the earlier leases that no replica confirmed."""
+        """Grant leases again after a restart; return the leases that no replica confirmed."""
         self.holding = False
         lost = list(self.claims.values())
         self.claims.clear()

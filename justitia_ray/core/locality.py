@@ -151,7 +151,7 @@ def rank(
 
 
 def delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
-    """Return the delay of all inferences by a start on a replica, in prompt tokens.
+    """Return the delay of all inferences on a replica by a start there, in prompt tokens.
 
     Contexts that the start evicts are computed again later, and counted as if computed now.
     """

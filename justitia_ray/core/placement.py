@@ -154,7 +154,7 @@ class Placement:
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
     def _leaves_kept(self, replica: KnownReplica, inference: Inference, line: "Line") -> bool:
-        """Return whether memory and seats that are kept for others suffice beside an inference.
+        """Return whether a start leaves the memory and seats that a replica keeps for others.
 
         Otherwise it must not start on this replica.
         """
@@ -199,7 +199,7 @@ class Placement:
 
 
 class Line:
-    """Inferences that wait for memory, in order, at each replica that could run them.
+    """Waiting inferences that lack memory, in order, at each replica that could run them.
 
     Each inference is checked once against each replica, when it joins the line.
     """

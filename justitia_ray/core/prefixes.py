@@ -123,7 +123,7 @@ class Beginnings:
         return list(_ancestors(self._longest.get(lease_id)))
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> list[LeaseId]:
-        """Add the beginnings of a new lease; it must have at least one.
+        """Add the beginnings of a new lease's prompt; it must have at least one.
 
         Called once per lease, before any other method for it. Return the leases whose `shared` has
         changed.
@@ -172,7 +172,7 @@ class Beginnings:
         return True
 
     def _insert_above(self, prefix: Prefix, longer: Beginning) -> None:
-        """Insert a beginning before a longer one; all leases of the longer one have both."""
+        """Insert a beginning above a longer one, whose leases all have both."""
         below = longer
         while below.parent is not None and below.parent.prefix.tokens > prefix.tokens:
             below = below.parent

@@ -26,7 +26,7 @@ class RecordReader:
         *,
         where: str = "",
     ) -> None:
-        """Check the names of the object's fields.
+        """Check that a JSON object has the expected fields.
 
         Args:
             record: The decoded JSON object.
@@ -92,12 +92,12 @@ class RecordReader:
         return value if isinstance(value, dict) else self._refuse_value(name, "an object")
 
     def table(self, name: str, read: Callable[["RecordReader", str], Entry]) -> dict[str, Entry]:
-        """Return a field that is an object with arbitrary names, each entry read by `read`."""
+        """Return a field that is an object, each entry read by `read`."""
         reads = dict.fromkeys(self.mapping(name), read)
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def record(self, name: str, reads: Fields) -> Record:
-        """Return the named fields of a field that is an object, which may have other fields."""
+        """Return the named fields of a field that is an object."""
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def items(self, name: str) -> list[Any]:

@@ -139,7 +139,7 @@ class StagePosition:
         """Whether an inference of the current stage has finished."""
 
     def next(self) -> tuple[int, int]:
-        """Return the stage of the next submission, and its number of inferences then."""
+        """Return the stage of the next submission, and how many inferences it then has."""
         stage = min(self._stage + self._is_passed, MAXIMUM_STAGES - 1)
         return stage, 1 if stage > self._stage else self._inferences + 1
 

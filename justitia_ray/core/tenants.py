@@ -134,7 +134,7 @@ class TenantNode:
 
 
 PLAIN = TenantNode()
-"""Settings of a tenant without any description."""
+"""Settings of a tenant that the configuration does not describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ TIERS: Mapping[str, Tier] = {
 
 @dataclass(frozen=True)
 class TenantTree:
-    """Described tenants, and the settings of all others.
+    """Settings of the tenants that the configuration describes, and defaults for all others.
 
     Raises:
         ConfigError: If the settings of a child exceed its parent's; the message names both and the
@@ -175,12 +175,12 @@ class TenantTree:
         self._check_guaranteed()
 
     def node(self, path: ClientId) -> TenantNode:
-        """Return the settings of a tenant, described or not."""
+        """Return the settings of a tenant, its own or the inherited ones."""
         described_as = self.described_as(path)
         return PLAIN if described_as is None else self.described[described_as]
 
     def described_as(self, path: ClientId) -> str | None:
-        """Return the path or pattern that describes a tenant; None if no description applies."""
+        """Return the path or pattern in the configuration that describes a tenant, or None."""
         if path in self.described:
             return path
         parent, _, _ = path.rpartition(SEPARATOR)
@@ -188,7 +188,7 @@ class TenantTree:
         return pattern if pattern in self.described else None
 
     def lowest_described(self, tenant: ClientId) -> str | None:
-        """Return the path or pattern of the lowest described node above a tenant, or of itself.
+        """Return the lowest path or pattern in the configuration that describes a tenant.
 
         None if none is described.
         """
@@ -295,7 +295,7 @@ def beyond(tenant: ClientId) -> ClientId:
 
 
 def described_by(path: ClientId) -> ClientId:
-    """Return the path in the tenant tree whose settings apply to a node of the accounts."""
+    """Return the path of the tenant whose settings apply to a node of the accounts."""
     return path.removeprefix(f"{BEYOND}{SEPARATOR}")
 
 

@@ -168,7 +168,7 @@ class WorkingSet:
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
-        """Return the waiting applications that keep positions before this application's.
+        """Return the waiting applications that stay before this one, because they started earlier.
 
         O(started applications that wait).
         """
@@ -182,7 +182,7 @@ class WorkingSet:
         return found
 
     def has_refused(self, inference: Inference) -> bool:
-        """Return whether an inference was refused when it was last first in order. O(1)."""
+        """Return whether an inference was refused when it was first in order. O(1)."""
         return self._refused is not None and self._refused[0] is inference
 
     def missing_tokens(self, application: Application, inference: Inference) -> Tokens:
@@ -222,7 +222,7 @@ class WorkingSet:
         return tokens
 
     def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
-        """Return the number of started applications that keep their position, and of others.
+        """Return the number of started applications, and of those that wait for their start.
 
         O(started applications).
         """
@@ -297,7 +297,7 @@ class WorkingSet:
         return int(_FILLED_FRACTION * memory / self._state.context_growth.factor)
 
     def _excess_tokens(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
-        """Return the KV tokens by which leases and an inference exceed the memory ."""
+        """Return the KV tokens by which leases and an inference exceed the memory."""
         excess = sum(one.leases.full_tokens for one in replicas) - self._room_tokens(replicas)
         if inference.shares:
             return excess + min(one.footprint_beside(inference).full_tokens for one in replicas)

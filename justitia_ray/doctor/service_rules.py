@@ -21,7 +21,7 @@ from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, Repli
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
-"""Seconds by which a limit may be exceeded on a busy machine."""
+"""Tolerance in seconds for limits that a busy machine exceeds."""
 _TIMER_S: Seconds = 1.0
 """Seconds for which an expired lease may still be reported, because a timer ends the lease and only
 the next report shows that.

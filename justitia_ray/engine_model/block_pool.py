@@ -91,12 +91,12 @@ class Holding:
     """Blocks of the KV cache that a sequence uses."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges (first id, end id) of the cached blocks, in the sequence's order."""
+    """Ranges (first id, end id) of the sequence's cached blocks, in order."""
     cached: int = 0
     """Number of the sequence's blocks that are cached, counted from the first."""
     blocks: int = 0
     last: _Run | None = None
-    """Last run of cached blocks, which can still grow."""
+    """Last run of the sequence's cached blocks, which can still grow."""
 
 
 class BlockPool:
@@ -219,7 +219,7 @@ class BlockPool:
         return start
 
     def _cut_out(self, run: _Run, start: int, stop: int) -> _Run:
-        """Return a run of exactly the given blocks, split from a longer run."""
+        """Return a run of exactly these blocks, split from a longer run."""
         if start > run.start:
             run = self._split(run, start)
         if stop < run.stop:

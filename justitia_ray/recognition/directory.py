@@ -74,7 +74,7 @@ class Directory:
         parent: Name | None = None,
         parents: str | None = None,
     ) -> str:
-        """Return the application of a session: that of its root when the root was registered.
+        """Return the application of a session, which is that of its root session.
 
         A session keeps its first application, even if it names another parent later. An unknown
         parent is registered as a root, and stays a root. So there are no cycles.

@@ -66,7 +66,7 @@ class BranchClock(VirtualClock):
         """Cached amounts of service until virtual time reaches a level; cleared by each change."""
 
     def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
-        """Share service among the active sessions, and return how virtual time rose meanwhile."""
+        """Share service among the children, and return how virtual time rose meanwhile."""
         start, self._legs = self._virtual_time, []
         self.serve(amount)
         self._legs.append((self._virtual_time, self._active_weight))

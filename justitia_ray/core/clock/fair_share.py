@@ -211,7 +211,7 @@ class ServedShare:
             self.resume(application_id)
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an application to another tenant and weight; without tenants only to the weight.
+        """Move an application to another tenant; without tenants only change its weight.
 
         Received service stays with the old leaf.
         """

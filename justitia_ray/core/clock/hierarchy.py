@@ -41,9 +41,9 @@ class Hierarchy:
         """Tenants with children, by path, also those that their parents' GPS clocks have dropped.
         """
         self.path_of: dict[ApplicationId, ClientId] = {}
-        """Path of the tenant whose state contains an application, by application."""
+        """Path of the tenant that each application belongs to."""
         self.looked_at: dict[ClientId, Tenant] = {}
-        """Tenants updated together with a sibling since the last recorded change."""
+        """Tenants whose sibling's update has also updated them, since keys were last sorted."""
 
     # --- edges
 

@@ -189,15 +189,15 @@ class ReferenceServer:
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
-        """Return the service received since the last update; infinite if `idle`."""
+        """Return the service that the tenant has received since the last update."""
         return inf if idle else self.weight * (now - self.since)
 
     def work_up_to(self, place: Place) -> KvTokenTime:
-        """Return the remaining work at a sort key and all smaller keys, at the last update."""
+        """Return the remaining work of all applications up to a sort key, at the last update."""
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return the virtual time at which an application was finished; None if it is not."""
+        """Return the virtual time at which an application was finished, or None."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:

@@ -64,8 +64,7 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """Virtual times of all tenants above the parent, up to the root, when an application was
-        finished, by application.
+        """Virtual times, of all tenants above the parent, at which each application was finished.
         """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
@@ -157,7 +156,7 @@ class Tenant:
         self._note_served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the refund after which an application is owed nothing."""
+        """Return the amount by which an application's charge exceeds what it was given."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
@@ -207,7 +206,7 @@ class Tenant:
         self._note_served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
-        """Store the tenant's state in the record of this application."""
+        """Let the record of this application contain the tenant's state."""
         self._carrier = application_id
 
     def note_carrier(self) -> None:

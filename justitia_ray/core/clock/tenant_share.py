@@ -158,7 +158,7 @@ class TenantShare(ServedShare):
         return recharged + (self._book_deliveries(without, self.nodes.beyond) if without else [])
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge a tenant, at all levels, for a prompt for which the tag does not pay.
+        """Charge a tenant, at all levels, for a prompt for which no application pays.
 
         It is served at once (rules 6 and 2) to an application of the tenant's own that has ended:
         GPS gives it the service later, from the tenant's share.
@@ -454,7 +454,7 @@ class TenantShare(ServedShare):
         return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
     def _branch_of(self, path: ClientId, *, looks: bool) -> Branch | None:
-        """Return the tenant at a path, and let it have children; None for the root.
+        """Return the tenant at a path as one that has children; None for the root.
 
         Args:
             path: The path; empty for the root.

@@ -39,13 +39,13 @@ class TreeKeys:
         return at
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
-        """Return the virtual time of a tenant, or of the root, when an application is finished."""
+        """Return the virtual time of a tenant at which an application below it is finished."""
         return self.key(self._nodes.leaf_of(application_id), application_id, branch)
 
     def key_above(
         self, branch: Branch, application_id: ApplicationId, at: VirtualTime
     ) -> VirtualTime:
-        """Return the virtual time of a tenant's parent when an application is finished.
+        """Return the virtual time of a tenant's parent at which an application is finished.
 
         Args:
             branch: A branch above the application.
@@ -58,7 +58,7 @@ class TreeKeys:
         return leaf.above[application_id][leaf.up.index(branch)]
 
     def top_time(self, path: ClientId) -> VirtualTime:
-        """Return the virtual time with which the topmost keys of a tenant are compared."""
+        """Return the virtual time at the top of the tree for the path of a tenant."""
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
     def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:

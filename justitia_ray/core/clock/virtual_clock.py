@@ -66,7 +66,7 @@ class VirtualClock:
         return session_id in self._sessions
 
     def session(self, session_id: ApplicationId) -> GpsSession:
-        """Return a GPS session, for reading.
+        """Return the account of an application or a tenant in GPS, for reading.
 
         Raises:
             KeyError: If the session is unknown, or has been dropped.

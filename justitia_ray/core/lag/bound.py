@@ -26,17 +26,17 @@ from justitia_ray.units import ApplicationId, KvTokenTime
 
 @dataclass(slots=True)
 class ApplicationBound:
-    """Bound on the lag of one application behind GPS, as of its last start."""
+    """Upper bound on how far one application lags behind GPS."""
 
     proven: bool = True
-    """Whether the present order bounds this lag: not if the last start was made under another
+    """Whether the present order bounds this lag. False if the last start was made under another
     order.
     """
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Part of the bound on the lag that no longer changes, in token·iterations."""
+    """Part of the upper bound on the lag that no longer changes, in token·iterations."""
     open: KvTokenTime = 0
-    """Part of the bound that may still change: the term of the last start with a larger tag."""
+    """Part of the upper bound on the lag that may still change, in token·iterations."""
     reference: int | None = None
     """Sequence number of the last start of an application with a larger tag."""
 
@@ -51,12 +51,12 @@ class _RecordedStart:
     key: Key
     number: int
     term: KvTokenTime
-    """Amount that this start adds to the bounds of applications with smaller tags."""
+    """Amount that this start adds to the upper bounds of other applications' lags."""
     exceptions: KvTokenTime
 
 
 class DelayBound:
-    """Starts of applications that may still bound the lags of applications with smaller tags.
+    """Starts that may delay applications with smaller tags, and so bound their lags.
 
     A change takes amortised O(1).
     """
@@ -72,11 +72,11 @@ class DelayBound:
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:
-        """Drop all starts after a change of the order, perhaps while inferences wait."""
+        """Drop all starts, because the order has changed."""
         self._starts = [] if nothing_known else [_RecordedStart((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
-        """Record a start that followed the order, after its work is in `in_flight`.
+        """Record a start that followed the order. Call after its work is in `in_flight`.
 
         Args:
             key: The application's tag and arrival sequence number.

@@ -47,13 +47,13 @@ class LagAccounts:
 
     @property
     def share(self) -> ServedShare:
-        """Return the accounts, which may lack applications of an earlier scheduler."""
+        """Return the GPS accounts, which may lack applications of an earlier scheduler."""
         share = self._own if self._shadow is None else self._shadow
         assert share is not None
         return share
 
     def follow(self, own: ServedShare, options: PolicyOptions) -> None:
-        """Measure lags from the accounts of another policy."""
+        """Measure lags from the GPS accounts of another policy."""
         self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
             "served",
             "application",
@@ -74,7 +74,7 @@ class LagAccounts:
         return True
 
     def arrive(self, application: Application) -> None:
-        """Charge an application in the separate accounts, before the scheduler charges it."""
+        """Charge an application in the separate GPS accounts, before the scheduler charges it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copied_accounts(self.share)
@@ -84,7 +84,7 @@ class LagAccounts:
             )
 
     def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
-        """Return the separate accounts, or None if lags are measured from the scheduler's own.
+        """Return the separate GPS accounts, or None if the scheduler's own are used.
 
         An account of this application is opened if missing.
         """
@@ -97,7 +97,7 @@ class LagAccounts:
         return self._with_account(application_id).settle(application_id)
 
     def deliver(self, charges: Sequence[tuple[ApplicationId, KvTokenTime]]) -> None:
-        """Book the service of one report in the separate accounts."""
+        """Book the service of one report in the separate GPS accounts."""
         if self._shadow is not None:
             for application_id, _ in charges:
                 self._with_account(application_id)
@@ -124,7 +124,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts, after opening one for an earlier scheduler's application."""
+        """Return the GPS accounts, after adding an earlier scheduler's application."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -242,13 +242,12 @@ class LagMeter:
         self._measured_lag_of(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Add a refund to the exceptions to the bound: other applications receive it now."""
+        """Add an application's refund to the exceptions in the bound on other lags."""
         self.history.begin(self.virtual_time)
         if self._accounts.are_own:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Withdraw an application from the separate accounts."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
@@ -268,7 +267,7 @@ class LagMeter:
         self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Add an application's work in flight to the exceptions, because GPS serves it later."""
+        """Add an application's running work to the exceptions in the bound on other lags."""
         if self._accounts.are_own:
             self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
@@ -299,7 +298,7 @@ class LagMeter:
             self.losing_credit(name)
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Add the credit of a suspended application to the exceptions; it gets no bound.
+        """Add a suspended application's credit to the exceptions; its own lag has no bound.
 
         The service that GPS gave it in the meantime now puts it before others, and its delay was
         not due to the order.
@@ -348,7 +347,7 @@ class LagMeter:
         self._measured_lag_of(inference.application_id).in_flight -= work
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Book service in the separate accounts, and update the work in flight.
+        """Book the service of a report, and update the work in flight.
 
         The service doubled the charges of the `recharged` applications.
         """

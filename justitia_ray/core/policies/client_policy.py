@@ -95,7 +95,7 @@ class MeteredPolicy(ClientPolicy):
 
     @abstractmethod
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Charge a client for an amount of service to one of its applications."""
+        """Add service to the count of a client (application or tenant)."""
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Charge the prompt, h(p, 0), when an inference is leased for the first time."""

@@ -42,7 +42,7 @@ class _ChildOrder:
         self.heads = LazyHeap()
         """Children of the tenant, each sorted by the key of its first application."""
         self.first: _FirstBelow | None = None
-        """Smallest of the first applications of all children; None if no application waits."""
+        """First application below this tenant; None if no application waits."""
 
 
 class TreeOrder(LazyHeap):

@@ -51,10 +51,10 @@ class ClientCounters:
         self._counters: dict[ClientId, ClientCounter] = {}
         self._last_left: ClientId | None = None
         self._level_left: KvTokenTime = 0
-        """Counter of the client that left the queue last, if this client has been dropped since."""
+        """Last counter of the client that left the queue last, if this client was dropped."""
 
     def see(self, client: ClientId, application: Application) -> ClientCounter:
-        """Return the counter of a client, 0 if it is new, with the weight of this application.
+        """Return the counter of a client (application or tenant), 0 if it is new.
 
         The applications of a tenant should have the same weight. If they differ, the weight of the
         application opened last counts from its first submission on, even after the application has
@@ -76,7 +76,7 @@ class ClientCounters:
         return iter(self._counters)
 
     def level(self, client: ClientId) -> KvTokenTime:
-        """Return the counter of a client; 0 if the client is unknown."""
+        """Return the counter of a client (application or tenant); 0 if the client is unknown."""
         counter = self._counters.get(client)
         return 0 if counter is None else counter.value
 

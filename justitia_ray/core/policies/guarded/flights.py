@@ -64,7 +64,7 @@ class Flights:
         self._by_end = LazyHeap()
         """Heap of applications by the time at which VTC would end their first inferences."""
         self._cohorts: list[_Cohort] = []
-        """Heap of the running cohorts, by the times at which they end."""
+        """Heap of the groups of inferences that started together, by the time at which they end."""
         self._gathered: KvTokenTime = 0
         """Service of the inferences that will start together next."""
         self._gathered_rate: float = 0
@@ -93,7 +93,7 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Let VTC run an application's first inference, in place of an earlier one."""
+        """Record that VTC would now run an application's first inference."""
         self.end(name)
         rate = service / (until - since)
         self._first[name] = (until, rate)
@@ -101,7 +101,7 @@ class Flights:
         self._add_rate(until, rate)
 
     def end(self, name: ApplicationId) -> None:
-        """Let VTC end an application's first inference, if it runs."""
+        """Record that VTC would no longer run an application's first inference."""
         if (flight := self._first.pop(name, None)) is not None:
             self._by_end.drop(name)
             self._subtract_rate(*flight)
@@ -112,7 +112,7 @@ class Flights:
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Gather inferences from now on that will start together, unless this is under way."""
+        """Let inferences gather that will start together, unless some gather already."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()

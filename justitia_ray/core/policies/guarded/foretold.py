@@ -130,9 +130,9 @@ class ForetoldVtc:
         self._may_renew = 0
         """Number of applications that may be sorted again for the reports since the last query."""
         self._by_level = LazyHeap()
-        """Applications by a level X of VTC before which they are not urgent."""
+        """Applications sorted by a level of service (X of VTC) before which they are not urgent."""
         self._by_time = LazyHeap()
-        """Other applications by a time before which they are not urgent."""
+        """Applications sorted by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
         """Applications that may have become urgent, until they are sorted again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
@@ -227,7 +227,7 @@ class ForetoldVtc:
         return CriticalPath(0, 0) if stages is None else stages.path()
 
     def is_urgent(self, application_id: ApplicationId, now: Seconds) -> bool:
-        """Return whether only the longest path and the margin fit before the deadline."""
+        """Return whether an application has just time for its longest path before its deadline."""
         deadline = self.deadline(application_id, now)
         return deadline is not None and self._is_urgent(application_id, deadline, now)
 

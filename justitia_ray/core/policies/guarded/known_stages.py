@@ -51,7 +51,7 @@ class _SubmittedStage:
     """Submitted inferences of one stage. A change is O(1), except of the longest inference."""
 
     ended: ExpectedStage = UNKNOWN_STAGE
-    """Sums over the ended inferences of the stage that produced output."""
+    """Sums over the inferences of the stage that have ended and produced output."""
     running: dict[RequestId, Call] = field(default_factory=dict)
     """Inferences of the stage that have not ended."""
     compute_tokens: float = 0

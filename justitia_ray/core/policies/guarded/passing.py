@@ -99,7 +99,7 @@ class Promises(Protocol):
         """Update the slack to the current virtual time V and service S."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return an application's guarantee and remaining work.
+        """Return an application's guarantee by GPS and its remaining work.
 
         None if no server owes it service.
         """
@@ -214,8 +214,8 @@ class PassingOrder(LazyHeap):
         promises.advance(self._slack)
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
-        """Application that the guard put first, and the slack that this required; None if the guard
-        put none first.
+        """Application that was put first because it is urgent, and the slack that this required;
+        None if none was.
         """
         self._aside: dict[ApplicationId, None] = {}
         """Waiting applications that this dispatch skips and the slack still contains."""
@@ -286,7 +286,7 @@ class PassingOrder(LazyHeap):
         yield from (name for name in super().in_order() if name not in passed)
 
     def wanted_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
-        """Return the slack with which the guard put this application first, or None.
+        """Return the slack with which an urgent application overtook, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
         before it may lack.
@@ -407,7 +407,7 @@ class TenantOrder(PassingOrder):
         self._let_pass = let_pass
 
     def claim(self) -> ApplicationId | None:
-        """Return the first application if its next inference may start; None: call again.
+        """Return the tenant's first application if its next inference may start, or None.
 
         None: the inference has just been booked at the position of the application with the least
         F_x; call again.
@@ -420,7 +420,7 @@ class TenantOrder(PassingOrder):
         return None
 
     def booked(self, name: ApplicationId) -> list[RequestId]:
-        """Return an application's inferences that count at the position of an overtaken one."""
+        """Return an application's inferences whose work counts at an overtaken one's position."""
         return list(self._booked.get(name, ()))
 
     def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
@@ -450,6 +450,6 @@ class PassingTreeOrder(TreeOrder):
     lets_pass = True
 
     def claim(self) -> ApplicationId | None:
-        """Return the first application of the first tenant; None: call again."""
+        """Return the first application of the first tenant if it may start, or None."""
         order = self.first_leaf()
         return None if order is None else order.claim()

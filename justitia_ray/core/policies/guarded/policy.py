@@ -96,7 +96,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return self._order
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
-        """Return the slack with which the guard put this application first, or None.
+        """Return the slack with which an urgent application overtook, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
         before it may lack.

@@ -54,8 +54,8 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""The end of an application is predicted as if VTC's level X had risen by one part in this number
-more.
+"""Number of parts of the rise of VTC's level X, of which one more is added when an end is
+predicted.
 """
 
 
@@ -209,7 +209,7 @@ class VtcModel:
         self._enter_stage(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Restore an application into the model of VTC, whose debt contains its work already."""
+        """Restore an application into the model of VTC."""
         self.shadows[name] = shadow
         self._start_flight(name, shadow)
         self._sort_application(name, shadow)

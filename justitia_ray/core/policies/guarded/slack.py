@@ -59,7 +59,7 @@ class _OvertakingAnswer:
         self._spare = -inf if search.best is None or search.passes_over else search.spare
 
     def outlives(self, entry: Entry, fall: KvTokenTime, *, is_shorter: bool, binds: bool) -> bool:
-        """Return whether the cached application may still overtake after another's change. O(1).
+        """Return whether the cached application may still overtake after another has changed. O(1).
 
         Args:
             entry: The application, in its current state.
@@ -115,7 +115,9 @@ class Slack:
         self._overdue: list[Entry] = []
         """Applications that GPS has finished but the replicas have not, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Smallest slack of applications that GPS has finished, plus all service; None: unknown."""
+        """Smallest slack of applications that GPS has finished, plus the total service; None:
+        unknown.
+        """
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None
@@ -318,7 +320,7 @@ class Slack:
         return least
 
     def _group_lines(self) -> list[tuple[Group, KvTokenTime, float]]:
-        """Return each group in order of tags, with the weights of all applications behind it."""
+        """Return each group with the total weight of the applications behind it."""
         if self._groups_found is None:
             self._sum_up_groups(inf)
             self._groups_found = lines_of(self._groups, 0, 0)

@@ -97,7 +97,7 @@ class Span:
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack in this span, and the parts of it that need a closer look."""
+        """Return the least slack in this span, and the parts of it that must be searched."""
         raise NotImplementedError
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
@@ -118,7 +118,7 @@ _last = attrgetter("last")
 def lines_of(
     spans: Sequence[AnySpan], after: KvTokenTime, weight: float
 ) -> list[tuple[AnySpan, KvTokenTime, float]]:
-    """Return spans in order of tags, each with the weights of all applications behind it."""
+    """Return each span with the total weight of the applications behind it."""
     found = []
     for span in reversed(spans):
         found.append((span, after, weight))
@@ -129,7 +129,7 @@ def lines_of(
 
 
 def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
-    """Return the spans with waiting applications, each with its shortest."""
+    """Return the spans with waiting applications, each with its shortest application."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
@@ -376,7 +376,7 @@ class Group(Span):
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
-        """Return the blocks, each with the weights of all applications behind it."""
+        """Return each block with the total weight of the applications behind it."""
         return lines_of(self.blocks, after, weight)
 
 
@@ -396,13 +396,11 @@ class Search:
         no shorter application was skipped.
         """
         self.known: KvTokenTime = inf
-        """Smallest slack that the search has computed exactly."""
+        """Smallest slack of the searched spans that is known exactly."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans in which slack may be below `known`, with the bound and the weights behind the
-        span.
-        """
+        """Spans in which slack may be below `known`."""
         self._least: KvTokenTime = inf
-        """Smallest slack, or lower bound of it, in all spans searched so far."""
+        """Smallest slack in all spans searched so far, or a lower bound of it."""
 
     def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
         """Search the next span. O(1) if the span's lower bound suffices."""
@@ -441,7 +439,7 @@ class Search:
         return wanted <= self._least
 
     def note(self, span: Span, bound: KvTokenTime, after: KvTokenTime, weight: float) -> None:
-        """Include the least slack of a span, or its bound, in the search of later spans."""
+        """Remember the least slack of a span for the search of later spans."""
         if bound >= self.known:
             return
         if span.is_exact and weight == span.at_weight:
