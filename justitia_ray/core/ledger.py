@@ -546,7 +546,7 @@ class Ledger:
 
     def change_tenants(self) -> None:
         """Use the weights of the current tenant tree; what GPS owes each tenant stays the same."""
-        self.fair_share.grow(self._state.tenants)
+        self.fair_share.apply_weights(self._state.tenants)
 
     def restart_clock(self) -> None:
         """Replace the GPS accounts, with the unserved charge of each application."""

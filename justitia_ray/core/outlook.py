@@ -224,12 +224,12 @@ class Outlooks:
             return {}
         self.starts.note_time(self._current_time)
         self.ends.note_time(self._current_time)
-        profile = self.walk(max_age_s)
+        profile = self.queue_profile(max_age_s)
         return {one.application_id: self._compute_outlook(one, profile) for one in live}
 
     def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
         """Count live applications by the reasons for which they are not running."""
-        profile = self.walk(WALK_KEPT_S)
+        profile = self.queue_profile(WALK_KEPT_S)
         return Counter(
             self._compute_reason(application, profile)[0] for application in applications
         )
@@ -258,7 +258,7 @@ class Outlooks:
         """
         if not self._has_replica():
             return 0.0
-        core, profile = self._core, self.walk(WALK_KEPT_S)
+        core, profile = self._core, self.queue_profile(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
         expected_s = self._start_s(application, inference, place, profile)
@@ -274,7 +274,7 @@ class Outlooks:
         """
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
-        profile = self.walk(kept_s)
+        profile = self.queue_profile(kept_s)
         place = profile.place_of(inference.application_id)
         if place is None:
             place = profile.place_by(core.ledger.place(inference))
@@ -302,7 +302,7 @@ class Outlooks:
         """Return the seconds that the replicas need for an amount of service at the recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
-    def walk(self, max_age_s: Seconds) -> QueueProfile:
+    def queue_profile(self, max_age_s: Seconds) -> QueueProfile:
         """Return a profile of the queue that is at most this many seconds old; 0: a new one."""
         state, profile = self._core.state, self._profile
         if profile is None or not max_age_s or self._current_time - profile.made_at > max_age_s:

@@ -188,7 +188,7 @@ def restore(
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     share = core.ledger.fair_share
     branches = clock.get("branches", {})
-    same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.takes(
+    same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.can_restore(
         (str(record.get("tenant", "")) for record in applications.values()), branches
     )
     if same_kind:

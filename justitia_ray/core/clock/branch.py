@@ -1,8 +1,8 @@
 """A tenant node with children: GPS divides the node's own share of service among the children.
 
 The parent's clock gives the node φ·dV, and the node's clock shares that among its children, leaves
-(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `look` updates
-the node to the parent's V before a change below the node.
+(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `catch_up`
+updates the node to the parent's V before a change below the node.
 
 A node has two times: V of its own clock, by which its children are compared, and V of the parent,
 by which it is compared with its siblings. While service flows one is a fixed function of the other.
@@ -163,7 +163,7 @@ class Branch:
         """Return the parent's virtual time at which this tenant's reaches a level."""
         return self._parent_level_after(self.since, self.clock.until(level))
 
-    def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
+    def catch_up(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
         """Spend the service that this tenant has received until the parent's time is `now`.
 
         Returns:
@@ -221,7 +221,7 @@ class Branch:
             self._upcoming.drop(name)
             due.append(self.children[name])
         for child in due:
-            for finished in child.look(level, idle=not self.clock.is_active(child.name)):
+            for finished in child.catch_up(level, idle=not self.clock.is_active(child.name)):
                 at = to_parent(finished.at)
                 finished.tenant.above[finished.application_id].append(at)
                 found.append(finished._replace(at=at))

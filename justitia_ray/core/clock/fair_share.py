@@ -241,7 +241,7 @@ class ServedShare:
         """Return the tenants whose order must be rebuilt; empty without tenants."""
         return []
 
-    def grow(self, tree: TenantTree) -> None:
+    def apply_weights(self, tree: TenantTree) -> None:
         """Apply the weights of a changed tenant tree; do nothing without tenants."""
 
     def take_changed(self) -> list[ApplicationId]:
@@ -266,7 +266,7 @@ class ServedShare:
         """Return what a snapshot stores beside virtual time; empty without tenants."""
         return {}
 
-    def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
+    def can_restore(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
         """Return whether stored records of these tenants can be restored into these accounts."""
         return True
 

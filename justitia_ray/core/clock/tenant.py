@@ -28,10 +28,10 @@ class Finished(NamedTuple):
 class Tenant:
     """Applications of one tenant: live ones, and ended ones that GPS still owes service.
 
-    GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV: `look`
-    updates them to the parent's V before each change. At every update both owe the same total,
-    which the parent owes the tenant: both get the same charges and refunds, and neither is idle
-    while it owes anything.
+    GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV.
+    `catch_up` updates them to the parent's V before each change. At every update both owe the same
+    total, which the parent owes the tenant: both get the same charges and refunds, and neither is
+    idle while it owes anything.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Tenant:
         """
         return self.server.next_finish()
 
-    def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
+    def catch_up(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
         """Spend the service that this tenant has received until the parent's time is `now`.
 
         `idle`: the parent owes nothing more.

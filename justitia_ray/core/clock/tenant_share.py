@@ -205,7 +205,7 @@ class TenantShare(ServedShare):
         self._store_final_keys(tenant)
         self._note_changes(tenant)
 
-    def grow(self, tree: TenantTree) -> None:
+    def apply_weights(self, tree: TenantTree) -> None:
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
@@ -256,7 +256,7 @@ class TenantShare(ServedShare):
         """Return the tenants with children by path, with their GPS sessions."""
         return branch_records(self.nodes)
 
-    def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
+    def can_restore(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
         """Return whether stored records of these tenants can be restored into these accounts.
 
         Records of earlier versions have all tenants at the top, whatever their paths.
@@ -522,11 +522,11 @@ class TenantShare(ServedShare):
         self._tags.clear()
         clock = self.nodes.clock_of(top(node))
         for branch in reversed(node.up):
-            finished = branch.look(clock.virtual_time, idle=not clock.is_active(branch.name))
+            finished = branch.catch_up(clock.virtual_time, idle=not clock.is_active(branch.name))
             if finished:
                 self._store_keys_above(finished, branch.parent)
             clock = branch.clock
-        finished = node.look(clock.virtual_time, idle=not clock.is_active(node.name))
+        finished = node.catch_up(clock.virtual_time, idle=not clock.is_active(node.name))
         if finished:
             self._store_keys_above(finished, node.parent)
 

@@ -53,7 +53,7 @@ class ClientCounters:
         self._level_left: KvTokenTime = 0
         """Last counter of the client that left the queue last, if this client was dropped."""
 
-    def see(self, client: ClientId, application: Application) -> ClientCounter:
+    def counter_of(self, client: ClientId, application: Application) -> ClientCounter:
         """Return the counter of a client (application or tenant), 0 if it is new.
 
         The applications of a tenant should have the same weight. If they differ, the weight of the
@@ -181,7 +181,7 @@ class VtcPolicy(ClientPolicy):
         2, lines 8 to 14).
         """
         client = self.client(application)
-        counter = self.counters.see(client, application)
+        counter = self.counters.counter_of(client, application)
         if (
             not self.LIFTS
             or client in self._returning
@@ -206,7 +206,7 @@ class VtcPolicy(ClientPolicy):
             self._cost_so_far(inference, made) - self._cost_so_far(inference, 0),
             self.predicted_tokens(application, inference),
             made,
-            self.counters.see(client, application).weight,
+            self.counters.counter_of(client, application).weight,
         )
         bills[inference.request_id] = bill
         self._charge_up_to(
@@ -225,7 +225,7 @@ class VtcPolicy(ClientPolicy):
             if bill is None:
                 # The inference was admitted under another policy, or its charge was not saved.
                 charged = worth - delivery.cost(self._cost)
-                weight = self.counters.see(self.client(application), application).weight
+                weight = self.counters.counter_of(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
             bill.output_tokens = max(bill.output_tokens, g)
             self._charge_up_to(application, bill, worth)
@@ -246,7 +246,7 @@ class VtcPolicy(ClientPolicy):
         made = max(bill.output_tokens, inference.output_tokens)
         if made < bill.predicted_tokens:
             refund = bill.charged - self._cost_so_far(inference, made)
-            self.counters.see(client, application).value -= refund / bill.weight
+            self.counters.counter_of(client, application).value -= refund / bill.weight
         else:
             # Usually 0; above 0 if a scheduler ended before it had booked a last report.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
@@ -311,7 +311,7 @@ class VtcPolicy(ClientPolicy):
         """Charge an inference until its charges sum to `worth`. A counter falls only by refunds."""
         due = worth - bill.charged
         if due > 0:
-            counter = self.counters.see(self.client(application), application)
+            counter = self.counters.counter_of(self.client(application), application)
             counter.value += due / counter.weight
             bill.charged = worth
 

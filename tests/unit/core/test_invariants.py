@@ -263,7 +263,7 @@ def _charge_root_clock_only(d: CoreDriver) -> None:
 
 def _change_weight_inside_tenant_only(d: CoreDriver) -> None:
     tenant = _only_tenant(d)
-    tenant.look(d.core.ledger.fair_share.clock.virtual_time, idle=False)
+    tenant.catch_up(d.core.ledger.fair_share.clock.virtual_time, idle=False)
     root = d.core.ledger.fair_share.clock.session("tenant")
     tenant.server.weight = 2
     root.finish = tenant.server.since + (root.finish - tenant.server.since) / 2

@@ -224,7 +224,7 @@ class Slack:
         if self._answer is None:
             search = Search()
             for line in self._group_lines():
-                search.look(*line)
+                search.search_next(*line)
                 if search.known < 0:
                     break
             self._answer = _OvertakingAnswer(search)

@@ -370,7 +370,7 @@ class Group(Span):
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
         self.is_stale = True  # a search may change the blocks
         for line in self.lines(after, weight):
-            search.look(*line)
+            search.search_next(*line)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
         return choices_of(self.blocks)
@@ -402,7 +402,7 @@ class Search:
         self._least: KvTokenTime = inf
         """Smallest slack in all spans searched so far, or a lower bound of it."""
 
-    def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
+    def search_next(self, span: Span, after: KvTokenTime, weight: float) -> None:
         """Search the next span. O(1) if the span's lower bound suffices."""
         choice, best, bound = span.choice, self.best, span.bound(after, weight)
         if choice is not None and (best is None or choice.rank < best.rank):
