@@ -167,8 +167,8 @@ class Calibration:
         """
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
         self._low, self._high = [_MISS_FRACTION] * _HORIZONS, [_MISS_FRACTION] * _HORIZONS
-        """Fractions of waits beyond the 10th and 90th percentiles that are now used, by the range
-        of the expected wait.
+        """Fractions of waits beyond the predicted 10th and 90th percentiles, by the range of the
+        expected wait.
         """
         self._due: list[tuple[Seconds, int, Expectation]] = []
         """Heap of waits, by the time at which they reach the next histogram bin or exceed p90."""
@@ -218,7 +218,7 @@ class Calibration:
             if is_early
             else QuantileSide.WITHIN
         )
-        self.fell[_band_of(expectation.quantiles.p50), fell] += 1
+        self.fell[_range_of_wait(expectation.quantiles.p50), fell] += 1
 
     def forget(self, expectation: Expectation) -> None:
         """Drop an expected event that will not occur, for a reason unrelated to its time."""
@@ -284,7 +284,7 @@ class Calibration:
         return lasted, ended
 
 
-def _band_of(ahead_s: Seconds) -> str:
+def _range_of_wait(ahead_s: Seconds) -> str:
     return next(name for name, up_to_s in HORIZONS.items() if ahead_s <= up_to_s)
 
 

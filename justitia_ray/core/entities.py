@@ -316,7 +316,7 @@ class Application:
     kv_token_time: KvTokenTime = 0
     """Service that the application received, in token·iterations."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """Part of `kv_token_time` that inferences received which have not ended."""
+    """Part of `kv_token_time` that inferences have received which have not ended yet."""
     booked_before: KvTokenTime = 0
     """Part of `unfinished_kv_token_time` that an earlier scheduler has already counted."""
     predicted_cost: float | None = None

@@ -306,13 +306,15 @@ class Inferences:
             state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
         if application.prefill is not None and inference.prefill is not None:
-            self._leave_prefill(application, application.prefill, inference, inference.prefill)
+            self._refund_uncomputed_prompt(
+                application, application.prefill, inference, inference.prefill
+            )
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         if self._ledger.notifies:
             self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
 
-    def _leave_prefill(
+    def _refund_uncomputed_prompt(
         self,
         application: Application,
         account: PrefillAccount,

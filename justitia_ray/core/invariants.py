@@ -318,7 +318,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
     if core.ledger.options.clock != "served":
         return
     fair_share, applications = core.ledger.fair_share, core.state.applications
-    for number, clock in enumerate(_top_clocks(core)):
+    for number, clock in enumerate(_clocks_by_quota(core)):
         accounts = {
             name: account
             for name, account in fair_share.accounts.items()
@@ -381,7 +381,7 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
     tenants = _tenant_leaves(core).values()
     branches = [branch.clock for branch in _kept_branches(core).values()]
     leaves = [tenant.gps for tenant in tenants]
-    for clock in (*_top_clocks(core), *branches, *leaves):
+    for clock in (*_clocks_by_quota(core), *branches, *leaves):
         total: float = 0
         for session_id, session in clock.sessions().items():
             ahead = session.finish - clock.virtual_time
@@ -425,7 +425,7 @@ def _tenant_leaves(core: SchedulerCore) -> dict[ClientId, Tenant]:
     return fair_share.nodes.kept_leaves() if isinstance(fair_share, TenantShare) else {}
 
 
-def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
+def _clocks_by_quota(core: SchedulerCore) -> tuple[VirtualClock, ...]:
     """Return the GPS clocks of applications within quota and of those beyond quota."""
     share = core.ledger.fair_share
     return (share.clock, share.nodes.beyond) if isinstance(share, TenantShare) else (share.clock,)

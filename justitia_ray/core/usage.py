@@ -108,7 +108,7 @@ class UsageBook:
         return records
 
     def note_saved(self) -> None:
-        """Record that the taken totals are saved, and drop days before the last two."""
+        """Record that usage totals are saved, and drop days before the last two."""
         self._taken = {}
         earlier = sorted(self.totals)[:-2]
         unsaved = self.unsaved_days() if earlier else ()

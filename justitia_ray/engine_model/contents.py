@@ -116,7 +116,7 @@ class TokenContent:
             blocks = blocks[same:]
             if not blocks:
                 return
-            if same == len(known):  # the chain ends at this position
+            if same == len(known):  # blocks beyond the end of a chain extend it
                 chain.blocks += blocks
                 self._stop += len(blocks)
                 return

@@ -156,7 +156,7 @@ class Hierarchy:
 
     def leaf_weight(self, leaf: Tenant, requested: float) -> float:
         """Return the configured weight of a tenant without children, or `requested`."""
-        if leaf.name != leaf.path:  # applications of a tenant that also has children
+        if leaf.name != leaf.path:  # a parent tenant's own applications
             return requested
         weight = self.weights.node(described_by(leaf.path)).weight
         return requested if weight is None else weight

@@ -222,7 +222,7 @@ class ReferenceServer:
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
         """Serve applications until virtual time is `now`; return those that were served."""
-        served = self._spend_in_order(share, at_once=False)
+        served = self._serve_in_order(share, at_once=False)
         self.since = now
         return served
 
@@ -251,7 +251,7 @@ class ReferenceServer:
             self._set_remaining((tag, sequence, application_id), remaining - taken)
         elif remaining:
             self._finish_application(application_id, self.since)
-        return self._spend_in_order(amount - taken, at_once=True)
+        return self._serve_in_order(amount - taken, at_once=True)
 
     def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
         if application_id in self._owed:
@@ -281,7 +281,7 @@ class ReferenceServer:
         elif finished is not None:
             self._finished[place[2]] = finished
 
-    def _spend_in_order(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
+    def _serve_in_order(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
         served: list[ApplicationId] = []
         spent: KvTokenTime = 0
         while amount > 0 and (first := self._work.first()) is not None:

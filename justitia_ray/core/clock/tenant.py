@@ -206,7 +206,7 @@ class Tenant:
         self._note_served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
-        """Let the record of this application contain the tenant's state."""
+        """Store the tenant's state in the record of this application from now on."""
         self._carrier = application_id
 
     def note_carrier(self) -> None:

@@ -318,12 +318,12 @@ class LagMeter:
             nothing_waits: Whether no other inference waits.
         """
         standing = self._measured_lag_of(application.application_id)
-        if self._order_with_bound is None:
-            self._enter_flight(standing, inference)
+        if self._policy_with_bound is None:
+            self._count_in_flight(standing, inference)
         else:
             key = self._tag_key(application)
             self._bound.update(standing.own_bound, key)
-            work = self._enter_flight(standing, inference)
+            work = self._count_in_flight(standing, inference)
             if passing:
                 self._bound.exceptions += work
             else:
@@ -336,7 +336,7 @@ class LagMeter:
     def adopted(self, inference: Inference) -> None:
         """Count an inference with a lease of an earlier scheduler as started out of order."""
         self.history.begin(self.virtual_time)
-        self._bound.exceptions += self._enter_flight(
+        self._bound.exceptions += self._count_in_flight(
             self._measured_lag_of(inference.application_id), inference
         )
 
@@ -366,7 +366,7 @@ class LagMeter:
     # --- internals
 
     @property
-    def _order_with_bound(self) -> Order | None:
+    def _policy_with_bound(self) -> Order | None:
         return self._by_tag if self._accounts.are_own else None
 
     def _measured_lag_of(self, application_id: ApplicationId) -> _MeasuredLag:
@@ -391,7 +391,7 @@ class LagMeter:
         if history.is_long(len(self._standings)):
             history.keep_only([*settled, *map(self._accounts.tag, self._standings)])
 
-    def _enter_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
+    def _count_in_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
         """Count an inference as in flight.
 
         Return the most service that the inference can receive.
@@ -421,7 +421,7 @@ class LagMeter:
         if late is None:
             return None
         work, seconds, report = late
-        bound = None if self._order_with_bound is None else own_bound.bound
+        bound = None if self._policy_with_bound is None else own_bound.bound
         if bound is None:
             return Lag(work, seconds, None, None)
         bound += report

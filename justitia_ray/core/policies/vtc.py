@@ -248,7 +248,7 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.counter_of(client, application).value -= refund / bill.weight
         else:
-            # Usually 0; above 0 if a scheduler ended before it had booked a last report.
+            # A scheduler that ended before booking a last report leaves a charge to be made.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)

@@ -112,7 +112,7 @@ class Flights:
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let inferences gather that will start together, unless some gather already."""
+        """Begin to gather inferences that will start together."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
@@ -126,7 +126,7 @@ class Flights:
     def pass_next(self) -> ApplicationId | None:
         """Process the next start or end; return the application whose first inference ended."""
         if self._gathers_until == self.next_change:
-            self._start_gathered_cohort()
+            self._start_gathered_inferences()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
             self._subtract_rate(*heapq.heappop(self._cohorts))
         else:
@@ -163,7 +163,7 @@ class Flights:
             self._add_cohort(cohort)
         self._find_next()
 
-    def _start_gathered_cohort(self) -> None:
+    def _start_gathered_inferences(self) -> None:
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf

@@ -91,8 +91,8 @@ class _UrgentCandidate(NamedTuple):
     it.
     """
     lead: CriticalPath
-    """Time before the start of the last inference at which the application becomes urgent, in
-    iterations (may be negative) and seconds.
+    """How long before the start of its last inference an application becomes urgent, in iterations
+    (may be negative) and seconds.
     """
 
 

@@ -143,8 +143,7 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of each application in this block that limits overtaking, the last first.
-        """
+        """Slack and tag of each application of the block that limits overtaking, last first."""
         for entry in entries:
             entry.block = self
         self._find_last()
@@ -219,7 +218,7 @@ class Block(Span):
                 least = slack
                 if least < self.smallest:
                     break
-        self.refine(after, weight)  # so that the next search skips the block
+        self.refine(after, weight)  # an exact bound lets searches skip the block
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
