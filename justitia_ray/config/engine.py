@@ -289,9 +289,10 @@ class ReplicaSection(Section):
     several times as long as that of its first chunk.
     """
     stall_allowance_s: Positive = 15.0
-    """Time added to the longest step of an engine before it counts as stalled, for steps that
-    compile a kernel or load an adapter; four times as long for the first 16 steps. Increase it for
-    an engine with longer steps (a large `max_num_batched_tokens` on a CPU).
+    """Time without a step that an engine is allowed in addition to `stall_factor` times its longest
+    recent step, for steps that compile a kernel or load an adapter; four times as long for the
+    first 16 steps. Increase it for an engine with longer steps (a large `max_num_batched_tokens` on
+    a CPU).
     """
     stall_replace_s: Positive = 60.0
     """Time for which an engine may be stalled before its process is killed and Serve starts

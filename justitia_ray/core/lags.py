@@ -141,8 +141,8 @@ class _SessionSums:
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
         self._kept: list[tuple[Key, Key, KvTokenTime]] = []
-        """Sort keys of each started application, at its start and now, with its remaining work not
-        in flight.
+        """Each started application's sort key at its start, its present sort key, and its remaining
+        work not in flight.
         """
         if ledger.gate is not None:
             for name, ((_, start), sequence), work in ledger.gate.kept_places():

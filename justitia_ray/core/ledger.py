@@ -549,7 +549,7 @@ class Ledger:
         self.fair_share.apply_weights(self._state.tenants)
 
     def restart_clock(self) -> None:
-        """Replace the GPS accounts, with the unserved charge of each application."""
+        """Open new GPS accounts at this virtual time, with each application's unserved charge."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)

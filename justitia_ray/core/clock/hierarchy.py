@@ -43,7 +43,7 @@ class Hierarchy:
         self.path_of: dict[ApplicationId, ClientId] = {}
         """Path of the tenant that each application belongs to."""
         self.looked_at: dict[ClientId, Tenant] = {}
-        """Tenants whose sibling's update has also updated them, since keys were last sorted."""
+        """Tenants that were updated together with a sibling since changes were last recorded."""
 
     # --- edges
 

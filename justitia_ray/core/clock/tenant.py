@@ -156,7 +156,7 @@ class Tenant:
         self._note_served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the amount by which an application's charge exceeds what it was given."""
+        """Return the refund after which an application is owed nothing."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:

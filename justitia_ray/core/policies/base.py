@@ -94,7 +94,9 @@ class Order(ABC):
     BY_TAG: ClassVar[bool] = False
     """Whether applications are ordered by their tags, so that the bound on their lag holds."""
     holds_back: ClassVar[bool] = False
-    """Whether `eligible_at` may return a time after now."""
+    """Whether the policy may hold clients back (`eligible_at`), so that they get no leases for some
+    time.
+    """
     by_leaf: bool = False
     """Whether a client is a node above leaves of the tenant tree, so that an application may get
     another client (`move`). Otherwise the client of an application never changes.

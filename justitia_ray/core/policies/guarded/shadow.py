@@ -54,8 +54,8 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""Number of parts of the rise of VTC's level X, of which one more is added when an end is
-predicted.
+"""Safety margin: the end of an application is predicted as if VTC's level X had risen by one part
+in `_AHEAD` more.
 """
 
 
