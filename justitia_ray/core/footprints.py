@@ -173,8 +173,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         them.
         """
         self._beginning_ends: dict[Beginning, Tokens] = {}
-        """Iterations until the last lease with a beginning ends, by beginning; cleared by each
-        report.
+        """Iterations until the last lease that shares each beginning ends; cleared by each report.
         """
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:

@@ -66,7 +66,7 @@ class PrefillPaid(NamedTuple):
     forgiven: KvTokenTime = 0
     """Cost of computed prompt tokens for which only the tenant pays."""
     was_expected: KvTokenTime = 0
-    """Part of the expected cost of the prompt that has now been computed."""
+    """Part of the expected cost that belonged to the prompt tokens computed now."""
 
 
 NOTHING_PAID = PrefillPaid()

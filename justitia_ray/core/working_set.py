@@ -315,7 +315,7 @@ class WorkingSet:
         return self._keeps_place(other) and self._starts[name].place < own
 
     def _is_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
-        """Return whether a context is still kept after its last use."""
+        """Return whether so little time has passed that an unused context is still kept."""
         return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:

@@ -57,8 +57,8 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, 
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
-"""Relative error between the service owed to a tenant and the sum owed to its children, above which
-a restore corrects the former.
+"""Relative error of the service owed to a tenant against the sum owed to its children, above which
+a restore corrects it.
 """
 
 
@@ -433,7 +433,7 @@ class TenantShare(ServedShare):
                 tenant.above[application_id].append(at)
 
     def _store_keys_above(self, finished: list[Finished], branch: Branch | None) -> None:
-        """Store the final sort keys, above a tenant, of applications just finished below it."""
+        """Store the sort keys, above a tenant, of applications that are finished now."""
         if branch is not None:
             for tenant, application_id, _ in finished:
                 tenant.above[application_id] += [one.since for one in (branch, *branch.up)]

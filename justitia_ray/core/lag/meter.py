@@ -162,8 +162,8 @@ class _MeasuredLag:
     """Service of all replicas when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """Service of all replicas when the application was charged last. A charge delays the time at
-    which GPS finishes the application.
+    """Service of all replicas when the application was last charged. A charge delays its finish in
+    GPS.
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0

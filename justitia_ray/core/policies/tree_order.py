@@ -40,7 +40,7 @@ class _ChildOrder:
         self.branch = branch
         self.firsts: dict[ClientId, _FirstBelow] = {}
         self.heads = LazyHeap()
-        """Children of the tenant, each sorted by the key of its first application."""
+        """Heap of the tenant's children, sorted by the key of each child's first application."""
         self.first: _FirstBelow | None = None
         """First application below this tenant; None if no application waits."""
 

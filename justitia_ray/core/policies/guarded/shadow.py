@@ -339,7 +339,7 @@ class VtcModel:
         return self._lasting.total / self.density.total
 
     def _start_inferences(self, service: KvTokenTime) -> None:
-        """Let inferences of all stages start that start as VTC's level X rises."""
+        """Start inferences in all stages whose inferences start as VTC's level X rises."""
         if service:
             self.owed += service
             iteration_s = self.pace.iteration_s

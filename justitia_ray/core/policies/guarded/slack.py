@@ -46,7 +46,7 @@ _MOST = 48
 _MOST_BLOCKS = 20
 """Maximum number of blocks in a group; a larger group is split."""
 _CHANGES_PER_GROUP_SUM = 16
-"""Number of changed applications for each of which one more group's sums are recomputed."""
+"""Number of changed applications after which the sums of one more group are recomputed."""
 
 
 class _OvertakingAnswer:
