@@ -14,7 +14,7 @@ from typing import Any
 from justitia_ray.cli.running_service import DEFAULT_URL, connect
 from justitia_ray.config import AppConfig
 from justitia_ray.doctor.report import find, is_wrong, report_dict, report_text
-from justitia_ray.doctor.rule import Look
+from justitia_ray.doctor.rule import Snapshot
 from justitia_ray.doctor.visit import visit
 from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.protocol.inspection import Inspection
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _look_at_each(
     options: argparse.Namespace, configs: list[AppConfig] | None
-) -> list[tuple[Look, Look]]:
+) -> list[tuple[Snapshot, Snapshot]]:
     async with aclosing(connect(options)) as http:
         open_store = partial(_open_store, options.config, configs)
         return await visit(http, open_store, options.interval_s, options.model)

@@ -41,8 +41,9 @@ class SharedSections(Section):
     """Settings that all models of an application share."""
 
     name: Name = "justitia"
-    """Part of the scheduler's name, of the keys in Redis and of the data directory. 1 to 64 of `A-Z
-    a-z 0-9 . _ -`."""
+    """Name of the service, and part of its scheduler's name, of the keys in Redis and of the data
+    directory. 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    """
     log_encoding: Literal["TEXT", "JSON"] | None = None
     """Log format of the Ingress, the Predictor and the replicas: `TEXT` or `JSON`. `null`: Serve's
     default; a `logging_config` of the Serve application then applies only to the Ingress, because
@@ -96,7 +97,7 @@ class AppConfig(SharedSections):
 
     @property
     def prefill_cost(self) -> PrefillCost | None:
-        """Configured cost of computing prompts; None if there is none, or it is measured."""
+        """Configured cost of computing prompts; None if no cost is configured."""
         given = self.engine.prefill_cost
         if self.scheduler.cost == "kv_token_time" or given is None:
             return None
@@ -104,7 +105,7 @@ class AppConfig(SharedSections):
 
     @property
     def measures_prefill(self) -> bool:
-        """Whether the cost of computing prompts is the one that the first replica measures."""
+        """Whether replicas measure the cost of computing prompts."""
         return self.scheduler.cost == "with_prefill" and self.engine.prefill_cost is None
 
     @property
@@ -120,12 +121,12 @@ class AppConfig(SharedSections):
 
     @property
     def accounts_dir(self) -> Path:
-        """Directory of the embedded Redis of the application's accounts."""
+        """Directory of the embedded Redis that stores the usage counted by quotas."""
         return Path(self.store.data_dir).expanduser() / f"{self.name}__accounts"
 
 
 class ModelEntry(ModelSection):
-    """Entry of the argument `models`."""
+    """Settings of one of several models: an entry of the argument `models`."""
 
     engine: EngineSection | None = None
     """Engine of this model; `null`: the application's."""
@@ -147,11 +148,11 @@ class PlacedModel:
 
 
 class AppArgs(SharedSections):
-    """Arguments of `justitia_ray.serve.app:build`: `model`, or `models`."""
+    """Arguments of the Serve application `justitia_ray.serve.app:build`."""
 
     model: ModelSection | None = None
     models: tuple[ModelEntry, ...] = ()
-    """Several models. Exactly one of `model` and `models` is required; see below."""
+    """Several models with their settings, instead of `model`; see below."""
 
     @model_validator(mode="after")
     def _waiting_callers_are_not_given_up(self) -> "AppArgs":

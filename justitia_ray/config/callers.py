@@ -128,7 +128,7 @@ class SessionHeadersSection(Section):
         return self
 
     def harness(self) -> Harness:
-        """Return the headers as a harness that recognition can use."""
+        """Convert the headers to a rule of the package `recognition`."""
         return Harness(
             self.name,
             _header_names(self.run),
@@ -158,7 +158,8 @@ class RecognitionSection(Section):
     """Key of the W3C header `baggage`."""
     conversation_idle_s: Positive = 60.0
     """Time without a call after which an application that was recognised by its conversation ends.
-    Each first call opens an application; all of them count as open."""
+    Until then it counts as open.
+    """
 
     @property
     def by_conversation(self) -> bool:

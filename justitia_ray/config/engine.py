@@ -16,7 +16,7 @@ _LONGEST_CONTEXT: Tokens = 10**9
 
 
 class ModelSection(Section):
-    """A served model."""
+    """Settings of a served model: its names, its path and its adapters."""
 
     name: ModelName
     """Name of the model in calls (`model`)."""
@@ -39,9 +39,11 @@ class ModelSection(Section):
     name. Empty by default, because harnesses ask for models that are not served, and should get an
     error."""
     reasoning_efforts: dict[str, str] = Field(default={})
-    """Mapping of the efforts that callers request (`reasoning_effort`, `reasoning.effort`,
-    `output_config.effort`), for example `minimal: low, max: high` for a template that supports low,
-    medium and high. Unmapped efforts are passed on unchanged."""
+    """Reasoning efforts that callers request, mapped to efforts that the model's chat template
+    supports, for example `minimal: low, max: high`. Callers request an effort by
+    `reasoning_effort`, `reasoning.effort` or `output_config.effort`. Unmapped efforts are passed on
+    unchanged.
+    """
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,23 +64,29 @@ class FakeEngineSection(Section):
     """Engine that sleeps instead of computing, for tests and to measure the serving path."""
 
     kv_tokens: Count = 7_344
-    """KV memory M in tokens; 459 blocks of 16 tokens, as on the paper's A10 (v1, Sec. V-A)."""
+    """KV memory of the fake engine in tokens. The default is 459 blocks of 16 tokens, as on the A10
+    GPU of the Justitia paper (v1, Sec. V-A).
+    """
     block_size: Count = 1
     """Number of tokens in a KV block."""
     max_num_seqs: Count = 256
-    """Largest number of running sequences; as vLLM's option."""
+    """Largest number of sequences that run at the same time, as vLLM's option."""
     max_model_len: Count = 4_096
-    """Longest prompt plus output of one sequence."""
+    """Longest prompt plus output of one sequence, in tokens."""
     iteration_s: NotNegative = 0.03
-    """Duration of a decode iteration; about that of a 7B model on an A10 (v1, Sec. V)."""
+    """Duration of a decode iteration in seconds. The default is about that of a 7B model on an A10
+    GPU (v1 of the Justitia paper, Sec. V).
+    """
     prefill_s_per_token: NotNegative = 0.0
-    """Time that each computed prompt token adds to an iteration."""
+    """Time in seconds that each computed prompt token adds to an iteration."""
     max_num_batched_tokens: Count = 8_192
-    """Largest number of tokens computed in an iteration, longer prompts in chunks; as vLLM's
-    option."""
+    """Largest number of tokens computed in an iteration, as vLLM's option. Longer prompts are
+    computed in chunks.
+    """
     enable_prefix_caching: bool = True
-    """Whether later prompts reuse the computed beginning of earlier ones, by vLLM's rules; as
-    vLLM's option. Salts are those of `cache_isolation`."""
+    """Whether prompts reuse the computed beginnings of earlier prompts, by vLLM's rules, as vLLM's
+    option. Cache salts are those of `cache_isolation`.
+    """
     enable_prompt_tokens_details: bool = False
     """Whether `usage` contains the number of cached prompt tokens; as vLLM's option."""
 
@@ -102,11 +110,12 @@ class PrefillCostSection(Section):
 
 
 class EngineSection(Section):
-    """Engine of each replica."""
+    """Settings of the engine in each replica."""
 
     kind: Literal["vllm", "fake"] = "vllm"
-    """`vllm`, or `fake`: an engine that sleeps instead of computing, and answers only chats,
-    completions, `/tokenize` and `/detokenize`."""
+    """Kind of engine: `vllm`, or `fake`. A fake engine sleeps instead of computing, and answers
+    only chats, completions, `/tokenize` and `/detokenize`.
+    """
     vllm_args: dict[str, str | int | float | bool] = Field(default={})
     """Options of `vllm serve`, with underscores and without leading dashes: `max_model_len: 2048`.
     `scheduling_policy` is always `priority`, `data_parallel_size` 1, `sse_keep_alive_interval` 0
@@ -129,10 +138,12 @@ class EngineSection(Section):
     salt ten minutes after its last use. Each salt has its own copy of cached prompts. A further
     salt is refused with 400."""
     hold_contexts: bool = False
-    """Experimental. Whether vLLM evicts the contexts of applications between two inferences last,
-    for as long as the working set of `justitia` counts these contexts. Otherwise the blocks of
-    single calls that ended later displace them. Running inferences can still have all of the
-    memory. Needs prefix caching, and uses vLLM's only `kv_transfer_config`."""
+    """Experimental. Whether vLLM evicts the context of an application that is between two
+    inferences after all other cached blocks, for as long as the working set of `justitia` counts
+    this context. Otherwise the blocks of single calls that ended later displace the context.
+    Running inferences can still have all of the memory. Needs prefix caching, and uses vLLM's only
+    `kv_transfer_config`.
+    """
     host_kv_gib: Positive | None = None
     """Experimental, and not yet run on a GPU. Size in GiB of a KV cache in a replica's host memory,
     for all its GPUs together: contexts that are evicted from the GPU are loaded from there. The
@@ -247,38 +258,46 @@ def _context_length(value: str | int | float | bool) -> Tokens | None:
 
 
 class ReplicaSection(Section):
-    """Reports of a replica to the scheduler, and its streams."""
+    """Settings of a replica's reports to the scheduler, of its streams and of stalled engines."""
 
     report_interval_s: Positive = 0.25
     """Interval of reports on running inferences; ended inferences are reported at once. Virtual
     time advances with both reports. At most half of `scheduler.lease_timeout_s`, because this
     report confirms that a lease runs."""
     pull_interval_s: NotNegative = 0.01
-    """Interval over which a replica collects ended inferences before its next pull; a pull costs
-    about 2 ms of CPU."""
+    """Interval over which a replica collects ended inferences before it reports them to the
+    scheduler; a report costs about 2 ms of CPU.
+    """
     heartbeat_s: Positive = 1.0
-    """Longest duration of a pull while no inference runs; at most half of
-    `scheduler.replica_timeout_s`."""
+    """Longest time between two reports of an idle replica to the scheduler; at most half of
+    `scheduler.replica_timeout_s`.
+    """
     chunk_interval_s: NotNegative = 0.0
     """Interval over which stream chunks are joined into one: the CPU cost of a chunk hardly depends
     on its size. 0: only the chunks of one turn of the event loop are joined."""
     cache_fill_s: NotNegative = 0.0
-    """Longest time for which a new replica, which already serves, counts as starting for Serve:
-    until its computed prompt tokens would fill its KV memory, or no call has come for 2 s.
-    Meanwhile a rolling update stops no further old replicas, whose caches hold the contexts of
-    agents; the same holds for a deployment under load. 0: Serve continues at once."""
+    """Longest time for which Serve counts a new replica as starting, although the replica already
+    serves. This time ends when the replica's computed prompt tokens would fill its KV memory, or
+    when no call has come for 2 s. Meanwhile a rolling update stops no further old replicas, whose
+    caches hold the contexts of agents; the same holds for a deployment under load. 0: Serve
+    continues at once.
+    """
     lease_grace_s: Positive = 1.0
-    """Time for which a replica keeps a payload whose lease has not arrived yet: the lease travels
-    in another message."""
+    """Time for which a replica keeps the payload of a call before its lease arrives. The lease
+    travels in another message.
+    """
     stall_factor: NotNegative = 5.0
-    """An engine with work is stalled after this factor times its longest recent step, plus
-    `stall_allowance_s`, without a step. Its leases then move to other replicas, and it gets no new
-    ones until it makes a step. Steps differ in length: that of a long prompt's last chunk takes
-    several times as long as that of its first chunk."""
+    """Factor on an engine's longest recent step. An engine with work that makes no step for this
+    time plus `stall_allowance_s` is stalled. Its leases then move to other replicas, and it gets no
+    new ones until it makes a step. Steps differ in length: that of a long prompt's last chunk takes
+    several times as long as that of its first chunk.
+    """
     stall_allowance_s: Positive = 15.0
-    """Extra time for a step that compiles a kernel or loads an adapter, four times as long for the
+    """Time without a step that an engine is allowed in addition to `stall_factor` times its longest
+    recent step, for steps that compile a kernel or load an adapter; four times as long for the
     first 16 steps. Increase it for an engine with longer steps (a large `max_num_batched_tokens` on
-    a CPU)."""
+    a CPU).
+    """
     stall_replace_s: Positive = 60.0
     """Time for which an engine may be stalled before its process is killed and Serve starts
     another. Starting a large model takes minutes, so a stalled engine gets this time to recover."""

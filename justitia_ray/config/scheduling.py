@@ -28,18 +28,20 @@ from justitia_ray.errors import ConfigError, RequestError, shown_short
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _BY_TAG = ("justitia", "justitia-guarded")
-"""Policies whose order is by tags."""
+"""Policies that order applications by tags (virtual finish times)."""
 
 
 class KvShareSection(Section):
     """A tenant's or a tier's share of the KV memory of each model, over all its replicas."""
 
     guaranteed: Share = 0.0
-    """Share that is reserved. The shares of sibling tenants add up to at most the parent's share;
-    those of tiers, and those of top-level tenants, to at most 1. The part that is not lent
-    (`lends`) is kept free."""
+    """Share of the KV memory that is reserved, 0 to 1. The shares of sibling tenants add up to at
+    most the parent's share; those of tiers, and those of top-level tenants, to at most 1. The part
+    that is not lent (`lends`) is kept free.
+    """
     max: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Largest share that may be held."""
+    """Largest share of the KV memory that the tenant or the tier may hold, above 0 and at most 1.
+    """
     lends: Share = 1.0
     """Fraction of the guaranteed share that others may use while it is unused; 0 keeps all of it
     free."""
@@ -49,13 +51,17 @@ class QuotaSection(Section):
     """A limit on a tenant's usage in a period, over all models."""
 
     unit: Unit
-    """`kv_token_time` (token·iterations), `tokens` (prompt and output), `computed_tokens` (without
-    prompt tokens found in the engine's prefix cache), `inferences` or `applications`."""
+    """Unit of the quota: `kv_token_time` (token·iterations), `tokens` (prompt and output),
+    `computed_tokens` (without prompt tokens found in the engine's prefix cache), `inferences` or
+    `applications`.
+    """
     limit: Positive
     per: Period
-    """`second`, `minute`, `hour`, `day` or `month` (30 days, if it is rolling)."""
+    """Period of the quota: `second`, `minute`, `hour`, `day` or `month` (30 days, if it is
+    rolling).
+    """
     window: Window = Window.ROLLING
-    """`rolling`, or `calendar`: days and months in UTC."""
+    """Window of the period: `rolling`, or `calendar` (days and months in UTC)."""
     on_exhausted: OnExhausted = OnExhausted.REJECT
     """Effect of an exhausted quota. `reject`: applications are refused. `deprioritise`: they run
     only when no application with quota waits. `shadow`: they run, and metrics count what would have
@@ -81,17 +87,18 @@ class CapsSection(Section):
     inferences: Count | None = None
     """Largest number of inferences that the application may submit."""
     kv_token_time: Positive | None = None
-    """Largest KV token-time that the application may be served, in token·iterations."""
+    """Largest service of the application, in token·iterations of KV memory."""
     seconds: Positive | None = None
     """Time after the application's opening within which it may submit inferences."""
 
 
 class TenantSection(Section):
-    """Settings of a node of the tree of tenants."""
+    """Settings of a tenant, a node of the tenant tree."""
 
     weight: Weight | None = None
-    """Weight among its siblings, 0.001 to 1,000,000. `null`: that of its applications; for a node
-    with children 1, or `max_weight` if that is less."""
+    """Weight of the tenant among its siblings, 0.001 to 1,000,000. `null`: that of its
+    applications; for a node with children 1, or `max_weight` if that is less.
+    """
     max_weight: Weight | None = None
     """Largest weight that applications of the tenant may request; at most that of the parent."""
     kv_share: KvShareSection = KvShareSection()
@@ -99,11 +106,9 @@ class TenantSection(Section):
     """Limits over periods, one for each unit and period. Quotas of all ancestors apply as well."""
     caps: CapsSection = CapsSection()
     deadline_s: Positive | None = None
-    """Longest waiting time of an inference, after which it is refused, if the call sets no
-    deadline."""
+    """Longest time that an inference waits before it is refused, if the call sets no deadline."""
 
     def node(self) -> TenantNode:
-        """Return the settings in the form that the scheduler uses."""
         return TenantNode(
             self.weight,
             self.max_weight,
@@ -115,7 +120,7 @@ class TenantSection(Section):
 
 
 class TierSection(Section):
-    """A service tier."""
+    """Settings of a service tier: its weight factor and its share of the KV memory."""
 
     weight_factor: Weight | None = None
     """Factor on the weight of the tier's applications. `null`: 0.1 for `flex`, 1 for `default`, 4
@@ -124,7 +129,6 @@ class TierSection(Section):
     """Share of the KV memory for the tier's applications, over all tenants."""
 
     def tier(self, name: str) -> Tier:
-        """Return the settings in the form that the scheduler uses."""
         factor, share = self.weight_factor, self.kv_share
         return Tier(
             TIERS[name].weight_factor if factor is None else factor,
@@ -133,7 +137,7 @@ class TierSection(Section):
 
 
 def _check_node(setting: str, path: str) -> None:
-    """Raise ValueError for the path of a node that no tenant can have."""
+    """Raise ValueError if no tenant can have this path."""
     try:
         check_tenant(path)
     except RequestError as error:
@@ -150,15 +154,18 @@ class SchedulingConfig(Section):
     """Scheduling settings of one model's queue, which can change while the application runs."""
 
     policy: str = "justitia"
-    """A policy of the table below by its name, or your own by its import path,
-    `package.module:Class`."""
+    """Name of a policy in the table below, or the import path of your own policy,
+    `package.module:Class`.
+    """
     policy_options: dict[str, Any] = Field(default={})
     """Options of the policy: those of every policy and its own, both listed below. Unknown options
     are errors."""
     admission: str = "peak"
-    """`peak`: the largest predicted KV of all running inferences must fit the memory, so that vLLM
-    recomputes nothing (in the design's study the mean completion time differs by 0.2 points).
-    `prompt`: the prompt must fit now, as in vLLM and the paper."""
+    """Rule by which a replica admits an inference. `peak`: the largest predicted KV of all running
+    inferences must fit the memory, so that vLLM recomputes nothing (in the design's study the mean
+    completion time differs by 0.2 points). `prompt`: the prompt must fit now, as in vLLM and the
+    paper.
+    """
     tenant_weights: dict[str, Weight] = Field(default={})
     """Weight of applications that request none, by tenant; the nearest named node above the
     application counts; without one the weight is 1. A change applies to applications that are
@@ -168,16 +175,16 @@ class SchedulingConfig(Section):
     """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` applies to children of `acme`
     that are not named, `*` to top-level tenants that are not named; see below."""
     tiers: dict[Literal["flex", "default", "priority"], TierSection] = Field(default={})
-    """Settings of a request's `service_tier`, by tier."""
+    """Settings of service tiers, by the name that requests give as `service_tier`."""
 
     @property
     def tenant_tree(self) -> TenantTree:
-        """Tree of tenants with their weights."""
+        """Settings of all tenants, in the form that the scheduler uses."""
         return _build_tree(self.tenants, self.tenant_weights)
 
     @property
     def service_tiers(self) -> dict[str, Tier]:
-        """Service tiers by name, with defaults."""
+        """Settings of all service tiers by name, with defaults."""
         own = {str(name): section.tier(name) for name, section in self.tiers.items()}
         return {**TIERS, **own}
 
@@ -233,7 +240,7 @@ class SchedulingConfig(Section):
 
     @property
     def advice(self) -> str | None:
-        """Advice for a policy or option that was renamed or moved; None if none was."""
+        """Hint for a policy or option that was renamed or moved, or None."""
         return advice(self.policy, self.policy_options)
 
     @model_validator(mode="after")
@@ -251,11 +258,10 @@ class AppSettings(SchedulingConfig):
     """`user_config` of the Ingress deployment: settings for all models, and for single models."""
 
     models: dict[str, dict[str, Any]] = Field(default={})
-    """With several models: settings of this table that are different for a model, by the model's
-    name."""
+    """Settings that differ for one model, by the model's name; only with several models."""
 
     def each_model(self, names: Sequence[str]) -> dict[str, SchedulingConfig]:
-        """Return the settings of each given model.
+        """Return the settings of each given model, its entry in `models` included.
 
         Raises:
             ConfigError: If there are settings for a model that is not given, or some settings are
@@ -277,5 +283,5 @@ class AppSettings(SchedulingConfig):
         own = self.models.get(name, {})
         shared = self.model_dump(include=set(SchedulingConfig.model_fields))
         if own.get("policy", self.policy) != self.policy:
-            shared["policy_options"] = {}  # options are valid for one policy only
+            shared["policy_options"] = {}  # options of another policy
         return SchedulingConfig.parse(shared | own, f"models.{name}: ")

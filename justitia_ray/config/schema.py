@@ -21,13 +21,13 @@ LabelCount = Annotated[int, Field(gt=0, le=1_000)]
 
 
 class Section(BaseModel):
-    """Base class of the sections of the schema; frozen, unknown keys are errors."""
+    """Base class of configuration sections, which are frozen and reject unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
-        """Validate values and return the section.
+        """Return the section with these values.
 
         Args:
             values: Keys and values from the file.
@@ -44,7 +44,7 @@ class Section(BaseModel):
 
 
 def describe(error: ValidationError, allowed: Iterable[str] = ()) -> str:
-    """Return one sentence for each error: key, value, allowed values.
+    """Return one sentence for each validation error, with its key, value and allowed values.
 
     Args:
         error: The errors.

@@ -40,9 +40,9 @@ class SchedulerSection(Section):
     """Longest time that a new scheduler waits for reports of all known replicas before it grants
     leases."""
     quota_timeout_s: Positive = 10.0
-    """Longest time that an application or inference of a tenant with quotas waits for the accounts
-    to grant its claim on quotas, or for other claims to end. After that it is refused, or admitted
-    if no quota of its tenant rejects."""
+    """Longest time that an application or inference of a tenant with quotas waits until its usage
+    is reserved. After that it is refused, or admitted if no quota of its tenant rejects.
+    """
     engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
     """Number of engine deaths after which a call that ran on all of these engines is refused with
     502, unless another call also ran on all of them. 1 also refuses a call that ran alone on an
@@ -56,14 +56,16 @@ class SchedulerSection(Section):
     prompt tokens that were not cached, by `engine.prefill_cost` or as a replica measures it; an
     application that is opened before a cost is known is charged as in the paper."""
     lag_meter: bool = False
-    """`true`: measures the bound on every application's lag from all starts and reports, and
-    compares the application's lag with the bound at its end: `justitia_bounded_applications_total`,
-    `justitia_bound_violations_total` with its alert, `gps_lag_bound_kv_token_time` in
-    `application.ended`. It also measures lags under `clock: nominal` and in accounts of another
-    `cost`. Off, because it takes a fifth of the calls of a submission and a third of those of a
-    report. Lags, and promises to applications that wait, are computed on request in both cases."""
+    """Whether the scheduler measures the bound on every application's lag from all starts and
+    reports, and compares it with the application's lag at its end:
+    `justitia_bounded_applications_total`, `justitia_bound_violations_total` with its alert,
+    `gps_lag_bound_kv_token_time` in `application.ended`. It also measures lags under `clock:
+    nominal` and in accounts of another `cost`. Off, because it takes a fifth of the calls of a
+    submission and a third of those of a report. Lags, and promises to applications that wait, are
+    computed on request in both cases.
+    """
     abandoned_s: Positive = 600.0
-    """Time without any call after which the actor exits."""
+    """Time without any call after which the scheduler actor exits."""
     max_waiting_inferences: Count = 200_000
     """Largest number of waiting and running inferences; further ones are refused with 429. They
     take 0.2 to 0.6 GB. One tenant may have at most four times as many as the number that is left
@@ -79,16 +81,18 @@ class StoreSection(Section):
     """Settings of the store: an embedded Redis server, or an existing Redis."""
 
     durability: Literal["batched", "strict", "none"] = "batched"
-    """`batched`, `strict` (a tag is stored before it is returned) or `none` (no Redis, nothing is
-    stored); see below."""
+    """How the state of the scheduler is stored: `batched`, `strict` (a tag is stored before it is
+    returned) or `none` (no Redis, nothing is stored); see below.
+    """
     strict_timeout_s: Positive = 5.0
     """With `strict`: longest time that an application waits to be stored before it is refused with
     503."""
     redis_url: str | None = None
-    """A server `redis://host:6379/0` or `unix:///path`, Sentinel
+    """URL of an existing Redis: a server `redis://host:6379/0` or `unix:///path`, Sentinel
     `redis+sentinel://h1:26379,h2:26379/service/0`, a cluster `redis+cluster://h1:6379,h2:6379`;
     `rediss` instead of `redis` for TLS. Without user and password. `null`: an embedded Redis
-    server, for one node; a cluster of several nodes is refused."""
+    server, for one node; a cluster of several nodes is refused.
+    """
     redis_username: str | None = None
     """User name in Redis's access control list."""
     redis_password_env: str | None = None
@@ -237,7 +241,7 @@ class IngressSection(Section):
 
 
 class MetricsSection(Section):
-    """Metrics: their series, and the interval of updates."""
+    """Settings of metrics and of their series."""
 
     enabled: bool = True
     """Whether metrics are exported by Ray; [monitoring/README.md](monitoring/README.md) has a table

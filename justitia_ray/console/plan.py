@@ -82,7 +82,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
 
 def _waiting_inferences(core: SchedulerCore) -> Iterator[tuple[Application, Inference]]:
     applications = core.state.applications
-    for name in core.outlooks.walk(WALK_KEPT_S).names:
+    for name in core.outlooks.queue_profile(WALK_KEPT_S).names:
         application = applications.get(name)
         if application is not None:  # An application may end after its id was listed.
             yield from ((application, one) for one in application.waiting)

@@ -47,7 +47,7 @@ def queue_of(
         now: The core's time.
         most: Maximum number of rows.
     """
-    in_order = core.outlooks.walk(WALK_KEPT_S).names
+    in_order = core.outlooks.queue_profile(WALK_KEPT_S).names
     waiting = [one for one in applications.values() if one.waiting_count or one.held_back]
     apart = (one.application_id for one in waiting if one.application_id not in in_order)
     names = (name for name in chain(in_order, apart) if name in applications)

@@ -32,21 +32,18 @@ class Refusal(StrEnum):
     scheduler. The application id may be opened again later.
     """
     QUEUE_FULL = "queue_full"
-    """The quota of waiting inferences, in total or of the tenant, is used up; a later attempt may
-    succeed.
-    """
+    """The quota of waiting inferences, in total or of the tenant, is used up for now."""
     TOO_MANY_APPLICATIONS = "too_many_applications"
-    """The quota of open applications is used up; a later attempt to open the application may
-    succeed.
-    """
+    """The quota of open applications is used up for now."""
     NOT_STORED = "not_stored"
-    """The store did not answer in time; a later attempt to open the application may succeed."""
+    """The store did not answer in time; opening the application later may succeed."""
     SUPERSEDED = "superseded"
     """Another scheduler has become the leader, and this ingress cannot reach that scheduler."""
     QUOTA_EXHAUSTED = "quota_exhausted"
     """A quota of the tenant, or of a node above the tenant, is exhausted for the quota's period."""
     CAP_REACHED = "cap_reached"
-    """The application has reached its cap, and takes no more inferences."""
+    """The application has reached a limit on its own usage (a cap), and takes no more inferences.
+    """
     DEADLINE = "deadline"
     """The inference cannot start before its deadline, or has missed the deadline."""
     ENGINE_KILLER = "engine_killer"
@@ -57,14 +54,14 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Grant a lease to an inference: notify the ingress and the replica of the inference."""
+    """Tell an ingress and a replica that an inference may run there under a lease."""
 
     request_id: RequestId
     ingress_id: IngressId
     lease_id: LeaseId
     replica_id: ReplicaId
     priority: int
-    """Priority in the engine; a lower number is served first."""
+    """Priority of the inference in the engine; a lower number is served first."""
     kv_need_tokens: Tokens
     """Largest number of KV tokens that the inference is expected to hold."""
     waited_s: Seconds
@@ -72,7 +69,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Revoke a lease: the replica stops the sequences of the lease's inference."""
+    """Revoke a lease, so that the replica stops the sequences of its inference."""
 
     replica_id: ReplicaId
     lease_id: LeaseId
@@ -113,22 +110,26 @@ class Lag:
     """How far the last start of an application was behind GPS, with the upper bound on this lag."""
 
     kv_token_time: KvTokenTime
-    """Lag in token·iterations: all service S until the last start, less S when V reached the tag.
-    While V has not reached the tag: less S now, which is an upper limit of the lag.
+    """Service of all replicas from the time at which GPS finished the application until its last
+    start, in token·iterations. If GPS has not finished the application yet, the service is counted
+    from now on, which gives an upper limit of the lag.
     """
     seconds: Seconds
-    """Lag in seconds: the time between the two moments at which S is read for `kv_token_time`."""
+    """Time in seconds in which replicas delivered the service `kv_token_time`."""
     bound_kv_token_time: KvTokenTime | None
-    """Bound on the lag that the order guarantees (`lag.bound`), plus one report; None: no bound."""
+    """Largest lag that the order guarantees, in token·iterations; None: no bound. It includes the
+    service of one report (`lag.bound`).
+    """
     bound_s: Seconds | None
-    """Seconds that the service of `bound_kv_token_time` takes: measured up to the lag, and for the
-    rest at the mean rate since the application arrived. None: no bound, or no service yet.
+    """Seconds that the service of `bound_kv_token_time` takes; None: no bound, or no service yet.
+    They are measured up to the lag, and for the rest computed by the mean rate since the
+    application arrived.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EndApplication:
-    """End an application: log and count the end, and notify the opening ingress."""
+    """Log and count the end of an application, and tell its ingress."""
 
     application_id: ApplicationId
     application_class: str
@@ -147,13 +148,15 @@ class EndApplication:
     output_tokens: Tokens
     settlements: int
     prompt_tokens: Tokens = 0
-    """Prompt tokens of those inferences of the application whose computation had begun."""
+    """Prompt tokens of the application's inferences whose computation had begun."""
     lag: Lag | None = None
-    """Service by which the application's last start was behind fair sharing; None if no inference
-    started, or this scheduler does not know it.
+    """Lag of the application behind fair sharing; None if no inference started, or if this
+    scheduler does not know the lag.
     """
     stages: tuple[StageServed, ...] = ()
-    """Sums of each stage of the application; empty if this scheduler has not seen all stages."""
+    """Number and sizes of the inferences in each stage of the application; empty if this scheduler
+    has not seen all stages.
+    """
     recognized_by: str = ""
     """Name of the rule by which the ingress recognised the application; empty if unknown."""
     cached_tokens: Tokens = 0
@@ -162,7 +165,7 @@ class EndApplication:
 
 @dataclass(frozen=True, slots=True)
 class ForgetApplication:
-    """Notify another ingress that has this application open that the application has ended."""
+    """Tell another ingress that has this application open that the application has ended."""
 
     application_id: ApplicationId
     ingress_id: IngressId

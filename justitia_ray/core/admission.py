@@ -18,7 +18,7 @@ class Admission(ABC):
 
     @abstractmethod
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether a replica has KV memory for another inference beside the current leases.
+        """Return whether a replica has KV memory for one more inference.
 
         Args:
             replica: The replica.
@@ -30,7 +30,7 @@ class Admission(ABC):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the iterations until a replica has KV memory for an inference. O(n).
+        """Return the iterations after which a replica has KV memory for an inference. O(n).
 
         This is an upper estimate: a lease with which the inference shares a prompt may have ended
         by then.
@@ -51,7 +51,6 @@ class PromptAdmission(Admission):
     """
 
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether the replica has KV memory for the inference's prompt now. O(1)."""
         sequences = replica.leases.sequences + inference.choices
         prompt = _prompt_blocks(replica, inference, replica.footprint_beside)
         wanted = replica.context_tokens + prompt + sequences
@@ -60,7 +59,7 @@ class PromptAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the iterations until the first lease ends after which the prompt fits."""
+        """Return the number of iterations until enough leases have ended for the prompt to fit."""
         prompt = _prompt_blocks(replica, inference, replica.footprint_alone)
         seats = replica.capacity.max_num_seqs
         waste = forecast.block_size - 1
@@ -77,7 +76,7 @@ class PeakAdmission(Admission):
     """Admit an inference if the predicted peak KV of all leases stays within the memory."""
 
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether the replica's leases and this inference never exceed the KV memory.
+        """Return whether the predicted KV of the leases and this inference stays within the memory.
 
         O(1) if sums decide: the peaks of all leases fit even at the same time, or the prompt does
         not fit now. Otherwise O(log n), after O(n) once per change of the replica's leases; after a
@@ -104,7 +103,7 @@ class PeakAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the first iteration from which the inference never makes the KV exceed the memory.
+        """Return the first iteration from which the predicted KV never exceeds the memory.
 
         The iteration may be before the next lease ends, because an inference that starts later has
         grown less at each peak. A peak H of the other leases is in e iterations, when one of them
@@ -139,7 +138,7 @@ ADMISSIONS: dict[str, Admission] = {"peak": PeakAdmission(), "prompt": PromptAdm
 
 
 def find_admission(name: str) -> Admission:
-    """Return a rule of admission by its name in `ADMISSIONS`.
+    """Return the admission rule with a name in `ADMISSIONS`.
 
     Raises:
         ConfigError: If the name is unknown.
@@ -152,7 +151,7 @@ def find_admission(name: str) -> Admission:
 def _prompt_blocks(
     replica: KnownReplica, inference: Inference, footprint: Callable[[Inference], Footprint]
 ) -> Tokens:
-    """Return the KV tokens of an inference's prompt on a replica, in whole blocks."""
+    """Return the KV memory of a prompt in tokens, rounded up to whole blocks."""
     prompt = inference.prompt_tokens
     if inference.shares:
         prompt = footprint(inference).context_tokens

@@ -26,7 +26,7 @@ expire.
 
 
 class Applications:
-    """Opens applications, records when applications become idle, and ends applications."""
+    """Opens, settles and ends applications."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         self._state = state
@@ -34,10 +34,12 @@ class Applications:
         self.rejections = Rejections(state)
         self.resubmissions = Resubmissions(state)
         self.settled_since_report: dict[ApplicationId, None] = {}
-        """Applications whose last inference has ended since the last report of a replica."""
+        """Applications whose last inference has ended since the last report of a replica. Rule 4
+        refunds their unserved charges at the next report.
+        """
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
-        """Open a new application (rule 6); if the application is known, record the ingress only.
+        """Open an application; if it is known, only record its ingress.
 
         A new one beyond the tenant's quota is rejected, unless it was open under an earlier
         scheduler.
@@ -105,7 +107,7 @@ class Applications:
         self._set_idle_deadline(application)
 
     def expire_restored(self, application_id: ApplicationId) -> None:
-        """Settle or end a restored application if nothing was submitted again by its deadline."""
+        """Settle or end a restored application if nothing was submitted again in time."""
         application = self._state.applications.get(application_id)
         if application is None or not application.is_idle or application.state.is_settled:
             return
@@ -125,7 +127,7 @@ class Applications:
         self.end_if_over(application)
 
     def cancel(self, application: Application) -> None:
-        """Stop accepting inferences of an application; the caller ends its present inferences."""
+        """Stop accepting inferences of an application; the caller ends those it has."""
         if not application.state.is_cancelled:
             is_settled = application.state.is_settled
             finish = ApplicationState.STOPPED if is_settled else ApplicationState.STOPPING
@@ -151,7 +153,6 @@ class Applications:
             self.end_if_over(application)
 
     def reweigh(self, event: ev.WeightChanged) -> None:
-        """Change the weight of a live application."""
         application = self._state.applications.get(event.application_id)
         if application is None:
             return
@@ -161,13 +162,13 @@ class Applications:
             self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
-        """Move an application behind all applications within quota, or back among these."""
+        """Move an application behind all applications within quota, or back among them."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)
 
     def cap_anew(self) -> None:
-        """Apply the changed caps of tenants, also to applications that are open already."""
+        """Apply changed limits (caps) of tenants, also to applications that are already open."""
         state = self._state
         state.caps = has_caps(state.tenants)
         if state.caps:
@@ -176,7 +177,7 @@ class Applications:
                 state.served[application.application_id] = None
 
     def become_busy(self, application: Application) -> None:
-        """Charge an application again (rule 5), because its new inference ends the tool gap."""
+        """Charge an application again (rule 5) when a new inference ends its tool gap."""
         if application.idle_since is not None:
             if self._ledger.gate is not None:
                 self._ledger.gate.returned(application, self._state.now - application.idle_since)
@@ -186,13 +187,13 @@ class Applications:
         self._ledger.resume(application.application_id)
 
     def inference_ended(self, application: Application) -> None:
-        """Settle or end an application that has no inferences left. It ends if it is closed."""
+        """Settle an application that has no inferences left, or end it if it is closed."""
         self._state.changed[application.application_id] = None
         if application.is_idle and not self.end_if_over(application):
             self._settle_idle_application(application)
 
     def withdraw_idle(self) -> None:
-        """Withdraw idle applications from GPS (rule 4).
+        """Refund the unserved charges of idle applications (rule 4).
 
         Called after the service of a report was booked.
         """
@@ -218,7 +219,7 @@ class Applications:
         return is_over
 
     def _end_application(self, application: Application) -> None:
-        """Settle the account of an application (rule 3), and report the tokens that it used."""
+        """Settle the account of an application and report the tokens that it used."""
         outcome = _OUTCOMES.get(application.state, Outcome.EXPIRED)
         state, ledger, application_id = self._state, self._ledger, application.application_id
         end_contexts(state.replicas.values(), application_id)
@@ -266,7 +267,6 @@ class Applications:
         state.changed[application_id] = None
 
     def _move_to_state(self, application: Application, finish: ApplicationState) -> None:
-        """Move an application to another state; update `settled_since_report`."""
         was_settled = application.state.is_settled
         application.move(finish, self._state.now)
         if finish.is_settled and not was_settled:
@@ -280,7 +280,6 @@ class Applications:
         self._set_idle_deadline(application)
 
     def _set_cap_deadline(self, application: Application) -> None:
-        """Set a deadline if the duration of an application is capped."""
         state = self._state
         if state.caps:
             seconds = caps_of(state.tenants, application.tenant).seconds
@@ -298,7 +297,6 @@ class Applications:
         )
 
     def _idle_limit(self, application: Application) -> Seconds:
-        """Return the time after which an idle application ends, its own or the default."""
         own = application.idle_s
         return self._state.timeouts.application_s if own is None else own
 

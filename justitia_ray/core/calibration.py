@@ -24,52 +24,54 @@ from itertools import count
 from justitia_ray.units import Seconds
 
 LEAST_S: Seconds = 0.1
-"""Shortest time in seconds that is distinguished from 0."""
+"""Shortest waiting time in seconds that is distinguished from 0."""
 _BIN_WIDTH = 0.25
-"""Width of a bin of ratios, as a logarithm to base 2."""
+"""Width of a histogram bin of wait divided by expected wait, as a base-2 logarithm."""
 _LEAST_LOG = -4.0
-"""Logarithm to base 2 of the smallest distinguished ratio: upper limit of the first bin."""
+"""Upper limit of the first histogram bin of wait divided by expected wait, as a base-2 logarithm.
+"""
 _BINS = 38
 _HORIZONS = 20
-"""Number of life tables and of pairs of levels: there is a table for each doubling of the time,
-from `LEAST_S` on.
+"""Number of life tables of waiting times, one for each doubling of the expected wait from `LEAST_S`
+on.
 """
 _TABLE_REACH = 2.0
-"""Distance, in doublings of the expected time, beyond which a life table has no influence on an
-expectation.
+"""Distance from which on a life table does not affect a forecast, in doublings of the expected
+wait.
 """
 _HALF_LIFE = 100
-"""Number of expectations of a life table after which the weight of an older expectation halves."""
+"""Number of later waits after which the weight of a wait in a life table halves."""
 _RESCALED_AFTER = 40 * _HALF_LIFE
-"""Number of expectations after which the growing weights of a life table are scaled down."""
+"""Number of waits after which the growing weights in a life table are scaled down."""
 _PRIOR_WEIGHT = 8.0
-"""Number of observed outcomes to which the prior is equivalent."""
+"""Number of observed waits to which the prior distribution is equivalent."""
 _PRIOR_DEVIATION = 1.1
 """Standard deviation of log2(wait / expected wait) before any wait is observed: eight of ten waits
 are within a factor of 2.7 of the expectation.
 """
 _MOST_BEYOND = 4.0
-"""Maximum ratio of p90 to its estimate from ended waits. All waiting inferences may start at once
-when a load ends: without a limit, p90 of a long queue is several times the outcome.
+"""Maximum ratio of the 90th percentile to its estimate from ended waits. All waiting inferences may
+start at once when a load ends; without a limit, the percentile of a long queue would be several
+times the outcome.
 """
 _MISS_FRACTION = 0.1
-"""Intended fraction of outcomes below p10, and intended fraction above p90."""
+"""Fraction of waits that should end before the predicted 10th percentile, and after the 90th."""
 _LEVEL_GAIN = 0.04
-"""Change of a quantile's level after an outcome beyond the quantile; after any other outcome the
-level moves by a ninth of this change in the other direction.
+"""Change of a predicted quantile's level after a wait beyond the quantile. After any other wait the
+level changes by a ninth in the other direction.
 """
 _COMPACT_ABOVE = 1_024
-"""Number of settled entries in the heap above which they are removed, if they are the majority."""
+"""Number of outdated heap entries above which they are removed, if they are the majority."""
 _LEAST_LEVEL, _MOST_LEVEL = 0.01, 0.35
-"""Range of the levels of p10 and p90. A level is the fraction of outcomes beyond the quantile."""
+"""Smallest and largest fraction of waits beyond a predicted 10th or 90th percentile."""
 
 
 HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "longer": math.inf}
-"""Upper limits of the ranges into which expected times are divided."""
+"""Upper limits in seconds of the ranges into which expected waits are divided."""
 
 
-class Fell(StrEnum):
-    """Position of an observed outcome relative to p10 and p90 of its expectation."""
+class QuantileSide(StrEnum):
+    """Whether a wait ended below, between or above its predicted 10th and 90th percentiles."""
 
     EARLY = "early"
     WITHIN = "within"
@@ -85,7 +87,7 @@ class Quantiles:
     p90: Seconds
 
     def not_before(self, other: "Quantiles") -> "Quantiles":
-        """Return these quantiles, with each at least as late as the same quantile of `other`."""
+        """Return the later of these and other quantiles, for each of p10, p50 and p90."""
         return Quantiles(
             max(self.p10, other.p10), max(self.p50, other.p50), max(self.p90, other.p90)
         )
@@ -93,36 +95,36 @@ class Quantiles:
 
 @dataclass(slots=True)
 class Expectation:
-    """A predicted time whose outcome is not known yet."""
+    """A predicted waiting time whose outcome is not known yet."""
 
     at: Seconds
     expected_s: Seconds
     quantiles: Quantiles
     number: int
-    """Number of expectations that the life table had before this expectation."""
+    """Sequence number of this forecast in its life table."""
     bin: int = 0
-    """Bin of the ratio of the wait so far to the expected wait."""
+    """Histogram bin of the wait so far divided by the expected wait."""
     is_late: bool = False
-    """Whether this expectation has been counted as later than p90."""
+    """Whether the wait has already been counted as longer than the 90th percentile."""
     is_over: bool = False
     is_watched: bool = False
-    """Whether this expectation is in the heap of due expectations."""
+    """Whether the forecast is in the heap of those that must be updated."""
 
     @property
     def next_bin_at(self) -> Seconds:
-        """Return the time at which the wait reaches the next bin; inf in the last bin."""
+        """Return the time at which the wait reaches the next histogram bin; inf in the last bin."""
         if self.bin == _BINS - 1:
             return math.inf
         return self.at + self.expected_s * _end_ratio(self.bin)
 
     @property
     def late_at(self) -> Seconds:
-        """Return the time after which the outcome counts as later than p90."""
+        """Return the time after which the wait is longer than the predicted 90th percentile."""
         return self.at + self.quantiles.p90
 
 
 class _LifeTable:
-    """Life table of waits: weighted numbers of waits that reached each bin, and that ended there.
+    """Weighted numbers of waits that reached each histogram bin, and of those that ended there.
 
     Newer waits weigh more: weights grow with the number of the expectation, instead of a decay of
     all earlier ones.
@@ -133,14 +135,14 @@ class _LifeTable:
         self.ended = [0.0] * _BINS
         self.expectations = 0
         self._weighs_one = 0
-        """Number of the expectation that has weight 1 in the life table; later ones weigh more."""
+        """Sequence number of the wait that has weight 1 in the life table; later ones weigh more.
+        """
 
     def weight(self, number: int) -> float:
-        """Return the weight of an expectation in this table."""
         return float(2.0 ** ((number - self._weighs_one) / _HALF_LIFE))
 
     def add_expectation(self) -> int:
-        """Count a new expectation in the first bin; return the expectation's number."""
+        """Count a new wait in the first bin and return its sequence number."""
         number, self.expectations = self.expectations, self.expectations + 1
         if number - self._weighs_one > _RESCALED_AFTER:
             scale = self.weight(number)
@@ -152,30 +154,30 @@ class _LifeTable:
 
 
 class Calibration:
-    """Converts expectations into quantiles, and learns from their outcomes.
+    """Predicts quantiles of waiting times, and corrects them by observed waits.
 
     An expectation costs O(1). Its outcome costs O(log n) for n open expectations, and so does each
     bin that the wait reaches (at most 37). The state is some 1,600 numbers.
     """
 
     def __init__(self) -> None:
-        self.fell: Counter[tuple[str, Fell]] = Counter()
-        """Number of outcomes below, between and above the quantiles, by the range of `HORIZONS`
-        that contains the expected time; only grows.
+        self.fell: Counter[tuple[str, QuantileSide]] = Counter()
+        """Number of waits below, between and above the predicted quantiles, by the range of
+        `HORIZONS` that contains the expected wait; only grows.
         """
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
         self._low, self._high = [_MISS_FRACTION] * _HORIZONS, [_MISS_FRACTION] * _HORIZONS
-        """Fractions of outcomes below p10 and above p90 at which tables are read, by the range of
-        p50.
+        """Fractions of waits beyond the predicted 10th and 90th percentiles, by the range of the
+        expected wait.
         """
         self._due: list[tuple[Seconds, int, Expectation]] = []
-        """Expectations by the time at which they reach the next bin, or are late."""
+        """Heap of waits, by the time at which they reach the next histogram bin or exceed p90."""
         self._pushes = count()
         self._over = 0
-        """Upper limit of the number of heap entries whose expectations have been settled."""
+        """Upper limit of the number of heap entries for waits that have ended."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
-        """Return p10, p50 and p90, in seconds, of the time to an event expected after this time."""
+        """Return p10, p50 and p90, in seconds, of a wait that is expected to last this long."""
         expected_s = max(expected_s, LEAST_S)
         lasted, ended = self._interpolated_counts(_doublings_of_time(expected_s))
         of_ended = _shares_by_bin(ended)
@@ -189,7 +191,7 @@ class Calibration:
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def expect(self, expected_s: Seconds, now: Seconds) -> Expectation:
-        """Return a new expectation with its quantiles.
+        """Record a new expected wait and return it with its quantiles.
 
         The caller ends it with `settle` or `forget`.
         """
@@ -200,7 +202,7 @@ class Calibration:
         return expectation
 
     def settle(self, expectation: Expectation, now: Seconds) -> None:
-        """Record that an expected event has happened now."""
+        """Record that an event whose time was predicted has happened now."""
         self.note_time(now)
         self._count_outcome_above_p90(expectation)
         table = self._table_for(expectation.expected_s)
@@ -209,18 +211,24 @@ class Calibration:
         self._move_levels(self._low, expectation, is_miss=is_early)
         if not expectation.is_late:
             self._move_levels(self._high, expectation, is_miss=False)
-        fell = Fell.LATE if expectation.is_late else Fell.EARLY if is_early else Fell.WITHIN
-        self.fell[_band_of(expectation.quantiles.p50), fell] += 1
+        fell = (
+            QuantileSide.LATE
+            if expectation.is_late
+            else QuantileSide.EARLY
+            if is_early
+            else QuantileSide.WITHIN
+        )
+        self.fell[_range_of_wait(expectation.quantiles.p50), fell] += 1
 
     def forget(self, expectation: Expectation) -> None:
-        """Drop an expectation whose event will not occur, for a reason unrelated to its time."""
+        """Drop an expected event that will not occur, for a reason unrelated to its time."""
         self._count_outcome_above_p90(expectation)
         table = self._table_for(expectation.expected_s)
         for column in range(expectation.bin + 1):
             table.lasted[column] -= table.weight(expectation.number)
 
     def note_time(self, now: Seconds) -> None:
-        """Update how long all waits have lasted. O(log n) for each wait that reaches a new bin."""
+        """Move waits that have lasted long enough into their next histogram bins. O(log n) each."""
         while self._due and self._due[0][0] < now:
             expectation = heapq.heappop(self._due)[2]
             if expectation.is_over:
@@ -255,13 +263,13 @@ class Calibration:
         return self._tables[round(_doublings_of_time(expected_s))]
 
     def _move_levels(self, levels: list[float], expectation: Expectation, *, is_miss: bool) -> None:
-        """Move the levels of p10 and p90 after an outcome, for the range of its expected time."""
+        """Adjust the predicted 10th and 90th percentiles after a wait has ended."""
         change = -_LEVEL_GAIN * (1 - _MISS_FRACTION) if is_miss else _LEVEL_GAIN * _MISS_FRACTION
         for row, share in _neighbouring_rows(_doublings_of_time(expectation.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:
-        """Return the weighted numbers of waits that reached each bin, and that ended there.
+        """Return how many waits reached each histogram bin, and how many ended there.
 
         Both are interpolated between the tables nearest to the expected time.
         """
@@ -276,17 +284,16 @@ class Calibration:
         return lasted, ended
 
 
-def _band_of(ahead_s: Seconds) -> str:
+def _range_of_wait(ahead_s: Seconds) -> str:
     return next(name for name, up_to_s in HORIZONS.items() if ahead_s <= up_to_s)
 
 
 def _doublings_of_time(time_s: Seconds) -> float:
-    """Return the number of doublings from `LEAST_S` to a time."""
     return min(max(0.0, math.log2(max(time_s, LEAST_S) / LEAST_S)), _HORIZONS - 1.0)
 
 
 def _neighbouring_rows(horizon: float) -> list[tuple[int, float]]:
-    """Return the two table rows nearest to an expected time, each with its weight."""
+    """Return the two life tables nearest to an expected wait, each with its weight."""
     below = int(horizon)
     share = horizon - below
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
@@ -297,13 +304,12 @@ def _end_ratio(end_of_bin: float) -> float:
 
 
 def _shares_by_bin(ended: list[float]) -> list[float]:
-    """Return for each bin the share of ended waits that ended there."""
     total = sum(ended)
     return [weight / total for weight in ended]
 
 
 def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
-    """Return the share of all waits that end in each bin, estimated from ended and lasting waits.
+    """Return for each histogram bin the estimated share of all waits that end there.
 
     A wait that has reached a bin, and has neither ended nor reached the next one, counts half.
     """
@@ -317,7 +323,7 @@ def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
 
 
 def _ratio_at(shares: list[float], level: float) -> float:
-    """Return the quantile of the ratios; at most the end of the last bin but one."""
+    """Return a quantile of the ratio of wait to expected wait."""
     reached = 0.0
     for column, share in enumerate(shares[:-1]):
         if reached + share >= level:
@@ -327,7 +333,7 @@ def _ratio_at(shares: list[float], level: float) -> float:
 
 
 def _prior_counts() -> tuple[list[float], list[float]]:
-    """Return the prior's numbers of waits that reached each bin, and that ended there."""
+    """Return the numbers of waits per histogram bin that are assumed before any measurement."""
     ends = [_LEAST_LOG + _BIN_WIDTH * column for column in range(_BINS - 1)]
     below = [0.5 * math.erfc(-end / _PRIOR_DEVIATION / math.sqrt(2)) for end in ends]
     lasted = [_PRIOR_WEIGHT * (1 - share) for share in (0.0, *below)]

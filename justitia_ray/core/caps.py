@@ -8,16 +8,16 @@ from justitia_ray.core.tenants import ApplicationCaps, TenantTree
 from justitia_ray.units import ClientId, Seconds
 
 SCOPE = "application"
-"""Scope in `LimitStanding` of a cap on one application."""
+"""Value of `LimitStanding.scope` for a limit on one application."""
 
 
 def has_caps(tree: TenantTree) -> bool:
-    """Return whether any node of the tenant tree caps its applications."""
+    """Return whether any tenant limits the usage of single applications."""
     return any(node.caps != ApplicationCaps() for node in tree.described.values())
 
 
 def caps_of(tree: TenantTree, tenant: ClientId) -> ApplicationCaps:
-    """Return the tightest caps on one application over all nodes of a tenant."""
+    """Return the tightest limits on one application of a tenant, from all nodes of its path."""
     caps = [node.caps for _, node in tree.nodes(tenant)]
     return ApplicationCaps(
         min((c.inferences for c in caps if c.inferences is not None), default=None),
@@ -29,7 +29,7 @@ def caps_of(tree: TenantTree, tenant: ClientId) -> ApplicationCaps:
 def reached_cap(
     application: Application, caps: ApplicationCaps, now: Seconds, more_inferences: int = 1
 ) -> LimitStanding | None:
-    """Return the cap that forbids further inferences of an application, or None.
+    """Return the exhausted limit that forbids further inferences of an application, or None.
 
     Args:
         application: The application.

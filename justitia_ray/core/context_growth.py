@@ -4,8 +4,8 @@ from justitia_ray.core.least_squares import KEEP
 from justitia_ray.units import Tokens
 
 _MOST = 1.25
-"""Limit of the factor, so that a tenant's fast-growing contexts take little memory from other
-tenants.
+"""Largest growth factor of a context, so that a tenant's fast-growing contexts take little memory
+from others.
 """
 
 
@@ -17,13 +17,13 @@ class ContextGrowth:
         self._after = 0.0
 
     def add(self, before: Tokens, after: Tokens) -> None:
-        """Record a turn: tokens of its context before the prompt, and after the answer."""
+        """Record the length of a context in tokens before a turn's prompt, and after its answer."""
         self._before = KEEP * self._before + before
         self._after = KEEP * self._after + after
 
     @property
     def factor(self) -> float:
-        """Mean length of a context after a turn over that before the turn.
+        """Mean length of a context after a turn, relative to its length before the turn.
 
         It is weighted by tokens, and limited to 1 to 1.25.
         """

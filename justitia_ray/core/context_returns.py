@@ -14,11 +14,12 @@ from justitia_ray.core.state import Counters
 from justitia_ray.units import ApplicationId, Tokens
 
 _FOUND = 0.5
-"""Cached fraction of the prompts after a return from which on the context counts as found."""
+"""Cached fraction of a returning application's prompts from which on its context counts as found.
+"""
 
 
 class ContextReturns:
-    """Counts returns of applications that found or missed their cached context. O(1) each.
+    """Counts returning applications that found their context in the prefix cache, or missed it.
 
     Attributes:
         open: Prompt tokens and cached tokens of each returned application before its return.
@@ -34,7 +35,7 @@ class ContextReturns:
         self.open[application.application_id] = before
 
     def end(self, application: Application) -> None:
-        """Count an application's last return as found or missed.
+        """Count whether an application that came back found its context in the prefix cache.
 
         Called at its next return, or when the application ends.
         """

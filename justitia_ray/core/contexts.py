@@ -17,16 +17,14 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 _MOST = 4096
 _EVICTION_CANDIDATES = 16
-"""Number of least recently used contexts among which the shortest is dropped when there are more
-than `_MOST`.
+"""Number of least recently used contexts of which the shortest is dropped if there are too many
+(`_MOST`).
 """
 _MOST_OF_AN_APPLICATION = 8
 """Maximum number of cached contexts of one application."""
 
 
 class _Prompted(Protocol):
-    """Interface of a context that has a prompt length."""
-
     prompt_tokens: Tokens
 
 
@@ -34,7 +32,7 @@ PromptedT = TypeVar("PromptedT", bound=_Prompted)
 
 
 def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> PromptedT | None:
-    """Return the longest context that a prompt may begin with, or None.
+    """Return the longest context with which a prompt may begin, or None.
 
     Of equally long contexts the last.
     """
@@ -49,77 +47,74 @@ def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> Prom
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """Cached context of an application on a replica."""
+    """Computed prompt and answer of an application in a replica's prefix cache."""
 
     prompt_tokens: Tokens
-    """Prompt length of the inference that left the context; an inference with a longer prompt
-    continues the context.
+    """Prompt length in tokens of the inference that left the context. A longer prompt of the
+    application continues the context.
     """
     tokens: Tokens
     """Tokens of the context that are in the replica's prefix cache."""
     used: int = 0
-    """Rank of the context's last use; 0: unknown, because the context is from an earlier scheduler.
-    """
+    """Rank of the context's last use; 0 if the context is from an earlier scheduler."""
     idle_since: Seconds = 0.0
-    """Time at which the last lease that held the context ended; 0 if the context is from an earlier
+    """Time at which the last lease that used the context ended; 0 if the context is from an earlier
     scheduler.
     """
     leases: int = 0
-    """Number of leases that hold the context."""
+    """Number of leases that use the context."""
     is_live: bool = True
     """Whether the application of the context may submit more inferences."""
     shared: Tokens = 0
-    """Tokens of a branched context that belong to the context from which it branched."""
+    """Tokens of the context that belong to another context, from which it branched."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Return the KV tokens of this context, less those of the context that it branched from."""
+        """Return the KV tokens of this context, without those of the context it branched from."""
         return max(0, self.tokens - self.shared)
 
 
 class Contexts:
-    """Cached contexts of one replica. A change takes amortised O(1)."""
+    """Contexts of applications in one replica's prefix cache. A change takes amortised O(1)."""
 
     def __init__(self) -> None:
         self._idle: dict[Context, ApplicationId] = {}
-        """Idle contexts, ordered by last use."""
+        """Contexts that no lease uses, ordered by last use."""
         self._of: dict[ApplicationId, list[Context]] = {}
-        """Contexts of each application, held or idle; the context that was continued last is at the
-        end.
-        """
+        """Contexts of each application; the one that was continued last is at the end."""
         self._uses = 0
         self.tokens: Tokens = 0
-        """Tokens of the idle contexts."""
+        """Tokens of the contexts that no lease uses."""
         self.live_tokens: Tokens = 0
-        """Tokens of the idle contexts whose applications may submit more inferences."""
+        """Tokens of the unused contexts whose applications may submit more inferences."""
 
     def __len__(self) -> int:
         return len(self._idle)
 
     def idle(self) -> Iterator[tuple[ApplicationId, Context]]:
-        """Yield the contexts that no lease holds, the least recently used context first."""
+        """Yield the contexts that no lease uses, the least recently used context first."""
         return ((name, context) for context, name in self._idle.items())
 
     def held(self) -> Iterator[tuple[ApplicationId, Context]]:
-        """Yield the contexts that leases hold."""
+        """Yield the contexts that leases use."""
         for name, contexts in self._of.items():
             yield from ((name, context) for context in contexts if context.leases)
 
     def of(self, application_id: ApplicationId) -> Sequence[Context]:
-        """Return the contexts of an application, held and idle.
+        """Return all contexts of an application.
 
         The context continued last is at the end.
         """
         return self._of.get(application_id, ())
 
     def continued_by(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
-        """Return the longest context of an application that a prompt may begin with, or None."""
+        """Return the longest context of an application with which a prompt may begin, or None."""
         return longest_within(self._of.get(application_id, ()), prompt_tokens)
 
     def found_instead(
         self, application_id: ApplicationId, prompt_tokens: Tokens, found: Tokens, missed: Context
     ) -> Context | None:
-        """Return the longest other context that can explain the number of cached prompt tokens.
+        """Return the other context that explains best how many prompt tokens were cached.
 
         None if none fits: the engine finds most of a context that a prompt continues.
         """
@@ -131,12 +126,11 @@ class Contexts:
         return longest_within(others, prompt_tokens)
 
     def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
-        """Let a lease hold the context that its prompt continues; return the context or None."""
+        """Let a lease use the context that its prompt continues; return the context or None."""
         context = self.continued_by(application_id, prompt_tokens)
         return None if context is None else self.hold_this(application_id, context)
 
     def hold_this(self, application_id: ApplicationId, context: Context) -> Context:
-        """Let a lease hold a known context; return the context."""
         if context in self._idle:
             self._hold_idle_context(context)
             context.is_live = True
@@ -145,12 +139,12 @@ class Contexts:
         return context
 
     def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Return the context of a lease whose prompt was computed, created if necessary."""
+        """Return the context of a lease whose prompt was computed, and create it if necessary."""
         context = self.hold(application_id, prompt_tokens)
         return self.add(application_id, prompt_tokens) if context is None else context
 
     def add(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Create the context of a lease whose computed prompt continues no other context."""
+        """Create a context for a lease whose prompt continues no other context."""
         context = Context(prompt_tokens, prompt_tokens, leases=1)
         self._make_last_continued(application_id, context)
         return context
@@ -163,7 +157,7 @@ class Contexts:
         room: Tokens,
         begun_with: Tokens | None = None,
     ) -> None:
-        """Remove a lease from its context, which becomes idle if no other lease holds the context.
+        """Remove a lease from its context, which becomes idle if no other lease uses it.
 
         Args:
             application_id: The application of the lease.
@@ -187,7 +181,7 @@ class Contexts:
             self.put(application_id, context, room)
 
     def put(self, application_id: ApplicationId, context: Context, room: Tokens) -> None:
-        """Add an idle context as the most recently used."""
+        """Add a context that no lease uses as the most recently used."""
         self._uses += 1
         context.used = self._uses
         self._add_context(application_id, context)
@@ -207,7 +201,7 @@ class Contexts:
             self.shrink(room)
 
     def forget(self, application_id: ApplicationId, context: Context) -> None:
-        """Remove a context that the engine did not find; leases that hold the context keep it."""
+        """Remove a context that the engine did not find; leases that use the context keep it."""
         if context in self._idle:
             self._remove_idle_context(context)
         else:
@@ -222,7 +216,7 @@ class Contexts:
             self._remove_idle_context(oldest)
 
     def end(self, application_id: ApplicationId) -> None:
-        """Mark the contexts of an ended application: they stay cached but are never continued."""
+        """Mark the contexts of an ended application as cached, but never continued."""
         for context in self._of.get(application_id, ()):
             if context.is_live:
                 context.is_live = False
@@ -230,7 +224,7 @@ class Contexts:
                     self.live_tokens -= context.own_tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the least recently used idle contexts until the others fit.
+        """Evict the least recently used contexts until the others fit.
 
         The last of them is only shortened.
         """
@@ -245,7 +239,7 @@ class Contexts:
             self.live_tokens -= evicted * context.is_live
 
     def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
-        """Return the tokens of other live applications' contexts that a start would evict.
+        """Return the tokens of live applications' contexts that a start would evict.
 
         Contexts of ended applications are assumed to be evenly distributed among the evicted ones.
 
@@ -273,7 +267,7 @@ class Contexts:
         return application_id
 
     def _remove_idle_context(self, context: Context) -> None:
-        """Remove an idle context.
+        """Remove a context that no lease uses.
 
         The tokens that it shares with a branch then count for the branch.
         """
@@ -288,7 +282,6 @@ class Contexts:
                 return
 
     def _make_last_continued(self, application_id: ApplicationId, context: Context) -> None:
-        """Record that a context is the one that its application continued last."""
         contexts = self._of.setdefault(application_id, [])
         if context in contexts:
             contexts.remove(context)

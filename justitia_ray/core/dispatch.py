@@ -29,8 +29,8 @@ from justitia_ray.core.tenants import ancestors
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
-"""Maximum number of blocked applications that a dispatch passes over in its search, which ends at
-the next blocked one.
+"""Maximum number of applications without a suitable replica that one dispatch passes over; it ends
+at the next one.
 """
 
 
@@ -44,22 +44,21 @@ class _GrantCandidates:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._tiers: dict[str, None] = {}
-        """Tiers that are left out."""
+        """Service tiers whose applications this dispatch does not start."""
         self._nodes: dict[ClientId, None] = {}
-        """Tenant nodes that are left out, with everything below them."""
+        """Tenant nodes whose applications, and those below them, this dispatch does not start."""
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
-        """Applications that may be granted, by position in the order; filled when a tier or a node
-        is left out for the first time.
+        """Applications that may start, by position in the order. Filled when a tier or a tenant is
+        excluded for the first time.
         """
         self.leaves_out = False
-        """Whether any waiting application is left out."""
+        """Whether any waiting application is excluded from this dispatch."""
         self.is_kept_to_some = False
-        """Whether only some applications may be granted, because the first in order waits for
+        """Whether only some applications may start, because the first in order waits for cached
         contexts.
         """
 
     def next(self) -> Application | None:
-        """Return the first application that may be granted, or None."""
         if not self.leaves_out:
             return self._ledger.queue.claim_first()
         queue = self._ledger.queue
@@ -67,14 +66,14 @@ class _GrantCandidates:
             place, name, application = self._others[0]
             if name not in queue:
                 heapq.heappop(self._others)
-            elif place != (now := queue.place(application)):  # a grant has changed its position
+            elif place != (now := queue.place(application)):  # it has moved in the order
                 heapq.heapreplace(self._others, (now, name, application))
             else:
                 return application
         return None
 
     def leave_out_tier(self, tier: str) -> None:
-        """Exclude the applications of a tier until the end of this dispatch.
+        """Exclude the applications of a service tier until the end of this dispatch.
 
         The other applications are then taken by their keys, without overtaking, because the
         policy's rules of overtaking cover all applications together.
@@ -83,7 +82,7 @@ class _GrantCandidates:
         self._set_applications(self._remaining())
 
     def leave_out_node(self, node: ClientId) -> None:
-        """Exclude a tenant node, with everything below it, as `leave_out_tier` does a tier."""
+        """Exclude a tenant, with all tenants below it, until the end of this dispatch."""
         self._nodes[node] = None
         self._set_applications(self._remaining())
 
@@ -98,7 +97,6 @@ class _GrantCandidates:
             heapq.heappop(self._others)
 
     def _remaining(self) -> list[Application]:
-        """Return the applications that were not left out before."""
         queue = self._ledger.queue
         if not self.leaves_out:
             return queue.of_other_tiers(self._tiers)
@@ -129,11 +127,11 @@ class Leases:
         self.placement = Placement(state, admission, suspects)
         self._holder_waits = HolderWaits(state, ledger, self.placement)
         self.shares = KvShares(state.tenants, state.tiers)
-        """Shares of the KV memory by node of the tree of tenants, and by tier."""
+        """Shares of the KV memory, by node of the tenant tree and by service tier."""
         self._blocked: tuple[Inference, int] | None = None
         """First inference in order when no replica had memory for it and no other inference could
-        overtake it, with `State.headroom_changes` at that time. Every replica that pulled could
-        hold the inference, so the loss of another replica changes nothing for it.
+        overtake it, with `State.headroom_changes` at that time. Losing another replica changes
+        nothing, because every replica that pulled could hold the inference.
         """
 
     def grant_all(self) -> None:
@@ -173,7 +171,7 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._blocked is not None and self._is_blocked(inference):
-                break  # the search of the replicas would fail again for this inference
+                break  # no replica has memory for this inference, as before
             if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
                     candidates.hide_first()
@@ -201,17 +199,17 @@ class Leases:
             queue.touch(application)
 
     def _only_suspects_wait(self) -> bool:
-        """Return whether all waiting inferences avoid all replicas that pull. O(suspects)."""
+        """Return whether no replica that asks may run any waiting inference. O(suspects)."""
         state, queue = self._state, self._ledger.queue
         waiting = {inference.application_id for inference in self._suspects.waiting()}
-        names = [name for name in waiting if name in queue]  # the other inferences are suspended
+        names = [name for name in waiting if name in queue]  # other inferences are suspended
         if len(queue) > len(names):
             return False
         asking = self.placement.asking_ids()
         return all(_application_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
-        """Return whether a submission must wait behind the first application, which fits nowhere.
+        """Return whether a new inference must wait behind one that fits on no replica.
 
         True only if no memory has become free since the first application was tried. Whether
         another application now comes before the first is not checked: the dispatch after the next
@@ -226,17 +224,17 @@ class Leases:
         return own is first or not self._ledger.queue.may_precede(own, first)
 
     def _is_blocked(self, inference: Inference) -> bool:
-        """Return whether this inference was first and fitted nowhere, and no memory was freed."""
+        """Return whether this inference fitted on no replica and no memory has been freed since."""
         return self._blocked == (inference, self._state.headroom_changes)
 
     def _node_over_share(self, application: Application, inference: Inference) -> ClientId | None:
-        """Return the node of the tenant tree whose share forbids this inference, or None."""
+        """Return the tenant whose share of the KV memory forbids this inference, or None."""
         tokens = self._most_tokens(inference)
         kv_tokens = self._state.kv_tokens()
         return self.shares.refuses(application.tenant, tokens, kv_tokens, application.tier)
 
     def tier_refuses(self, application: Application, inference: Inference) -> bool:
-        """Return whether the share of an application's tier forbids this inference now."""
+        """Return whether the KV share of an application's tier forbids this inference now."""
         tokens = self._most_tokens(inference)
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
@@ -309,7 +307,7 @@ class Leases:
         )
 
     def adopt(self, inference: Inference, lease_id: LeaseId, replica: KnownReplica) -> None:
-        """Adopt a lease that an earlier scheduler granted."""
+        """Record a lease that an earlier scheduler granted."""
         application = self._state.applications[inference.application_id]
         grants = self._state.grants
         priority = self._ledger.policy.engine_priority(application, inference, grants)
@@ -317,7 +315,6 @@ class Leases:
         self._ledger.adopted(application, inference)
 
     def release(self, inference: Inference) -> Lease:
-        """Remove and return the lease of an inference."""
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
         self._state.memory_releases += 1
@@ -326,7 +323,7 @@ class Leases:
         leases = replica.leases
         self.shares.release(lease.lease_id)
         if inference.prefixes:
-            for heir, tokens in leases.heirs(lease.lease_id):
+            for heir, tokens in leases.leases_taking_over(lease.lease_id):
                 self.shares.hold_more(heir, tokens)
         del leases[lease.lease_id]
         if lease.uncomputed_tokens or lease.context is not None:
@@ -337,11 +334,11 @@ class Leases:
         return lease
 
     def abort(self, lease: Lease) -> None:
-        """Command a replica to stop the sequences of a lease."""
+        """Tell a replica to stop the sequences of a lease."""
         self._state.actions.append(Abort(lease.replica_id, lease.lease_id))
 
     def expire(self, lease_id: LeaseId) -> Inference | None:
-        """Abort a lease whose payload never arrived.
+        """Abort a lease because the payload of its inference never arrived.
 
         Return the inference, or None if the payload arrived.
 
@@ -365,7 +362,7 @@ class Leases:
         self._retry_connections_later(inference)
 
     def retry_connections(self, request_id: RequestId) -> None:
-        """Allow an inference on all replicas again, unless another replica could hold it."""
+        """Allow all replicas again for an inference that no other replica could hold."""
         state = self._state
         inference = state.inferences.get(request_id)
         if inference is None:
@@ -383,7 +380,6 @@ class Leases:
     def _create_lease(
         self, inference: Inference, replica: KnownReplica, lease_id: LeaseId, priority: int
     ) -> None:
-        """Create a lease for a waiting inference on a replica."""
         state = self._state
         move(inference, InferenceState.LEASED)
         inference.lease_id = lease_id
@@ -417,5 +413,5 @@ class Leases:
 
 
 def _application_avoids(application: Application, replicas: set[ReplicaId]) -> bool:
-    """Return whether all waiting inferences of an application avoid all of these replicas."""
+    """Return whether all waiting inferences of an application exclude these replicas."""
     return all(replicas <= inference.avoided for inference in application.waiting.values())

@@ -30,15 +30,15 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, Seconds
 
 HORIZON_S: Seconds = 120.0
-"""Longest time in seconds until the slot of a refused caller. No later slot is assigned, because
-OpenAI's client would give up before it.
+"""Longest time in seconds after which a refused caller may be asked to retry. OpenAI's client gives
+up before a later time.
 """
 DEFAULT_RATE = 1.0
 """Departures per second that are assumed before any departure. The assumption counts as one
 departure at first, and less with each observed departure.
 """
 _MEMORY_S: Seconds = 30.0
-"""Time constant of the decay of observed departures, while anything can depart."""
+"""Time constant, in seconds, with which observed departures decay while anything can depart."""
 _LEAST_SEEN = 32.0
 """Number of departures that never decay: with fewer, the rate is wrong by more than a fifth in one
 case of four. At the first refusal older departures are reduced to this number, because a rate
@@ -49,42 +49,45 @@ _USUAL_GAPS = 4.0
 rate falls.
 """
 _SLOT_DEVIATIONS = 0.3
-"""Standard deviations of a Poisson count that are added to a slot's time, because departures are
-uneven.
+"""Standard deviations of a Poisson count that are added to a caller's retry time, because
+departures are uneven.
 """
 _RETRY_SLOT_DEVIATIONS = 1.5
-"""Standard deviations added to the slot of a caller whose retry was refused, too. Clients retry
+"""Standard deviations added to the retry time of a caller that was refused twice. Clients retry
 twice, and in nine of ten cases a place is free by then.
 """
 _SLOT_TIME_FACTOR = 1.04
-"""Factor on a slot's time, so that callers that return early by the jitter find a free place."""
+"""Factor on a caller's retry time, so that callers that come back early by the jitter find a free
+place.
+"""
 _LATE_FRACTION = 0.1
-"""Share of a caller's wait by which the caller may return after its slot and still find its place:
-answers spread the return times of callers by this share.
+"""Share of its wait by which a caller may come back late and still find its reserved place. Answers
+spread the retry times of callers by this share.
 """
 _LATE_S: Seconds = 1.0
-"""Additional time in seconds by which a caller may return after its slot and still find its
-place.
+"""Time in seconds by which a caller may come back late and still find its reserved place, in
+addition to `_LATE_FRACTION`.
 """
 _MAXIMUM_TENANTS = 1_024
 _MAXIMUM_SLOTS = 16_384
-"""Maximum number of a tenant's slots in the future: at 130 slots per second they reach the
-horizon.
+"""Maximum number of a tenant's callers with a retry time in the future. At 130 per second they
+reach `HORIZON_S`.
 """
 _MAXIMUM_PLACES_PER_FREE = 4
-"""Multiple of the free places under a limit that one tenant may use (`TenantQuota`)."""
+"""Multiple of a limit's free places that one tenant may use (`TenantQuota`)."""
 _OTHER = "\0other"
-"""Tenant name for departures and slots when the table is full; no tenant can have this name."""
+"""Name for the departures of all tenants that do not fit the table; no tenant can have this name.
+"""
 
 
 class Departures:
-    """Rate of departures (ended applications or inferences) while anything can depart."""
+    """Rate at which applications or inferences end, measured while any of them are open."""
 
     def __init__(self) -> None:
         self._count = 0.0
         self._exposure_s = 0.0
         self._since: Seconds | None = None
-        """Time of the last departure that left applications or inferences behind; None: none are
+        """Time of the last departure that left applications or inferences behind; None if none are
         known to be left.
         """
 
@@ -98,13 +101,13 @@ class Departures:
         self._since = now if left > 0 else None
 
     def discount(self) -> None:
-        """Reduce the weight of past departures to the minimum that is always kept."""
+        """Reduce the weight of past departures to the minimum that always counts."""
         if self._count > _LEAST_SEEN:
             self._exposure_s *= _LEAST_SEEN / self._count
             self._count = _LEAST_SEEN
 
     def rate(self, now: Seconds) -> float:
-        """Return departures per second, above 0.
+        """Return how many applications or inferences end per second, above 0.
 
         The rate falls after a long time without departures.
         """
@@ -115,41 +118,41 @@ class Departures:
 
 
 class Places(NamedTuple):
-    """Places reserved for returning callers, as they affect the calls of one tenant.
+    """Places under a limit that are reserved for returning callers, as one tenant sees them.
 
     A place is room for one application or inference under the limit.
     """
 
     own: int = 0
-    """Places reserved for the tenant's own callers whose slots are due."""
+    """Number of places reserved for the tenant's own callers whose retry time has come."""
     others: int = 0
-    """Places of the whole limit reserved for other tenants' callers whose slots are due."""
+    """Number of places reserved for other tenants' callers whose retry time has come."""
     own_later: int = 0
-    """Number of the tenant's own callers whose slots are not due yet."""
+    """Number of the tenant's own callers whose retry time is still to come."""
 
 
 class _ReturnSlot(NamedTuple):
     due_at: Seconds
     until: Seconds
-    """Time until which a place stays reserved for the caller of the slot."""
+    """Time until which a place stays reserved for the refused caller."""
     is_whole: bool
 
 
 class _TenantDepartures:
-    """Departures of a tenant, its slots in the future, and places reserved for its due slots."""
+    """Departures of one tenant, and the places kept for its refused callers."""
 
     def __init__(self, name: ClientId) -> None:
         self.name = name
         self.departures = Departures()
         self.slots: list[_ReturnSlot] = []
         self.kept: list[tuple[Seconds, bool]] = []
-        """For each place that is reserved for a returning caller: time at which the reservation
-        expires, and whether the whole limit was used up when the slot was assigned.
+        """Reserved places: the time at which each reservation expires, and whether the whole limit
+        was used up when the caller was refused.
         """
         self.kept_of_whole = 0
 
     def advance(self, now: Seconds) -> None:
-        """Reserve places for due slots.
+        """Reserve places for refused callers whose retry time has come.
 
         Release the places of callers that did not return in time.
         """
@@ -166,22 +169,24 @@ class _TenantDepartures:
 
 
 class Drain:
-    """Departures under one limit, in total and by the top node of the tenant's path."""
+    """Departures under one limit, from which the retry times of refused callers follow."""
 
     def __init__(self) -> None:
         self._all = Departures()
         self._tenants: dict[ClientId, _TenantDepartures] = {}
         self._sharing_until: dict[ClientId, Seconds] = {}
-        """Time of the last slot of each tenant whose callers wait for departures of all tenants."""
+        """Latest retry time of each tenant whose refused callers wait for departures of all
+        tenants.
+        """
         self._changes: list[tuple[Seconds, ClientId]] = []
-        """Times at which a slot of a tenant becomes due or one of its reservations expires."""
+        """Heap of the times at which a tenant's retry time comes or a reservation expires."""
         self._kept_of_whole = 0
-        """Number of reservations for callers that wait for departures of any tenant."""
+        """Number of places reserved for callers that wait for departures of any tenant."""
 
     def depart(
         self, now: Seconds, left: int, tenant: ClientId | None = None, left_of_tenant: int = 0
     ) -> None:
-        """Count a departure of a tenant.
+        """Count an application or inference of a tenant that has ended.
 
         Args:
             now: The time.
@@ -193,7 +198,7 @@ class Drain:
         self._all.depart(now, left)
         if tenant is not None:
             known = self._tenant_entry(tenant)
-            # Departures of tenants in the shared entry are not counted separately.
+            # Tenants beyond the size of the table share one count of departures.
             known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
     def retry_after(
@@ -205,7 +210,7 @@ class Drain:
         is_whole: bool = False,
         is_again: bool = False,
     ) -> Seconds:
-        """Assign the next slot to a refused caller of a tenant.
+        """Return the seconds after which a refused caller of a tenant should come back.
 
         Return the seconds until this slot, the time at which the caller should retry.
 
@@ -226,7 +231,7 @@ class Drain:
         if not outstanding:
             departures.discount()
         if shortfall < 0:
-            shortfall = -(-shortfall // 3)  # callers that return early get the other free places
+            shortfall = -(-shortfall // 3)  # refused callers that come back early find a place, too
         ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:
@@ -245,7 +250,7 @@ class Drain:
         return wait_s
 
     def come_back(self, tenant: ClientId, now: Seconds, *, is_sure: bool = True) -> bool:
-        """Record a returning caller of a tenant; return whether a caller was expected.
+        """Record that a caller of a tenant comes back; return whether one was expected.
 
         A place reserved for the tenant is released. The caller may return before its slot if it is
         certain (`is_sure`) that the call is a retry.
@@ -265,7 +270,7 @@ class Drain:
         return True
 
     def kept(self, tenant: ClientId, now: Seconds) -> Places:
-        """Return the places that are reserved against new callers of a tenant."""
+        """Return the places that a new caller of a tenant must leave to returning callers."""
         if not self._changes:
             return Places()
         self._advance_tenants(now)
@@ -281,13 +286,13 @@ class Drain:
             self._kept_of_whole += known.kept_of_whole - before
 
     def _tenants_waiting(self, name: ClientId, now: Seconds) -> int:
-        """Return the number of tenants, this tenant included, that wait for any departure."""
+        """Return how many tenants have refused callers that wait for any departure."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
     def _tenant_entry(self, tenant: ClientId) -> _TenantDepartures:
-        """Return the entry of a tenant's top node, or the shared entry if the table is full."""
+        """Return the departures of a topmost tenant, or those of all tenants beyond the table."""
         top = _top_node(tenant)
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
@@ -304,7 +309,7 @@ NOTHING_KEPT: Kept = (0, 0)
 
 
 class TenantQuota:
-    """Count of open applications or inferences, in total and by tenant, with its limit.
+    """Number of open applications or inferences, in total and by tenant, with its limit.
 
     A tenant may use at most four times as many places as are free: alone, four fifths of the limit.
     So a tenant that uses all that it may leaves places to later tenants: k such tenants leave
@@ -315,7 +320,7 @@ class TenantQuota:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        """Create a quota with a count of 0.
+        """Create a quota under which nothing is open.
 
         Args:
             limit: Maximum number of applications or inferences in total; None: no limit.
@@ -326,7 +331,7 @@ class TenantQuota:
         self._drain = Drain()
 
     def count_of(self, tenant: str) -> int:
-        """Return the count of all tenants below the same top node as a tenant."""
+        """Return the number counted for a tenant's topmost tenant."""
         return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
@@ -359,14 +364,14 @@ class TenantQuota:
         )
 
     def has_room(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the limit has room for another call of a tenant beside reservations."""
+        """Return whether a tenant's call finds a place that is not reserved for others."""
         if self.limit is None:
             return True
         free = self.limit - self.total - kept[1]
         return free > 0 and self.count_of(tenant) + kept[0] < _MAXIMUM_PLACES_PER_FREE * free
 
     def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the limit has no room for any call beside reservations."""
+        """Return whether no place under the limit is free and unreserved."""
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
@@ -380,20 +385,20 @@ class TenantQuota:
         return (count - _MAXIMUM_PLACES_PER_FREE * free) // (_MAXIMUM_PLACES_PER_FREE + 1) + 1
 
     def most_kept(self) -> int:
-        """Return the largest number of places to reserve.
+        """Return the largest number of places to reserve for returning callers.
 
         A quarter of the limit, so that new callers are admitted, too.
         """
         return 0 if self.limit is None else self.limit // 4
 
     def arrive(self, tenant: str) -> None:
-        """Count one more application or inference. Restored items may exceed the quota."""
+        """Count one more application or inference. Restored ones may exceed the limit."""
         self.total += 1
         top = _top_node(tenant)
         self._by_tenant[top] = self._by_tenant.get(top, 0) + 1
 
     def depart(self, tenant: str, now: Seconds) -> None:
-        """Count one application or inference less.
+        """Count an application or inference that has ended.
 
         Raises:
             KeyError: If the tenant has none.

@@ -6,11 +6,11 @@ from justitia_ray.core.actions import Refusal
 from justitia_ray.units import ApplicationId, Seconds
 
 _MOST = 20_000
-"""Maximum number of application ids, a few megabytes; the oldest ids are dropped first."""
+"""Maximum number of remembered application ids (a few megabytes); the oldest are dropped first."""
 
 
 class EndedByOwner:
-    """Applications that an owner's call has cancelled or closed, with the reason for refusals.
+    """Applications that their owners have cancelled or closed, with the reason for refusals.
 
     An agent is not informed that its application was cancelled, and continues to submit inferences:
     without this record the next inference would start a new application with the same id. An
@@ -27,9 +27,7 @@ class EndedByOwner:
         self._kept_s = kept_s
         self._most = most
         self._ended: dict[ApplicationId, tuple[Seconds, Refusal]] = {}
-        """Time at which each application was cancelled or closed, and the reason for refusals;
-        earliest first.
-        """
+        """Time and reason of each cancelled or closed application, earliest first."""
 
     def note(self, application_id: ApplicationId, reason: Refusal, now: Seconds) -> None:
         """Record that an owner cancelled or closed an application.
@@ -42,17 +40,17 @@ class EndedByOwner:
             del self._ended[next(iter(self._ended))]
 
     def reopen(self, application_id: ApplicationId) -> None:
-        """Accept inferences under an application id again."""
+        """Accept inferences of an application again."""
         self._ended.pop(application_id, None)
 
     def refusal(self, application_id: ApplicationId, now: Seconds) -> Refusal | None:
-        """Return the reason for which an application id accepts no inferences now, or None."""
+        """Return why an application id accepts no inferences now, or None."""
         self._drop_expired_ends(now)
         ended_at, reason = self._ended.get(application_id, (-math.inf, None))
         return reason if now - ended_at < self._kept_s else None
 
     def recent(self, now: Seconds) -> list[tuple[ApplicationId, str, Seconds]]:
-        """Return id, reason and age (seconds) of each recorded application, the latest last."""
+        """Return id, reason and age (seconds) of each remembered application, the latest last."""
         self._drop_expired_ends(now)
         return [(name, reason.value, now - at) for name, (at, reason) in self._ended.items()]
 

@@ -12,7 +12,7 @@ from justitia_ray.core.least_squares import KEEP, DecayingFit
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _ITERATIONS = 16
-"""Smallest number of iterations of a measured period without idle time. A prompt counts with its
+"""Smallest number of iterations in a busy period whose times are used. A prompt counts with its
 first output token, although it may have been computed in part before the period.
 """
 
@@ -34,7 +34,7 @@ class EngineTimes:
         self._lasted_s: Seconds = 0.0
         self._iterations = 0.0
         self.token_s: Seconds | None = None
-        """Seconds of a replica's time for computing a prompt token; None: not known yet."""
+        """Seconds of a replica's time for computing a prompt token; None if not known yet."""
 
     @property
     def iteration_s(self) -> Seconds:
@@ -54,7 +54,7 @@ class EngineTimes:
         *,
         is_busy: bool,
     ) -> None:
-        """Record what a replica has computed since its last report.
+        """Record the tokens and iterations that a replica has computed since its last report.
 
         Args:
             replica_id: The replica.

@@ -37,47 +37,46 @@ from justitia_ray.units import (
 
 
 class Outcome(StrEnum):
-    """Outcome of an inference or an application; a metric label."""
+    """How an inference or an application ended; the value of a metric label."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
     """The engine answered with an error that a retry would repeat."""
     EXPIRED = "expired"
-    """The application or its ingress was silent for too long."""
+    """No report on the application or its ingress came for too long."""
 
 
 class FailureCause(StrEnum):
-    """Whether an inference may have caused the failure of an engine; a metric label."""
+    """Whether an inference may have made an engine fail; the value of a metric label."""
 
     CRASH = "crash"
-    """The engine failed by itself: an inference on the engine may have killed it."""
+    """The engine failed by itself, and an inference that ran on it may be the cause."""
     KILL = "kill"
     """The engine was ended from outside, for instance by a signal."""
 
 
 _ENDED = InferenceState.ENDED
 _STORY_KEPT = 7
-"""Number of an application's earlier states that are kept for error messages."""
+"""Number of an application's earlier states that error messages show."""
 
 
 @dataclass(slots=True)
 class HolderWait:
-    """Wait of an inference for the replica that holds its context (`holder_waits`)."""
+    """Wait of an inference for the replica that has its context in the prefix cache."""
 
     replica_id: ReplicaId
     since: Seconds
     until: Seconds
-    """Time at which the wait ends. It may be ended earlier, and an inference never waits twice."""
+    """Latest time at which the wait ends. An inference never waits twice."""
     full_until: Seconds = 0.0
-    """Time until which the replica is expected to have no memory for the inference, as last
-    computed.
+    """Time until which the replica is expected to lack memory for the inference, as last computed.
     """
 
 
 @dataclass(slots=True, eq=False)
 class Inference:
-    """An LLM call in the queue: its sizes, summed over its sequences, without its text."""
+    """An LLM call in the queue. It may have several sequences, over which its sizes are summed."""
 
     request_id: RequestId
     application_id: ApplicationId
@@ -89,77 +88,72 @@ class Inference:
     """Predicted output tokens of the inference, at most `max_output_tokens`."""
     max_output_tokens: Tokens
     choices: int
-    """Number of the inference's sequences (prompts times n)."""
+    """Number of the inference's sequences: prompts times choices (`n`)."""
     submitted_at: Seconds
     sequence: int
     state: InferenceState = InferenceState.WAITING
     lease_id: LeaseId | None = None
     output_tokens: Tokens = 0
     """Output tokens so far: the maximum over all attempts, because recomputed tokens are not
-    service.
+    counted as service.
     """
     attained: KvTokenTime = 0
-    """Service metered so far for the inference, h(p, output_tokens), without prefill; never falls.
+    """Service of the inference so far in token·iterations, h(p, output_tokens), without prefill;
+    never falls.
     """
     attempts: int = 0
     resubmitted: bool = False
-    """Whether an earlier scheduler knew the inference, and may have booked a part of its
-    service.
+    """Whether an earlier scheduler knew the inference, and may have counted a part of its service.
     """
     true_output_tokens: Tokens | None = None
     """True number of output tokens, available in simulators and replays only."""
     passes: int = 0
-    """Number of inferences that started before this inference while it was first in line."""
+    """Number of inferences that started before this inference while it was first in the order."""
     avoided: frozenset[ReplicaId] = frozenset()
-    """Replicas to which the inference is not leased now; see `dispatch`."""
-    unreached: frozenset[ReplicaId] = frozenset()
-    """Avoided replicas that the inference's ingress could not reach; the other avoided replicas are
-    due to `suspects`.
+    """Replicas to which the inference is not leased now, because its ingress cannot reach them or
+    it may kill their engines.
     """
+    unreached: frozenset[ReplicaId] = frozenset()
+    """Replicas that the inference's ingress could not reach."""
     kept_off: frozenset[ReplicaId] = frozenset()
     stage: int = 0
-    """Stage of the application to which the inference belongs (`stages`)."""
+    """Number of the application's stage to which the inference belongs."""
     starts_by: Seconds | None = None
-    """Deadline of the inference's first lease; None: no deadline."""
+    """Latest time at which the inference may start; None: no deadline."""
     is_counted: bool | None = None
-    """Whether an earlier scheduler has counted the finished inference, according to its ingress;
-    None: the ingress does not remember finished inferences.
+    """Whether an earlier scheduler has counted the finished inference, as its ingress says. None:
+    the ingress does not store finished inferences.
     """
     outcome: Outcome | None = None
-    """Outcome that the ingress recorded under an earlier scheduler; None: the inference has not
-    ended.
-    """
+    """How the inference ended under an earlier scheduler; None: it has not ended."""
     read_tokens: Tokens | None = None
-    """Prompt tokens that engines had computed when the inference's last attempt was cut short;
-    None: no attempt was cut short.
+    """Prompt tokens that were computed when the inference's last attempt was cut short; None: no
+    attempt was cut short.
     """
     copies: int = 1
-    """Number of choices of each prompt, if the engine stores the prompt once for all its
+    """Number of choices (`n`) of each prompt, if the engine stores a prompt once for all its
     choices.
     """
     prefixes: tuple[Prefix, ...] = ()
     """Beginnings that the prompt may share with other prompts, the shortest first."""
     shares: bool = False
-    """Whether the inference may hold less KV on a replica than its own length, because of shared
-    parts.
+    """Whether the inference may hold less KV on a replica than its own length, because parts are
+    shared.
     """
     found_tokens: Tokens | None = None
-    """Prompt tokens that the inference's last lease found in the engine's cache; None: not known
-    yet.
+    """Prompt tokens that the last attempt found in the engine's prefix cache; None: not known yet.
     """
     cached_tokens: Tokens | None = None
-    """Fewest prompt tokens that any lease of the inference found in a cache; all other prompt
-    tokens were computed.
-    """
+    """Fewest prompt tokens that any attempt of the inference found in a prefix cache."""
     holder_wait: HolderWait | None = None
-    """Wait of the inference for the replica that holds its context; None: it has not waited for
+    """Wait for the replica that has the inference's context; None: the inference has not waited for
     one.
     """
     prefill: Prefill | None = None
     """Cost of computing the inference's prompt; None: computing a prompt costs nothing."""
 
     def repeated_tokens(self, block_size: Tokens) -> Tokens:
-        """Return the prompt tokens, in whole blocks, that the choices share in an engine.
+        """Return the prompt tokens that an inference's choices share in an engine.
 
         The engine never takes the last token of a prompt from its cache.
         """
@@ -167,7 +161,7 @@ class Inference:
         return (self.copies - 1) * max(0, each - prompts * block_size)
 
     def found_before(self, block_size: Tokens) -> Tokens | None:
-        """Return the tokens that the last lease found, without those shared among the own choices.
+        """Return the cached prompt tokens of the last attempt, without those shared by its choices.
 
         None: not known yet.
         """
@@ -176,7 +170,7 @@ class Inference:
 
     @property
     def begun_prompt_tokens(self) -> Tokens:
-        """Return the prompt tokens to charge. All of them after the first output token.
+        """Return the prompt tokens to charge: after the first output token all of them.
 
         Before it, those that were computed.
         """
@@ -186,7 +180,7 @@ class Inference:
 
     @property
     def begun_computed_tokens(self) -> Tokens:
-        """Return the prompt tokens to charge that engines had to compute.
+        """Return the prompt tokens to charge that were not in a prefix cache.
 
         Cached tokens of sequences without a first token are unknown. The value falls if an engine
         finds cached tokens that a lease had computed before it was cut short.
@@ -196,17 +190,17 @@ class Inference:
         return max(0, self.begun_prompt_tokens - (self.cached_tokens or 0))
 
     def miss(self, unreached: frozenset[ReplicaId]) -> None:
-        """Avoid the replicas that the ingress of the inference could not reach."""
+        """Exclude replicas that the ingress of the inference could not reach."""
         self.unreached = unreached
         self.avoided = unreached | self.kept_off
 
     def keep_off(self, replicas: frozenset[ReplicaId]) -> None:
-        """Avoid replicas on which this inference or another suspect could kill the engine."""
+        """Exclude replicas on which this inference or another suspect could kill the engine."""
         self.kept_off = replicas
         self.avoided = self.unreached | replicas
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
-        """Return the cost h of all sequences together if they produce `output_tokens` in total."""
+        """Return the cost of all sequences if they produce `output_tokens` in total."""
         return choices_cost(h, self.prompt_tokens, output_tokens, self.choices)
 
     @property
@@ -216,17 +210,17 @@ class Inference:
 
     @property
     def received(self) -> KvTokenTime:
-        """Return the service metered so far, with prefill, in token·iterations."""
+        """Return the service so far in token·iterations, computing the prompt included."""
         prefill = self.prefill
         return self.attained if prefill is None else self.attained + prefill.paid + prefill.forgiven
 
     @property
     def expected_prefill(self) -> KvTokenTime:
-        """Return the amount for prefill that the tag is still expected to pay."""
+        """Return the cost of prompts that the application's tag is still expected to pay."""
         return 0 if self.prefill is None else self.prefill.expected
 
     def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
-        """Return the output tokens still expected after `output_tokens`.
+        """Return how many output tokens are still expected after `output_tokens`.
 
         An inference that is longer than predicted is expected to produce as many tokens again as it
         has produced, up to its maximum: doubling finds any length in a logarithmic number of steps.
@@ -237,7 +231,7 @@ class Inference:
         return max(0, min(expected, self.max_output_tokens) - output_tokens)
 
     def expected_footprint(self, output_tokens: Tokens = 0) -> Footprint:
-        """Return the present and future KV of the inference on a replica."""
+        """Return the KV memory of the inference on a replica, now and later."""
         choices = self.choices
         iterations = -(-self.expected_remaining(output_tokens) // choices)
         return Footprint(
@@ -253,7 +247,7 @@ class Inference:
 
     @property
     def order(self) -> tuple[Seconds, int]:
-        """Return the sort key in the application: time of submission, also when requeued."""
+        """Return the sort key inside the application: the time of the first submission."""
         return (self.submitted_at, self.sequence)
 
 
@@ -273,21 +267,20 @@ def move(inference: Inference, finish: InferenceState) -> None:
 
 @dataclass(slots=True)
 class Opener:
-    """An ingress with an application open, under this scheduler or an earlier one."""
+    """An ingress that has an application open, under this scheduler or an earlier one."""
 
     hears_end: bool = False
-    """Whether the ingress opened the application with this scheduler, and is notified of the
-    application's end.
-    """
+    """Whether this scheduler notifies the ingress of the application's end."""
     keeps_ends: bool = False
-    """Whether the ingress keeps records of ended inferences until they are stored (`kept_ends`)."""
+    """Whether the ingress stores records of ended inferences until the scheduler has stored them.
+    """
     is_awaited: bool = False
     """Whether the ingress may still resubmit inferences from an earlier scheduler."""
 
 
 @dataclass(slots=True, eq=False)
 class Application:
-    """A set of inferences whose results are wanted together."""
+    """A set of inferences whose results are needed together."""
 
     application_id: ApplicationId
     application_class: str
@@ -295,82 +288,81 @@ class Application:
     weight: float
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
-    """Ingress that opened the application last, and that is notified how the application ended."""
+    """Ingress that opened the application last; this ingress learns how the application ended."""
     arrived_at: Seconds
     sequence: int
     state: ApplicationState = ApplicationState.OPENING
     story: tuple[tuple[Seconds, ApplicationState], ...] = ()
-    """Last states of the application, each with the time at which the state began."""
+    """Last states of the application, with the time at which each began."""
     waiting: WaitingLine = field(default_factory=WaitingLine)
     in_flight: set[RequestId] = field(default_factory=set)
-    """Ids of the inferences that are leased or running."""
+    """Ids of the application's inferences that are leased or running."""
     held_back: dict[RequestId, Inference] = field(default_factory=dict)
-    """Inferences that are suspended or claimed, by id."""
+    """Inferences of the application that are suspended, or wait for a replica to confirm their
+    lease.
+    """
     idle_since: Seconds | None = None
-    """Time since which the application has no inferences; None: the application has inferences."""
+    """Time since which the application has no inferences; None while it has some."""
     inferences: int = 0
-    """Number of ended inferences of the application."""
+    """Number of the application's inferences that have ended."""
     output_tokens: Tokens = 0
     """Output tokens of ended inferences."""
     first_dispatched_at: Seconds | None = None
     last_start: Start | None = None
-    """Start of the application's last lease by this scheduler: total service until then, and
-    time.
+    """Total service until the application's last start under this scheduler, and the time of this
+    start.
     """
     failed: int = 0
     kv_token_time: KvTokenTime = 0
     """Service that the application received, in token·iterations."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """Part of `kv_token_time` that unfinished inferences received."""
+    """Part of `kv_token_time` that inferences have received which have not ended yet."""
     booked_before: KvTokenTime = 0
-    """Part of `unfinished_kv_token_time` that an earlier scheduler counted, and that is not counted
-    again.
-    """
+    """Part of `unfinished_kv_token_time` that an earlier scheduler has already counted."""
     predicted_cost: float | None = None
-    """Predicted cost of the application in the unit of the policy's cost function, if a driver
-    knows it.
+    """Predicted cost of the application in the unit of the policy's cost function; None if unknown.
     """
     true_kv_token_time: KvTokenTime | None = None
     """True service that the application needs, available in simulators and replays only."""
     replicas: dict[ReplicaId, None] = field(default_factory=dict)
-    """Replicas that have finished an inference of the application, the last replica last: they may
-    have the application's contexts cached.
+    """Replicas that have finished an inference of the application, the latest last. They may have
+    its contexts in their prefix caches.
     """
     stages: StageSums = field(default_factory=StageSums)
     ingresses: dict[IngressId, Opener] = field(default_factory=dict)
-    """Ingresses with the application open, under this scheduler or an earlier one; several
-    ingresses may submit to an application.
+    """Ingresses that have the application open, under this scheduler or an earlier one; several may
+    submit to one application.
     """
     leaving: dict[LeaseId, None] = field(default_factory=dict)
-    """Aborted leases of the application whose replica has not sent the last report on them."""
+    """Aborted leases of the application that await the replica's last report."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases counted as ended that their replicas may still report a second time."""
+    """Ended leases of the application that replicas may report a second time."""
     recognized_by: str = ""
     """Name of the rule by which the ingress recognised the application; empty if unknown."""
     idle_s: Seconds | None = None
-    """Seconds without inferences after which the application ends; None:
+    """Seconds without inferences after which the application ends; None: the default
     `Timeouts.application_s`.
     """
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Stages expected of the application, from the first stage, as last predicted; may be empty."""
+    """Predicted stages of the application, from the first stage; may be empty."""
     tier: str = DEFAULT_TIER
-    """Service tier of the application, whose factor is in the weight."""
+    """Service tier of the application; its factor is part of the application's weight."""
     deadline_s: Seconds | None = None
-    """Limit in seconds on the wait of each inference that has no deadline of its own; None: no
-    limit.
-    """
+    """Longest wait in seconds of an inference that has no deadline of its own; None: no limit."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences whose computation had begun."""
     cached_tokens: Tokens = 0
     """Prompt tokens of ended inferences that were in an engine's prefix cache."""
     is_deprioritised: bool = False
-    """Whether the application runs beyond a quota that deprioritises."""
+    """Whether the application is beyond its quota, and runs only when no application within quota
+    waits.
+    """
     reuse: int = 0
-    """Number of the application's contexts that engines found, less the number that they missed;
+    """Number of the application's contexts found in prefix caches, less the number that was missed;
     limited to a range.
     """
     prefill: PrefillAccount | None = None
-    """Prefill of the application; None: computing its prompts costs nothing."""
+    """Account of the application's computed prompts; None: computing prompts costs nothing."""
 
     def move(self, finish: ApplicationState, now: Seconds) -> None:
         """Move the application to another state.
@@ -388,17 +380,17 @@ class Application:
         self.story = (*self.story[-_STORY_KEPT:], (now, finish))
 
     def opener(self, ingress_id: IngressId) -> Opener:
-        """Return the entry of an ingress with this application open, added if missing."""
+        """Return the entry of an ingress that has this application open, added if missing."""
         return self.ingresses.setdefault(ingress_id, Opener())
 
     @property
     def keepers(self) -> list[IngressId]:
-        """Return the ingresses that keep records of ended inferences until these are stored."""
+        """Return the ingresses that store records of ended inferences until the scheduler has."""
         return [name for name, opener in self.ingresses.items() if opener.keeps_ends]
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether an ingress may still resubmit inferences.
+        """Return whether an ingress may still resubmit inferences of the application.
 
         Until then the application does not end.
         """
@@ -406,32 +398,31 @@ class Application:
 
     @property
     def prefill_token_time(self) -> KvTokenTime:
-        """Return the service received for computing prompts; not in `kv_token_time`."""
+        """Return the service received for computing prompts, not part of `kv_token_time`."""
         return 0 if self.prefill is None else self.prefill.paid
 
     @property
     def share_weight(self) -> float:
-        """Return the weight of the application's account when shares are not by tenant."""
+        """Return the weight of the application's GPS account when tenants do not share."""
         return self.weight * LEAST_WEIGHT if self.is_deprioritised else self.weight
 
     @property
     def leaf(self) -> ClientId:
-        """Return the leaf of the tenant tree for the application when shares are by tenant."""
+        """Return the leaf of the tenant tree to which the application belongs."""
         return beyond(self.tenant) if self.is_deprioritised else self.tenant
 
     @property
     def unfinished(self) -> int:
-        """Return the number of inferences that have not ended."""
         return len(self.waiting) + len(self.in_flight) + len(self.held_back)
 
     @property
     def waiting_count(self) -> int:
-        """Return the number of inferences that wait, in the queue or suspended."""
+        """Return the number of inferences that are queued or suspended."""
         return len(self.waiting) + len(self.suspended)
 
     @property
     def suspended(self) -> list[Inference]:
-        """Return the inferences kept out of the queue because their ingress may be lost."""
+        """Return the inferences that are not in the queue because their ingress may be lost."""
         return [one for one in self.held_back.values() if one.state is InferenceState.SUSPENDED]
 
     @property
@@ -452,16 +443,16 @@ class Lease:
     """Priority of the lease in the engine; a lower number is served first."""
     state: LeaseState = LeaseState.GRANTED
     context: Context | None = None
-    """Context on the replica that the lease continues or has created (`locality`)."""
+    """Context in the replica's prefix cache that the lease continues or has created."""
     begun_with: Tokens = 0
-    """Tokens of the context when the lease began to hold the context."""
+    """Tokens of the context when the lease began to use it."""
     uncomputed_tokens: Tokens = 0
     """Prompt tokens that the engine has to compute before the lease's first token; 0 afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A stopped inference, until its replica reports how many tokens it computed."""
+    """A stopped inference whose replica has not yet reported how many tokens it computed."""
 
     inference: Inference
     replica_id: ReplicaId
@@ -479,12 +470,10 @@ class ReplicaCapacity:
     """Whether prompts with a common beginning share the KV of this beginning."""
     holds_contexts: bool = False
     """Whether the replica evicts contexts of applications that may submit again after all other
-    contexts.
+    cached blocks.
     """
     host_kv_tokens: Tokens = 0
-    """KV tokens that fit into the replica's host memory, which has copies of all contexts; 0: the
-    replica keeps no copies.
-    """
+    """KV tokens in the replica's host memory, which stores copies of all contexts; 0: no copies."""
 
     @property
     def cache_tokens(self) -> Tokens:
@@ -493,16 +482,17 @@ class ReplicaCapacity:
 
 
 class Refusals(NamedTuple):
-    """Inferences for which a replica has no memory, as long as the replica is unchanged."""
+    """Inferences for which a replica has no memory, remembered until the replica changes."""
 
     state: tuple[object, ...]
     inferences: set[tuple[RequestId, Tokens]]
-    """Refused inferences by id and prompt length; a replica may correct the length later."""
+    """Inferences without memory, by id and prompt length, because a replica may correct the length.
+    """
 
 
 @dataclass(slots=True)
 class KnownReplica:
-    """State of a replica in the scheduler."""
+    """Capacity, leases, cached contexts and state of a replica, as the scheduler knows them."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
@@ -510,46 +500,41 @@ class KnownReplica:
     draining: bool = False
     drains_since: Seconds | None = None
     stalled_since: Seconds | None = None
-    """Time of the first pull that reported an engine that makes no steps; None: the engine makes
-    steps.
+    """Time at which the replica first reported an engine that makes no steps; None: the engine
+    makes steps.
     """
     stall_id: str = ""
-    """Name of the stall if the replica's inferences are suspected of causing it; empty
-    otherwise.
+    """Name of the engine's standstill, if inferences are suspected of causing it; otherwise empty.
     """
     connected: bool = False
-    """Whether the replica has a connection to the scheduler, so that its silence does not mean that
-    it is lost.
+    """Whether the replica has a connection to the scheduler. Silence of a connected replica does
+    not mean that it is lost.
     """
     is_silent: bool = False
-    """Whether the replica has been silent for so long that it would be lost without a
-    connection.
+    """Whether the replica has not reported for so long that it would be lost without a connection.
     """
     takes_leases: bool = True
     """Whether the replica may be granted leases: it is not draining, stalled or silent."""
     pulls_again_by: Seconds = 0.0
-    """Time until which the replica is expected to pull again after the answer to its last pull."""
+    """Time until which the replica is expected to ask again for leases after an answer."""
     prompt_budget: Tokens | None = None
-    """Prompt tokens that the replica still accepts before it has computed some; None: no limit."""
+    """Prompt tokens that the replica may be leased before it has computed some; None: no limit."""
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
-    """KV tokens in use by the engine's gauge that no lease explains, for instance tokens of an
-    aborted call that are not freed yet.
+    """KV tokens that the engine uses and no lease explains, for instance those of an aborted call.
     """
     grown_tokens: Tokens = 0
-    """KV tokens that the engine's gauge has gained since the last progress of the leases: the
-    forecast starts there.
-    """
+    """KV tokens that the engine has filled since the last progress report of the leases."""
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
-    """Leases that ended by the replica's last pull, each with its application if that was known."""
+    """Leases that ended by the replica's last report, each with its application if known."""
     unreached: dict[RequestId, Seconds] = field(default_factory=dict)
-    """Inferences whose ingresses have lost the connection to the replica since its last pull, each
-    with the time of its grant. A crash of the replica's process is reported later.
+    """Inferences whose ingresses have lost the connection to the replica since its last report,
+    each with the time of its lease. A crash of the replica's process is reported later.
     """
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
-    """Inferences for which the replica has no memory in its present state."""
+    """Inferences for which the replica has no memory as long as it does not change."""
     contexts: Contexts = field(default_factory=Contexts)
-    """Contexts in the replica's prefix cache; empty without a cache."""
+    """Contexts in the replica's prefix cache; empty if it has none."""
     uncomputed_tokens: Tokens = 0
     """Prompt tokens that the replica's leases still have to compute; 0 without a prefix cache."""
 
@@ -569,16 +554,16 @@ class KnownReplica:
 
     @property
     def unleased_tokens(self) -> Tokens:
-        """Return the KV tokens that no lease uses, free for idle contexts in the prefix cache."""
+        """Return the KV tokens that no lease uses and that idle contexts may fill."""
         return self.capacity.cache_tokens - self.context_tokens
 
     @property
     def context_tokens(self) -> Tokens:
-        """Return the KV tokens that leases hold on the replica, in whole blocks."""
+        """Return the KV tokens that leases use on the replica, in whole blocks."""
         return self.leases.context_tokens + self.leases.sequences * (self.capacity.block_size - 1)
 
     def footprint_alone(self, inference: Inference, output_tokens: Tokens = 0) -> Footprint:
-        """Return the KV that an inference would hold on this replica if it ran there alone."""
+        """Return the KV memory of an inference if it ran on this replica alone."""
         footprint = inference.expected_footprint(output_tokens)
         if inference.copies == 1 or not self.capacity.caches_prefixes:
             return footprint
@@ -588,7 +573,7 @@ class KnownReplica:
         return footprint.less(once)
 
     def footprint_beside(self, inference: Inference) -> Footprint:
-        """Return the KV that an inference would add to the KV held on this replica."""
+        """Return the KV memory that an inference would add on this replica."""
         footprint = self.footprint_alone(inference)
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return footprint
@@ -596,13 +581,13 @@ class KnownReplica:
         return footprint.less(shared) if shared else footprint
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
-        """Correct the tokens that a lease shares by the cached tokens that the engine reports."""
+        """Correct a lease's shared tokens by the cached tokens that the engine reports."""
         found = inference.found_before(self.capacity.block_size)
         if inference.prefixes and found is not None:
             self.leases.note_found(lease_id, found)
 
     def extension_by(self, inference: Inference) -> Extension:
-        """Return the shared KV that an inference would use longer than present leases."""
+        """Return the shared KV that an inference would keep longer than the present leases."""
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return ()
         iterations = inference.expected_footprint().iterations

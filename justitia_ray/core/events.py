@@ -42,43 +42,38 @@ class ApplicationArrived:
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
     predicted_cost: float | None = None
-    """Predicted cost in the unit of the policy's cost function, if that unit is not KV token-time.
-    None: the application is charged the minimum, and more by rule 1 of `fair_share` when it
-    receives service.
+    """Predicted cost in the unit of the policy's cost function, if this unit is not KV token-time.
+    None: the application is charged the minimum, and more as it receives service.
     """
     true_kv_token_time: KvTokenTime | None = None
-    """True service of the application, available in simulators and replays only; the lag is
-    measured with it.
+    """True service of the application, from which lags are measured; known only in simulators and
+    replays.
     """
     charge_kv_token_time: KvTokenTime | None = None
-    """Amount charged to the account instead of the prediction (rule 6 of `fair_share`)."""
+    """Charge of the application in token·iterations; None: the predicted cost."""
     resubmitted: bool = False
-    """Whether the ingress had the application open under an earlier scheduler; then no quota
-    rejects the application.
-    """
+    """Whether an earlier scheduler had admitted the application; then no quota rejects it."""
     recognized_by: str = ""
     """Name of the rule by which the ingress recognised the application; empty if unknown."""
     idle_s: Seconds | None = None
-    """Seconds for which the application may be idle before it ends, above 0; None:
-    `Timeouts.application_s`.
-    """
+    """Seconds without inferences after which the application ends, above 0; None: the default."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Expected stages of the application, from the first; empty if unknown."""
+    """Predicted stages of the application, from the first; empty if unknown."""
     deadline_s: Seconds | None = None
-    """Limit on the wait of each inference without a deadline of its own (seconds, above 0)."""
+    """Longest wait in seconds of an inference that has no deadline of its own, above 0."""
     tier: str = DEFAULT_TIER
     """Service tier of the application, whose factor multiplies the weight."""
     is_retry: bool | None = None
-    """Whether the caller repeats a refused request; None: the caller does not state this."""
+    """Whether the caller repeats a refused request; None if the caller does not say."""
     keeps_ends: bool = False
-    """Whether the ingress keeps records of ended inferences until `EndsStored` confirms them."""
+    """Whether the ingress stores records of ended inferences until `EndsStored` confirms them."""
     is_counted: bool = False
-    """Whether the ingress knows that the ended application is counted and stored. The ingress then
-    opens the application again, because answers were lost and some inferences still wait.
+    """Whether the application has ended, and the end is counted and stored. The ingress opens it
+    again, because answers were lost and some inferences still wait.
     """
     reopens: bool = False
-    """Whether the owner opened the application by an explicit call. This call is allowed even with
-    the id of an application that was recently cancelled or closed.
+    """Whether the owner opened the application by a call of its own, which may name a recently
+    cancelled or closed application.
     """
 
     def __post_init__(self) -> None:
@@ -100,14 +95,14 @@ class ApplicationClosed:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCancelled:
-    """The owner of an application has cancelled it: its inferences are stopped."""
+    """The owner of an application has cancelled it, and its inferences are stopped."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReopened:
-    """The owner of an application makes the application's id usable again.
+    """The owner of a closed or cancelled application opens it again.
 
     A stopped application ends now if no replica can report on it any more; a closed application
     continues.
@@ -126,7 +121,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationDeprioritised:
-    """A quota that deprioritises is exhausted for an application, or has capacity again."""
+    """An application has exhausted a quota that deprioritises, or has quota again."""
 
     application_id: ApplicationId
     is_deprioritised: bool
@@ -149,118 +144,114 @@ class InferenceSubmitted:
     age_s: Seconds = 0.0
     """Seconds since the inference was first submitted."""
     lease_id: LeaseId | None = None
-    """Lease from an earlier scheduler that the inference holds."""
+    """Lease of an earlier scheduler under which the inference runs."""
     true_output_tokens: Tokens | None = None
-    """True number of output tokens, available in simulators and replays only, for policies that
-    need it.
+    """True number of output tokens, known only in simulators and replays, for policies that need
+    it.
     """
     stage: int | None = None
-    """Stage of the application (`stages`), as the ingress counts stages. The ingress learns earlier
+    """Number of the application's stage, as the ingress counts stages. The ingress learns earlier
     than the scheduler that an inference has ended, but may not see all inferences of the
     application.
     """
     remaining_kv_token_time: KvTokenTime | None = None
-    """Service that the application is now expected to need from this stage on; None: unknown."""
+    """Predicted service of the application from this stage on, in token·iterations; None: unknown.
+    """
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Expected stages of the application from this stage on; empty if the expectation has not
+    """Predicted stages of the application from this stage on; empty if the prediction has not
     changed.
     """
     deadline_s: Seconds | None = None
-    """Limit on the inference's wait from first submission to first lease (seconds); None: the
-    application's limit, inf: no limit. The limit does not apply to an inference that claims a
-    lease.
+    """Longest wait of the inference in seconds, from its first submission until it starts. None:
+    the application's limit; inf: no limit. The limit does not apply to an inference that already
+    has a lease.
     """
     is_retry: bool | None = None
-    """Whether the caller repeats a refused request; None: the caller does not state this."""
+    """Whether the caller repeats a refused request; None if the caller does not say."""
     is_counted: bool | None = None
-    """Whether the ingress knows that the ended inference is counted and stored; None: the ingress
-    keeps no such records.
+    """Whether the ended inference is counted and stored; None: the ingress stores no such records.
     """
     outcome: Outcome | None = None
-    """Outcome that the ingress recorded under an earlier scheduler. The inference is then not run
-    again, only counted if it has not been counted. None: the inference has not ended.
+    """How the inference ended under an earlier scheduler; it is then only counted. None: the
+    inference has not ended.
     """
     reserve_output_tokens: Tokens | None = None
-    """Output tokens that the tenant's quotas reserve for the inference; None: its maximum."""
+    """Output tokens reserved from the tenant's quotas for the inference; None: its maximum."""
     least_output_tokens: Tokens = 0
-    """Number of output tokens that the inference produces at least."""
+    """Smallest number of output tokens that the inference produces."""
     prefixes: bytes = b""
     """Beginnings that the prompt may share with other prompts (`prefixes.pack_prefixes`)."""
     copies: int = 1
-    """Number of choices of each prompt, if the engine stores the prompt once for all its
+    """Number of choices (`n`) of each prompt, if the engine stores a prompt once for all its
     choices.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceCancelled:
-    """The caller of an inference has disconnected or cancelled the inference."""
+    """The caller of an inference has disconnected or cancelled it."""
 
     request_id: RequestId
 
 
 class NackReason(StrEnum):
-    """Why an ingress could not use a lease."""
+    """Reason for which an ingress could not use a lease."""
 
     LEASE = "lease"
-    """The replica does not hold the lease, or the engine died during the inference."""
+    """The replica does not know the lease, or the engine died during the inference."""
     CONNECTION = "connection"
-    """The ingress cannot reach the replica. Other ingresses may reach the replica, so the replica
-    gets leases as before.
+    """The ingress cannot reach the replica. Other ingresses may reach it, so the replica gets
+    leases as before.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseNacked:
-    """The ingress could not use a lease, whose inference waits again."""
+    """An ingress could not use a lease, and the inference waits again."""
 
     lease_id: LeaseId
     reason: NackReason
 
 
 class LeaseProgress(NamedTuple):
-    """Tokens of a lease so far, summed over the lease's sequences.
+    """Tokens of a lease so far, summed over its sequences.
 
     A tuple, because every pull carries one for each lease and a data class pickles slowly.
     """
 
     lease_id: LeaseId
     prompt_tokens: Tokens
-    """Prompt tokens as the engine counts them; 0 while unknown."""
+    """Prompt tokens as the engine counts them; 0 if unknown."""
     output_tokens: Tokens
     running: bool
     """Whether the payload of the lease has reached the replica."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens that the lease's sequences found in the engine's cache; None until each
-    sequence has its first token.
-    """
-    recomputed_tokens: Tokens = 0
-    """Tokens that the engine computed again after a preemption of the lease's sequences."""
-
-
-class LeaseFinished(NamedTuple):
-    """Final report of a lease; a tuple for speed, as `LeaseProgress` is."""
-
-    lease_id: LeaseId
-    prompt_tokens: Tokens
-    """Prompt tokens of the lease. If the lease was cut short: the prompts of sequences that had
-    their first token, and an estimate of the computed part of the other prompts.
-    """
-    output_tokens: Tokens
-    outcome: Outcome | None
-    """How the inference ended; None: it did not end, because the engine died, the lease was
-    aborted, or the connection to its ingress was lost.
-    """
-    booked: bool = False
-    """Whether an earlier scheduler has confirmed that the lease ended: its service is in the
-    restored accounts.
-    """
-    cached_tokens: Tokens | None = None
-    """Prompt tokens that the lease's sequences found in the engine's cache; None: no sequence had a
+    """Prompt tokens found in the engine's prefix cache; None until each sequence has its first
     token.
     """
     recomputed_tokens: Tokens = 0
-    """Tokens that the engine computed again after a preemption of the lease's sequences."""
+    """Tokens that the engine computed again after preempting sequences of the lease."""
+
+
+class LeaseFinished(NamedTuple):
+    """A replica's last report of a lease; a tuple for speed, as `LeaseProgress` is."""
+
+    lease_id: LeaseId
+    prompt_tokens: Tokens
+    """Prompt tokens that the replica computed or found in its cache. After an early end the
+    computed part of prompts without output is an estimate.
+    """
+    output_tokens: Tokens
+    outcome: Outcome | None
+    """How the inference ended. None: it did not end, because the engine died, the lease was
+    aborted, or the ingress lost its connection.
+    """
+    booked: bool = False
+    """Whether an earlier scheduler has already counted the service of the lease."""
+    cached_tokens: Tokens | None = None
+    """Prompt tokens found in the engine's prefix cache; None: no sequence had a token."""
+    recomputed_tokens: Tokens = 0
+    """Tokens that the engine computed again after preempting sequences of the lease."""
 
 
 class LeaseRun(NamedTuple):
@@ -281,10 +272,10 @@ class EngineFailed:
 
     replica_id: ReplicaId
     failure_id: str
-    """Name of the engine failure: the replica's id if the replica's engine can fail only once."""
+    """Name of this engine failure, or the replica's id if its engine can fail only once."""
     cause: FailureCause
     ran: tuple[LeaseRun, ...]
-    """Leases that had reached the engine and had not ended."""
+    """Leases whose inferences ran on the engine when it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,31 +290,29 @@ class ReplicaCrashed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPulled:
-    """A replica pulls for work, and reports its heartbeat, progress of leases and ended leases."""
+    """A replica reports to the scheduler and asks for leases."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
-    """Free KV tokens by the engine's gauge."""
+    """Free KV tokens, as the engine reports them."""
     progress: tuple[LeaseProgress, ...] | None = ()
-    """Progress of every lease that the replica holds; a running lease that is missing is lost.
-    None: the pull reports no progress, and all leases continue.
+    """Progress of every lease of the replica; a running lease that is missing is lost. None: all
+    leases continue.
     """
     finished: tuple[LeaseFinished, ...] = ()
-    """Leases that ended. Each is reported again until the answer to a pull with it has arrived."""
+    """Leases that ended. Each is reported again until the scheduler has answered."""
     draining: bool = False
     """Whether the replica is draining and takes no new lease."""
     stalled: bool = False
-    """Whether the replica's engine is alive but makes no steps; the leases of the replica are
-    requeued.
-    """
+    """Whether the engine is alive but makes no steps; the replica's leases are then requeued."""
     hangs: bool = False
-    """Whether the replica is stalled although no engine process is suspended by a signal; then one
-    of its inferences may be the cause.
+    """Whether an inference may have caused the engine to stand still: no signal suspends an engine
+    process.
     """
     connected: bool = False
-    """Whether the replica has a connection to the scheduler. A connected replica is not lost
-    because it is silent; `ReplicaDisconnected` reports that the connection closed.
+    """Whether the replica has a connection to the scheduler. A silent replica with a connection is
+    not lost; `ReplicaDisconnected` reports when the connection closes.
     """
 
 
@@ -342,23 +331,21 @@ class ReplicaReported:
     asks: bool = False
     """Whether the replica accepts leases until the next `PullAnswered`."""
     most_prompt_tokens: Tokens | None = None
-    """Largest number of prompt tokens that the replica accepts at once; None: no limit."""
+    """Most prompt tokens that the replica accepts at once; None: no limit."""
     withdraws: bool = False
-    """Whether idle applications are withdrawn, because they submit no more inferences at this
-    time.
-    """
+    """Whether idle applications leave GPS with this report."""
     reserved_kv_tokens: Tokens = 0
-    """KV tokens that are neither free nor held by leases."""
+    """KV tokens that are neither free nor used by leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullAnswered:
-    """The answer to a replica's pull was sent: no more grants to the replica until it pulls."""
+    """The scheduler has answered a replica, and grants it nothing until it asks again."""
 
     replica_id: ReplicaId
     pulls_again: bool = False
-    """Whether the replica pulls again as soon as it has the answer. Until then it may be granted
-    inferences of applications whose contexts it holds.
+    """Whether the replica asks again at once. Until then it may be granted inferences of
+    applications whose contexts it has cached.
     """
 
 
@@ -371,28 +358,26 @@ class ReplicaLost:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDisconnected:
-    """A replica's last connection closed; the replica is lost unless it pulls in time."""
+    """A replica has lost its last connection; it is lost unless it reports in time."""
 
     replica_id: ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class IngressHeartbeat:
-    """An ingress sent a heartbeat."""
-
     ingress_id: IngressId
 
 
 @dataclass(frozen=True, slots=True)
 class Resubmitted:
-    """An ingress has resubmitted all inferences that it had submitted to earlier schedulers."""
+    """An ingress has resubmitted all inferences that earlier schedulers had."""
 
     ingress_id: IngressId
 
 
 @dataclass(frozen=True, slots=True)
 class StateStored:
-    """The changes that the last `SchedulerCore.take_changed` returned are stored."""
+    """The store has saved the changes that `SchedulerCore.take_changed` returned last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +389,7 @@ class EndsAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """The operator selected another policy; the queue stays."""
+    """The operator selected another policy; the queue is kept."""
 
     policy: str
     options: tuple[tuple[str, object], ...] = ()
@@ -413,7 +398,7 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class TenantsChanged:
-    """The operator changed the tenants or the tiers. What GPS owes each tenant stays the same."""
+    """The operator changed tenants or tiers; the service that GPS owes each tenant is kept."""
 
     tenants: TenantTree
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
@@ -428,12 +413,12 @@ class PrefillMeasured:
 
     cost: PrefillCost
     release: str
-    """Release of the service that measured the cost."""
+    """Version of the service that measured the cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """A deadline of the core has passed without another event."""
+    """A time has come at which the core asked to be called."""
 
 
 Event: TypeAlias = (

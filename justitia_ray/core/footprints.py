@@ -14,13 +14,13 @@ from justitia_ray.core.prefixes import Beginning, Beginnings, Prefix
 from justitia_ray.units import ApplicationId, LeaseId, Tokens
 
 Extension = tuple[tuple[Tokens, Tokens], ...]
-"""Pairs (iterations, KV tokens), earliest first: shared KV that would be freed after these
-iterations, but is used longer by another lease.
+"""Pairs (iterations, KV tokens), the earliest first: shared KV that a new lease would use longer
+than the present ones.
 """
 
 
 class Footprint(NamedTuple):
-    """KV memory of one lease on its replica, from now until the lease's end.
+    """KV memory of one lease on its replica, from now until the lease ends.
 
     A tuple, because every report creates one. All sequences of a lease are assumed to be equally
     long, and gain one token per iteration. Footprints sort by the time at which the leases end.
@@ -29,38 +29,37 @@ class Footprint(NamedTuple):
     iterations: Tokens
     """Engine iterations until the inference of the lease ends."""
     choices: int
-    """Number of the lease's sequences: the tokens that the lease gains per iteration."""
+    """Number of the lease's sequences, each of which gains a token per iteration."""
     context_tokens: Tokens
-    """Prompt and generated tokens of all sequences, without the unused parts of last blocks."""
+    """Prompt and generated tokens of all sequences of the lease, not rounded to blocks."""
     application_id: ApplicationId
 
     @property
     def full_tokens(self) -> Tokens:
-        """Return the most KV that the lease will hold, without the unused parts of last blocks."""
+        """Return the most KV tokens that the lease will hold, not rounded to blocks."""
         return self.context_tokens + self.choices * self.iterations
 
     def held_tokens(self, block_size: Tokens) -> Tokens:
-        """Return the KV that the lease holds now, in whole blocks of each sequence."""
+        """Return the KV tokens that the lease holds now, in whole blocks."""
         return self.context_tokens + self.choices * (block_size - 1)
 
     def most_tokens(self, block_size: Tokens) -> Tokens:
-        """Return the most KV that the lease will hold, with an unused part of each last block."""
+        """Return the most KV tokens that the lease will hold, in whole blocks."""
         return self.full_tokens + self.choices * (block_size - 1)
 
     def less(self, shared: Tokens) -> "Footprint":
-        """Return the footprint without `shared` tokens of its context."""
         return Footprint(self[0], self[1], max(0, self[2] - shared), self[3])
 
 
 class Forecast:
-    """Iterations in which a replica's leases end, and the KV held just before each. Immutable.
+    """Times in iterations at which a replica's leases end, and the KV memory used before each.
 
     `sequences` and `contexts` have an entry for each lease, in the order in which the leases end,
     and a 0 for the time after the last lease.
     """
 
     def __init__(self, leases: Sequence[Footprint], block_size: Tokens) -> None:
-        """Compute the KV held when each lease ends. O(n).
+        """Compute the KV memory used when each lease ends. O(n).
 
         Args:
             leases: The leases that the replica runs, sorted.
@@ -72,11 +71,9 @@ class Forecast:
         self.ends = [lease[0] for lease in leases]
         """Iterations until each lease ends."""
         self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
-        """Number of sequences that run until each lease ends, or longer."""
+        """Number of sequences that still run when each lease ends."""
         self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
-        """KV tokens that the sequences counted in `sequences` hold now, without unused parts of
-        last blocks.
-        """
+        """KV tokens of the sequences that still run when each lease ends, not rounded to blocks."""
         self.sequences.reverse()
         self.contexts.reverse()
         columns = zip(self.contexts, self.sequences, self.ends, strict=False)
@@ -87,7 +84,7 @@ class Forecast:
         self._most_until: dict[int, list[Tokens]] = {}
 
     def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
-        """Return the peak KV if another lease starts now.
+        """Return the largest KV memory of the replica if another lease starts now.
 
         O(log n); O(n) if the lease outlasts others that share a beginning with it.
 
@@ -126,7 +123,7 @@ class Forecast:
         return max(most, beside + held + choices * end)
 
     def _most_until_with(self, choices: int) -> list[Tokens]:
-        """Return the peak KV until each lease ends if `choices` more sequences start empty."""
+        """Return the largest KV memory before each end if `choices` more sequences start empty."""
         if choices not in self._most_until:
             self._most_until[choices] = _running_max(
                 [held + choices * end for held, end in zip(self.held, self.ends, strict=True)]
@@ -135,7 +132,6 @@ class Forecast:
 
 
 def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
-    """Return the running maxima of the values, at least 0. Faster than `accumulate`."""
     most = 0
     maxima = [0]
     for value in values:
@@ -146,7 +142,7 @@ def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
 
 
 class Footprints(MutableMapping[LeaseId, Footprint]):
-    """Footprints of a replica's leases, with their sums. Setting a footprint is cheap.
+    """KV memory of all leases of a replica, with sums. Changing one lease is cheap.
 
     The forecast's order of leases is kept when leases are granted or end, and dropped with each
     report. A lease whose beginnings are known (`join`) is set as if it were alone, and its unshared
@@ -158,25 +154,26 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self._former: Forecast | None = None
-        """Forecast from before the latest leases were added; its leases have not changed since."""
+        """Forecast from before the latest leases were added; the leases in it have not changed
+        since.
+        """
         self.context_tokens: Tokens = 0
-        """KV tokens held now, without unused parts of last blocks."""
+        """KV tokens held now by all leases, not rounded to blocks."""
         self.full_tokens: Tokens = 0
-        """KV tokens held if all leases reached their peaks at the same time."""
+        """KV tokens held if all leases reached their largest size at the same time."""
         self.sequences = 0
         self.changes = 0
-        """Number of times that a footprint was set or deleted."""
+        """Number of changes of any lease's KV memory."""
         self.beginnings: Beginnings | None = None
-        """Beginnings of the leases' prompts that may be shared; None until a lease has one."""
+        """Beginnings of prompts that leases may share; None until a lease has one."""
         self._contexts: dict[LeaseId, Tokens] = {}
-        """Context tokens of the leases with known beginnings, as if each lease were alone."""
+        """Tokens of the leases whose prompts have known beginnings, as if each lease were alone."""
         self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
-        """Shared beginnings that are counted in the sums, each with its KV tokens and the
-        application charged for them.
+        """Shared beginnings of prompts, each with its KV tokens and the application charged for
+        them.
         """
         self._beginning_ends: dict[Beginning, Tokens] = {}
-        """Iterations until the last lease of a beginning ends, of the beginnings asked for since
-        the last report.
+        """Iterations until the last lease that shares each beginning ends; cleared by each report.
         """
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
@@ -202,7 +199,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends = self._forecast = self._former = None
         self._beginning_ends.clear()
         if before.full_tokens == footprint.full_tokens:
-            # The usual case: the lease has grown as expected, so that all other sums stay.
+            # Usually a lease has grown as expected, and all other sums of KV memory stay.
             self.context_tokens += footprint.context_tokens - before.context_tokens
         else:
             self._add_to_sums(before, -1)
@@ -225,7 +222,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return len(self._by_lease)
 
     def parts(self) -> Iterator[Footprint]:
-        """Yield the unshared KV of each lease, and the KV of each shared beginning once.
+        """Yield the KV memory of each lease without shared parts, and each shared beginning once.
 
         Their context tokens add up to `context_tokens`, their choices to `sequences`. O(n).
         """
@@ -234,7 +231,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             yield Footprint(0, 0, tokens, owner)
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> None:
-        """Store the beginnings of a lease, at least one.
+        """Record the beginnings of a lease's prompt, at least one.
 
         The caller then sets the lease's footprint.
         """
@@ -252,7 +249,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             self._recount_beginnings(self.beginnings.path(lease_id))
 
     def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
-        """Return the length of the longest of these beginnings that any lease has.
+        """Return the length of the longest of these beginnings that any lease also has.
 
         0 if none has one.
         """
@@ -260,7 +257,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return 0 if longest is None else longest.prefix.tokens
 
     def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
-        """Return the shared KV that a lease of this length would use longer than present leases."""
+        """Return the shared KV that a new lease would keep longer than the present leases."""
         found: list[tuple[Tokens, Tokens]] = []
         node = None if self.beginnings is None else self.beginnings.longest(prefixes)
         while node is not None and (end := self._end_of_beginning(node)) < iterations:
@@ -268,12 +265,12 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             node = node.parent
         return tuple(found)
 
-    def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
+    def leases_taking_over(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
         """Return the leases that take over a lease's shared beginnings, each with the KV tokens."""
         nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
         found = []
         for node in nodes:
-            if len(node.leases) > 1 and node.bearer == lease_id:
+            if len(node.leases) > 1 and node.first_lease == lease_id:
                 _, heir, *_ = node.leases
                 found.append((heir, node.own_tokens))
         return found
@@ -296,7 +293,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         block_size: Tokens,
         extension: Extension = (),
     ) -> bool:
-        """Return whether these leases and another lease would ever hold more than `kv_tokens`.
+        """Return whether these leases and another one would ever need more than `kv_tokens`.
 
         O(log n) if a cached forecast of a subset of the leases already exceeds it; otherwise the
         cost of `forecast`. `extension` is that of `Forecast.peak_with`.
@@ -319,10 +316,9 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if extension:
             end, _, _, owner = lease
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
-            # Subtract the shared beginnings from the time until which the forecast counts them
-            # already.
+            # Shared KV is in the forecast until this time, and must not be counted twice.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            # At equal times shared beginnings sort before leases.
+            # At equal times shared KV sorts before leases.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 
@@ -335,7 +331,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._recount_beginnings(path)
 
     def _recount_leases(self, changed: Iterable[LeaseId]) -> None:
-        """Recount the leases whose shared part of the KV has changed."""
+        """Recompute the memory of leases whose shared part of the KV has changed."""
         for lease_id in changed:
             before = self._by_lease.get(lease_id)
             if before is not None:
@@ -347,7 +343,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._ends = None
 
     def _recount_beginnings(self, beginnings: Iterable[Beginning]) -> None:
-        """Recount the shared beginnings whose leases have changed."""
+        """Recompute the memory of shared beginnings whose leases have changed."""
         counted = self._counted
         for node in beginnings:
             if node in counted:
@@ -355,7 +351,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._add_to_sums(Footprint(0, 0, tokens, owner), -1)
             if len(node.leases) > 1:
                 tokens = node.held_tokens
-                owner = self._by_lease[node.bearer].application_id
+                owner = self._by_lease[node.first_lease].application_id
                 self._counted[node] = tokens, owner
                 self._add_to_sums(Footprint(0, 0, tokens, owner), 1)
 

@@ -20,28 +20,30 @@ _LEAST_SAMPLES = 8
 _MOST_CLASSES = 1_024
 
 GapClass: TypeAlias = tuple[ClientId, str]
-"""Tenant and application class; tool gaps are learned for each pair."""
+"""Tenant and application class; the length of tool calls is learned for each pair."""
 
 
 class _ToolGap(NamedTuple):
     length_s: Seconds
     has_returned: bool
-    """Whether the application submitted again after the gap; otherwise it ended."""
+    """Whether the application submitted again after the tool call; otherwise it ended."""
 
 
 class Gaps:
-    """Last tool gaps of each application class."""
+    """Lengths of the last tool calls (gaps) of each application class."""
 
     def __init__(self) -> None:
         self._of: dict[GapClass, deque[_ToolGap]] = {}
         """Tool gaps by class; the class with the latest new gap is last."""
         self._kept: dict[GapClass, tuple[Seconds, Seconds]] = {}
-        """Break-even gap and result of the last computation for a class, until a gap is added."""
+        """Last result of each class with the gap at which keeping a context costs as much as
+        computing it; valid until a gap is added.
+        """
         self.last_kept_s: dict[GapClass, Seconds] = {}
-        """Last result of `kept_s` for each class, which may change with later gaps."""
+        """Last result of `kept_s` for each class; later gaps may change it."""
 
     def add(self, application_class: GapClass, length_s: Seconds, *, has_returned: bool) -> None:
-        """Record a gap of an application that has submitted again or has ended."""
+        """Record the tool gap of an application that has submitted again or has ended."""
         gaps = self._of.pop(application_class, None)
         if gaps is None:
             gaps = deque(maxlen=_SAMPLES)
@@ -55,7 +57,7 @@ class Gaps:
         self._kept.pop(application_class, None)
 
     def kept_s(self, application_class: GapClass, break_even_s: Seconds) -> Seconds:
-        """Return the seconds for which a class's contexts are kept, from the beginning of a gap.
+        """Return for how many seconds of a tool gap the contexts of a class are worth their memory.
 
         This is the time with the least mean cost over the recorded gaps. The memory is idle until
         the application returns or ends, or until that time; in the last case a return costs the

@@ -24,18 +24,17 @@ from justitia_ray.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Replica that holds an application's context, for which it is worth waiting."""
+    """Full replica with an application's context, for whose memory it is worth waiting."""
 
     holder: KnownReplica
     saved_s: Seconds
-    """Delay in seconds that a start on the holder saves, compared with a start on another replica.
-    """
+    """Delay in seconds that starting on this replica saves, compared with another replica."""
     lasts_s: Seconds
-    """Expected seconds until the holder has memory."""
+    """Expected seconds until this replica has memory."""
 
 
 class HolderWaits:
-    """Decides which inferences wait for the replicas that hold their contexts."""
+    """Decides which inferences wait for the replicas that have their contexts cached."""
 
     def __init__(self, state: State, ledger: Ledger, placement: Placement) -> None:
         self._state = state
@@ -77,7 +76,7 @@ class HolderWaits:
     def _choose_holder(
         self, application: Application, inference: Inference, alternative: KnownReplica
     ) -> Choice | None:
-        """Return the replica with most of the context, if waiting for this replica saves time."""
+        """Return the replica with most of the context, if waiting for it saves time."""
         times = self._state.engine_times
         if times.token_s is None:
             return None
@@ -92,7 +91,7 @@ class HolderWaits:
         if holder is None:
             return None
         if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
-            return None  # the inference does not lack memory there
+            return None  # the replica lacks a seat, not KV memory
         more = delay(alternative, application, inference) - delay(holder, application, inference)
         full_for_s = self._full_for_s(holder, inference, times.iteration_s)
         return Choice(holder, times.token_s * more, full_for_s)
@@ -100,7 +99,7 @@ class HolderWaits:
     def _full_for_s(
         self, replica: KnownReplica, inference: Inference, iteration_s: Seconds
     ) -> Seconds:
-        """Return the expected time until a replica has memory for an inference.
+        """Return the expected seconds until a replica has memory for an inference.
 
         Other inferences are assumed not to start there.
 

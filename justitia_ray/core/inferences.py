@@ -23,7 +23,7 @@ from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId
 
 
 class Inferences:
-    """Admits every inference once, and ends every inference once."""
+    """Admits and ends inferences, each of them exactly once."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Inferences:
         self._recovery = recovery
 
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
-        """Queue a new inference; return the inference instead if it claims an earlier lease.
+        """Queue a new inference; return the inference instead if it already runs under a lease.
 
         A known inference, and an ended inference that was counted, change nothing.
         """
@@ -122,7 +122,7 @@ class Inferences:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
-        # Ignore resubmissions, and ingresses at an earlier stage of the application.
+        # A resubmission, or an ingress at an earlier stage, does not change the expected service.
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
@@ -157,19 +157,18 @@ class Inferences:
             self._ledger.enqueue(application, inference)
 
     def claim(self, inference: Inference) -> None:
-        """Keep an inference out of the queue until a replica confirms the lease that it claims."""
+        """Keep an inference out of the queue until a replica confirms its earlier lease."""
         move(inference, InferenceState.CLAIMED)
         application = self._state.applications[inference.application_id]
         application.held_back[inference.request_id] = inference
 
     def requeue(self, inference: Inference) -> None:
-        """Remove an inference from its replica, and put it back into the queue."""
+        """Put an inference that ran on a replica back into the queue."""
         self._leases.release(inference)
         move(inference, InferenceState.WAITING)
         self.wait(inference)
 
     def cancel(self, event: ev.InferenceCancelled) -> None:
-        """End an inference whose caller has disconnected."""
         inference = self._state.inferences.get(event.request_id)
         if inference is not None:
             self._stop_inference(inference, Outcome.CANCELLED)
@@ -181,7 +180,7 @@ class Inferences:
             self.end(inference, outcome)
 
     def expire_wait(self, request_id: RequestId) -> None:
-        """Refuse an inference that missed the deadline for its first lease."""
+        """Refuse an inference that has not started before its deadline."""
         inference = self._state.inferences.get(request_id)
         if inference is None or inference.attempts or inference.starts_by is None:
             return
@@ -207,7 +206,7 @@ class Inferences:
         is_counted: bool = False,
         is_reported: bool = False,
     ) -> None:
-        """End an inference in any state.
+        """End an inference, whether it waits, runs or is suspended.
 
         If the inference is stopped while leased, it is counted with the last report of the lease.
 
@@ -259,7 +258,7 @@ class Inferences:
         self._count_ended(application, inference, departure.outcome, is_counted=is_counted)
 
     def _note_serving_replica(self, application: Application, replica_id: ReplicaId) -> None:
-        """Move a replica to the end of the replicas that have served an application."""
+        """Record that a replica is the last one that has served an application."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
             others = [name for name in application.replicas if name in known]
@@ -268,7 +267,7 @@ class Inferences:
     def _await_last_report(
         self, application: Application, inference: Inference, lease: Lease, outcome: Outcome
     ) -> None:
-        """Await a replica's last report of an inference, at most for `Timeouts.replica_s`."""
+        """Wait for a replica's last report of an inference, at most for `Timeouts.replica_s`."""
         state, lease_id = self._state, lease.lease_id
         state.leaving[lease_id] = Departure(inference, lease.replica_id, outcome)
         state.leaving_requests[inference.request_id] = lease_id
@@ -281,7 +280,6 @@ class Inferences:
     def _count_ended(
         self, application: Application, inference: Inference, outcome: Outcome, *, is_counted: bool
     ) -> None:
-        """Count an ended inference for its application and its tenant."""
         state, request_id = self._state, inference.request_id
         if not is_counted:
             application.inferences += 1
@@ -308,13 +306,15 @@ class Inferences:
             state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
         if application.prefill is not None and inference.prefill is not None:
-            self._leave_prefill(application, application.prefill, inference, inference.prefill)
+            self._refund_uncomputed_prompt(
+                application, application.prefill, inference, inference.prefill
+            )
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         if self._ledger.notifies:
             self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
 
-    def _leave_prefill(
+    def _refund_uncomputed_prompt(
         self,
         application: Application,
         account: PrefillAccount,
@@ -334,7 +334,7 @@ class Inferences:
         leave_answer(inference)
 
     def enforce_caps(self) -> None:
-        """Refuse waiting inferences of applications that reached a cap.
+        """Refuse waiting inferences of applications that have reached a limit of their own (cap).
 
         Running inferences go on.
         """
@@ -345,8 +345,7 @@ class Inferences:
             if application is None:
                 continue
             caps = caps_of(state.tenants, application.tenant)
-            # The number of inferences is no reason: a waiting inference was within this cap when
-            # submitted.
+            # Waiting inferences were within the limit on their number when they were submitted.
             cap = reached_cap(application, replace(caps, inferences=None), state.now)
             if cap is not None:
                 for inference in [*application.waiting, *application.suspended]:
@@ -354,7 +353,6 @@ class Inferences:
                     self.end(inference, Outcome.CANCELLED)
 
     def expire_cap(self, application_id: ApplicationId) -> None:
-        """Schedule a check of an application whose duration may have reached its cap."""
         self._state.served[application_id] = None
 
     def _refuse_capped(
@@ -395,7 +393,7 @@ class Inferences:
         if application is None:
             return
         if application.state is ApplicationState.STOPPING:
-            # when the last lease is gone, the application has ended
+            # A cancelled application ends when its last lease has ended.
             for lease_id in list(application.leaving):
                 self.count_departure(lease_id)
         else:
@@ -417,10 +415,10 @@ class Inferences:
     def _refusal_reason(
         self, application: Application, event: ev.InferenceSubmitted
     ) -> Refusal | None:
-        if event.resubmitted:  # the inference was accepted by an earlier scheduler
+        if event.resubmitted:  # an earlier scheduler admitted the inference
             return None
         if not application.state.takes_inferences:
-            # as far as this scheduler knows
+            # Inferences that this scheduler does not know may still be submitted again.
             is_over = application.is_idle and application.is_awaited
             return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
         state, is_retry = self._state, event.is_retry

@@ -26,18 +26,18 @@ RELATIVE_TOLERANCE = 1e-9
 """Relative tolerance of sums of floats; sums of integers and fractions are exact."""
 
 Findings: TypeAlias = Iterator[tuple[bool, Iterable[str], str]]
-"""Results of a rule: whether the state is correct, the entities concerned, and the fault if it is
-wrong.
+"""Results of checking a rule: whether each part of the state is correct, its entities, and the
+fault.
 """
 Rule: TypeAlias = Callable[[SchedulerCore], Findings]
 
 
 class InvariantViolation(AssertionError):
-    """The state breaks a rule; the message names the rule, the entities and the fault."""
+    """The state of the core breaks a rule, which the message names with the entities."""
 
 
 def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
-    """Each inference is in one collection of its application, the one for its state."""
+    """Each inference is in exactly one collection of its application, the one for its state."""
     state = core.state
     seen: set[str] = set()
     for application in state.applications.values():
@@ -69,7 +69,7 @@ def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
 
 
 def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
-    """Inferences that would wait are suspended if their ingress may be lost, and only then."""
+    """A waiting inference is suspended if and only if its ingress may be lost."""
     state, ingresses = core.state, core.ingresses
     for application in state.applications.values():
         for inference in (*application.waiting, *application.held_back.values()):
@@ -146,7 +146,7 @@ def memory_counts_once(core: SchedulerCore) -> Findings:
 
 
 def caches_agree(core: SchedulerCore) -> Findings:
-    """A replica's uncomputed tokens are those of its leases; its contexts agree with their sums."""
+    """A replica's sums of cached and uncomputed tokens equal those of its contexts and leases."""
     state = core.state
     for replica in state.replicas.values():
         names = (replica.replica_id,)
@@ -176,7 +176,7 @@ def caches_agree(core: SchedulerCore) -> Findings:
 def _beginnings_are_of_leases(
     core: SchedulerCore, replica: KnownReplica, beginnings: Beginnings
 ) -> Findings:
-    """A shared beginning has a lease; a lease has its longest beginning and all those above it."""
+    """Shared beginnings of prompts belong to leases, and a lease has its longest ones."""
     having: dict[Beginning, set[LeaseId]] = {node: set() for node in beginnings}
     for lease_id in replica.leases:
         lease = core.state.leases[lease_id]
@@ -200,7 +200,7 @@ def _beginnings_are_of_leases(
 
 
 def open_suspects_are_apart(core: SchedulerCore) -> Findings:
-    """No replica has two leases of inferences that are suspected of having killed an engine."""
+    """No replica runs two inferences that are suspected of having killed an engine."""
     state = core.state
     for replica in state.replicas.values():
         own = [name for name in replica.leases if name.startswith(state.lease_prefix)]
@@ -210,7 +210,7 @@ def open_suspects_are_apart(core: SchedulerCore) -> Findings:
 
 
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
-    """The queue has exactly the applications with waiting inferences.
+    """The queue contains exactly the applications with waiting inferences.
 
     Its first has the smallest key.
 
@@ -230,14 +230,14 @@ def queue_holds_what_waits(core: SchedulerCore) -> Findings:
 
 
 def expected_first(core: SchedulerCore) -> Application | None:
-    """Return the first application of the queue, found by a full search. O(N)."""
+    """Return the application that must be first in the queue, by a full search. O(N)."""
     policy, heads = core.ledger.policy, least_of_clients(core)
     least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
     return None if least is None else heads[least]
 
 
 def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return for each client that may be granted its application with the smallest key. O(N)."""
+    """Return the application with the smallest key of each client that may start. O(N)."""
     policy = core.ledger.policy
     if isinstance(core.ledger.fair_share, TenantShare) and isinstance(policy, JustitiaPolicy):
         tenants, clients = least_of_tenants(core), dict[ClientId, list[Application]]()
@@ -273,7 +273,7 @@ def _applications_of_least_key(
 
 
 def same_key(core: SchedulerCore, one: Application | None, other: Application | None) -> bool:
-    """Return whether the keys of two applications below a node differ by rounding only."""
+    """Return whether the keys of two applications differ at most by rounding."""
     if not isinstance(core.ledger.fair_share, TenantShare) or one is None or other is None:
         return False
     if one.is_deprioritised != other.is_deprioritised:
@@ -283,7 +283,7 @@ def same_key(core: SchedulerCore, one: Application | None, other: Application | 
 
 
 def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
-    """Live applications have an account and a session with their weight.
+    """Each live application has an account, and a GPS session with its weight.
 
     No others have an account.
     """
@@ -318,14 +318,14 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
     if core.ledger.options.clock != "served":
         return
     fair_share, applications = core.ledger.fair_share, core.state.applications
-    for number, clock in enumerate(_top_clocks(core)):
+    for number, clock in enumerate(_clocks_by_quota(core)):
         accounts = {
             name: account
             for name, account in fair_share.accounts.items()
             if (fair_share.sets_apart and applications[name].is_deprioritised) == bool(number)
         }
         charged = sum(a.charged - a.attained for a in accounts.values() if not a.withdrawn)
-        # Rounding errors grow with V per unit of weight, and with every charge.
+        # Rounding errors grow with virtual time per unit of weight, and with every charge.
         weights = sum(session.weight for session in clock.sessions().values())
         scale = 1 + clock.virtual_time * (1 + weights)
         scale += sum(account.charged for account in fair_share.accounts.values())
@@ -335,7 +335,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
 
 
 def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
-    """With the served clock, the applications idle at the last report are out of GPS.
+    """With the served clock, GPS has no sessions of applications that were idle at the last report.
 
     Applications that became idle after the last report, and restored applications whose inferences
     may still be resubmitted, are withdrawn later.
@@ -381,7 +381,7 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
     tenants = _tenant_leaves(core).values()
     branches = [branch.clock for branch in _kept_branches(core).values()]
     leaves = [tenant.gps for tenant in tenants]
-    for clock in (*_top_clocks(core), *branches, *leaves):
+    for clock in (*_clocks_by_quota(core), *branches, *leaves):
         total: float = 0
         for session_id, session in clock.sessions().items():
             ahead = session.finish - clock.virtual_time
@@ -393,7 +393,7 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
 
 
 def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
-    """At the last update the root, a tenant's GPS and its reference server owed the same."""
+    """A tenant is owed the same by the root, its GPS clock and its ideal server."""
     fair_share = core.ledger.fair_share
     for path, branch in _kept_branches(core).items():
         above = fair_share.clock if branch.parent is None else branch.parent.clock
@@ -425,8 +425,8 @@ def _tenant_leaves(core: SchedulerCore) -> dict[ClientId, Tenant]:
     return fair_share.nodes.kept_leaves() if isinstance(fair_share, TenantShare) else {}
 
 
-def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
-    """Return the clock of applications within quota, and the clock of those beyond quota."""
+def _clocks_by_quota(core: SchedulerCore) -> tuple[VirtualClock, ...]:
+    """Return the GPS clocks of applications within quota and of those beyond quota."""
     share = core.ledger.fair_share
     return (share.clock, share.nodes.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
@@ -453,7 +453,7 @@ def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
 
 
 def service_is_what_was_metered(core: SchedulerCore) -> Findings:
-    """Service booked for unfinished inferences is what they attained and what was booked before."""
+    """Service booked for unfinished inferences equals what they received under all schedulers."""
     attained: dict[str, float] = dict.fromkeys(core.state.applications, 0)
     leaving = (departure.inference for departure in core.state.leaving.values())
     for inference in (*core.state.inferences.values(), *leaving):
@@ -469,7 +469,7 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
 
 
 def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
-    """Prefill booked or charged for an application is the prefill of its unfinished inferences."""
+    """Booked and charged costs of computing prompts equal those of the unfinished inferences."""
     sums = {
         name: [account.pending_before, account.paid_before, account.forgiven_before]
         for name, one in core.state.applications.items()
@@ -494,7 +494,7 @@ def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
 
 
 def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
-    """Each count that a limit uses equals the number of existing entities."""
+    """Each count that is compared with a limit equals the number of existing entities."""
     state = core.state
     top = {name: a.tenant.partition(SEPARATOR)[0] for name, a in state.applications.items()}
     applications = list(top.values())
@@ -551,7 +551,7 @@ def rules_of(core: SchedulerCore) -> tuple[Rule, ...]:
 
 
 def check_rule(rule: Rule, core: SchedulerCore) -> None:
-    """Check the state of the core against one of its rules.
+    """Raise `InvariantViolation` if the state of the core breaks this rule.
 
     Raises:
         InvariantViolation: If the state breaks the rule.
@@ -562,7 +562,7 @@ def check_rule(rule: Rule, core: SchedulerCore) -> None:
 
 
 def check(core: SchedulerCore) -> None:
-    """Check the state of the core against every rule.
+    """Raise `InvariantViolation` if the state of the core breaks any rule.
 
     Raises:
         InvariantViolation: If the state breaks a rule.

@@ -9,10 +9,10 @@ from justitia_ray.units import Tokens
 
 
 class KeptContexts(Contexts):
-    """Cached contexts of a replica that keeps the contexts of live applications."""
+    """Cached contexts of a replica that evicts the contexts of live applications last."""
 
     def forget_before(self, context: Context) -> None:
-        """Remove the ended applications' idle contexts that were used before an evicted context."""
+        """Remove unused contexts of ended applications that are older than an evicted context."""
         if not context.is_live:
             super().forget_before(context)
             return
@@ -37,7 +37,6 @@ class KeptContexts(Contexts):
         super().shrink(room)
 
     def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
-        """Return the tokens of other live applications' contexts that a start would evict."""
         live = self.live_tokens
         if continued is not None and continued in self._idle and continued.is_live:
             live -= continued.own_tokens

@@ -15,42 +15,39 @@ from justitia_ray.core.records import Record, RecordReader
 from justitia_ray.units import ApplicationId, IngressId, KvTokenTime, RequestId
 
 _MOST = 100_000
-"""Maximum number of records of ended inferences; the oldest are dropped first. They accumulate only
-while the store is unavailable, and ingresses drop their copies after a minute.
+"""Maximum number of records of ended inferences, of which the oldest are dropped first. They
+accumulate only while the store is unavailable, and ingresses drop their copies after a minute.
 """
 
 _Key = tuple[IngressId, ApplicationId, RequestId | None]
-"""Key of the record of an ended inference: its ingress and its id; for an ended application the
-inference is None.
+"""Ingress, application and inference of a record; the inference is None if the application has
+ended.
 """
 
 
 @dataclass(slots=True)
 class _ApplicationEnds:
-    """Kept records of one application and its ended inferences."""
+    """Records of one application and its ended inferences."""
 
     inferences: dict[RequestId, IngressId] = field(default_factory=dict)
     openers: dict[IngressId, None] = field(default_factory=dict)
-    """Ingresses that may open the application again because they have no confirmation that it has
-    ended.
-    """
+    """Ingresses that may open the application again, because its end was not confirmed to them."""
     unfinished: KvTokenTime = 0
-    """Service booked for inferences of other ingresses that were unfinished when the application
-    ended.
+    """Service of the inferences of other ingresses that were unfinished when the application ended.
     """
 
 
 class KeptEnds:
-    """Records of ended inferences and applications that ingresses keep, too. O(1) each."""
+    """Records of ended inferences and applications, until they are stored. O(1) each."""
 
     def __init__(self) -> None:
         self._of: dict[ApplicationId, _ApplicationEnds] = {}
         self._application_of: dict[RequestId, ApplicationId] = {}
         self._kept: dict[_Key, None] = {}
-        """All kept records, oldest first."""
+        """Records of ended inferences and applications, oldest first."""
         self._new: dict[_Key, None] = {}
         self._taken: dict[_Key, None] = {}
-        """Records that were taken for a save that is not confirmed yet."""
+        """Records that are being saved, and whose save is not confirmed yet."""
         self._changed: dict[ApplicationId, None] = {}
         self._inherited: set[ApplicationId] = set()
 
@@ -60,7 +57,7 @@ class KeptEnds:
     def add_inference(
         self, application_id: ApplicationId, request_id: RequestId, ingress_id: IngressId
     ) -> None:
-        """Keep the record of an ended inference that has been counted."""
+        """Record an ended inference that has been counted."""
         self._ends_of_application(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
         self._keep_end((ingress_id, application_id, request_id))
@@ -71,7 +68,7 @@ class KeptEnds:
         openers: Iterable[IngressId],
         unfinished: KvTokenTime = 0,
     ) -> None:
-        """Keep a record of an ended application for each ingress that has the application open.
+        """Record an ended application for each ingress that has the application open.
 
         Args:
             application_id: The application.
@@ -85,7 +82,7 @@ class KeptEnds:
             self._keep_end((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
-        """Return whether an ended inference is counted, as far as the kept records show."""
+        """Return whether an ended inference is known to be counted."""
         ends = self._of.get(application_id)
         return ends is not None and request_id in ends.inferences
 
@@ -94,7 +91,7 @@ class KeptEnds:
         return application_id in self._inherited
 
     def reopen(self, application_id: ApplicationId) -> tuple[list[IngressId], KvTokenTime]:
-        """Make an ended application live again, because an ingress opens it.
+        """Count an ended application as live again, because an ingress opens it.
 
         Return the ingresses that may also open it, and the service booked for its unfinished
         inferences.
@@ -108,7 +105,7 @@ class KeptEnds:
     # --- durable state
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return applications whose kept records changed since the last call, to be saved."""
+        """Return the applications whose records have changed since the last call, to be saved."""
         self._taken |= self._new
         self._new = {}
         changed, self._changed = list(self._changed), {}
@@ -127,7 +124,7 @@ class KeptEnds:
         return [EndsStored(name, tuple(of[0]), tuple(of[1])) for name, of in told.items()]
 
     def acknowledge(self, told: EndsStored) -> None:
-        """Drop kept records that their ingress has confirmed."""
+        """Drop the records that their ingress has confirmed."""
         for request_id in told.request_ids:
             application_id = self._application_of.get(request_id)
             if application_id is not None:
@@ -136,16 +133,16 @@ class KeptEnds:
             self._drop_end((told.ingress_id, application_id, None))
 
     def forget_ingress(self, ingress_id: IngressId) -> None:
-        """Drop the kept records of a lost ingress. O(n)."""
+        """Drop the records of a lost ingress. O(n)."""
         for key in [key for key in self._kept if key[0] == ingress_id]:
             self._drop_end(key)
 
     def names(self) -> Iterator[ApplicationId]:
-        """Yield the applications with kept records."""
+        """Yield the applications that have records."""
         return iter(self._of)
 
     def record(self, application_id: ApplicationId) -> Record | None:
-        """Return the kept records of an application as JSON; None if there are none."""
+        """Return the records of an application as JSON; None if there are none."""
         ends = self._of.get(application_id)
         if ends is None:
             return None
@@ -156,7 +153,7 @@ class KeptEnds:
         }
 
     def restore(self, application_id: ApplicationId, record: object) -> set[IngressId]:
-        """Restore kept records; return the ingresses to notify of them.
+        """Restore the records of an application; return the ingresses to notify of them.
 
         Raises:
             ValueError: If a field is missing or has a wrong type.

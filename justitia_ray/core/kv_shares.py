@@ -30,26 +30,26 @@ _NOTHING = KvShare()
 
 
 class KvShares:
-    """KV memory held by each tenant node and tier, to decide which may be given more."""
+    """KV memory used by each tenant and each service tier, compared with their shares."""
 
     def __init__(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
         self._tree = tree
         self._leases: dict[LeaseId, tuple[ClientId, Tokens, str]] = {}
         self._of_tiers: dict[str, KvShare] = {}
-        """Shares of KV memory by tier; tiers without a share are missing."""
+        """Share of the KV memory of each service tier; tiers without a share are missing."""
         self._held_by_tier: dict[str, Tokens] = {}
         self._held: dict[ClientId, Tokens] = {}
-        """KV tokens by tenant node; the root is the empty path."""
+        """KV tokens that each tenant uses; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
-        """Children of each node that reserve memory, or that have descendants that do."""
+        """Child tenants that reserve KV memory, or have descendants that do, by parent."""
         self.limits_nodes = False
-        """Whether the configuration gives any tenant node a share of KV memory."""
+        """Whether the configuration gives any tenant a share of the KV memory."""
         self.limits_tiers = False
-        """Whether the configuration gives any tier a share of KV memory."""
+        """Whether the configuration gives any service tier a share of the KV memory."""
         self.describe(tree, tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
-        """Use the shares of another tenant tree and of other tiers; the memory held stays."""
+        """Use changed shares of tenants and service tiers; the memory in use does not change."""
         self._tree = tree
         self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
         self.limits_tiers = bool(self._of_tiers)
@@ -62,37 +62,34 @@ class KvShares:
                     self._keepers.setdefault(parent, {})[one] = None
 
     def held(self, path: ClientId) -> Tokens:
-        """Return the KV that a tenant node holds.
+        """Return the KV memory that a tenant uses.
 
         For the empty path all KV that any lease holds.
         """
         return self._held.get(path, 0)
 
     def nodes(self) -> list[ClientId]:
-        """Return the tenant nodes that hold KV."""
         return [path for path in self._held if path]
 
     def held_by_tier(self, tier: str) -> Tokens:
-        """Return the KV that a tier holds."""
         return self._held_by_tier.get(tier, 0)
 
     def hold(
         self, lease_id: LeaseId, tenant: ClientId, tokens: Tokens, tier: str = DEFAULT_TIER
     ) -> None:
-        """Add a tenant's lease with the KV that the lease is expected to hold."""
+        """Count a lease with the KV memory that it is expected to need."""
         self._leases[lease_id] = tenant, tokens, tier
         self._held_by_tier[tier] = self._held_by_tier.get(tier, 0) + tokens
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 
     def hold_more(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Add KV that a lease inherits from an ended lease with the same beginning."""
+        """Add the shared KV memory that a lease takes over from an ended lease."""
         tenant, before, tier = self._leases[lease_id]
         self.release(lease_id)
         self.hold(lease_id, tenant, before + tokens, tier)
 
     def release(self, lease_id: LeaseId) -> None:
-        """Remove a lease from the shares."""
         tenant, tokens, tier = self._leases.pop(lease_id)
         self._held_by_tier[tier] -= tokens
         for path in ("", *ancestors(tenant)):
@@ -103,7 +100,7 @@ class KvShares:
                 del self._held[path]
 
     def tier_refuses(self, tier: str, tokens: Tokens, total: Tokens) -> bool:
-        """Return whether a tier must not be given more KV now, for any tenant.
+        """Return whether a service tier may get no more KV memory now, for any tenant.
 
         Args:
             tier: The tier of an inference.
@@ -119,7 +116,7 @@ class KvShares:
     def refuses(
         self, tenant: ClientId, tokens: Tokens, total: Tokens, tier: str = DEFAULT_TIER
     ) -> ClientId | None:
-        """Return the tenant node that must not be given more KV now, or None.
+        """Return the tenant that may get no more KV memory now, or None.
 
         O(depth + nodes that reserve memory).
 
@@ -148,13 +145,13 @@ class KvShares:
                     of_others -= self.held(keeper)
         can_wait = (
             of_others > 0 or tokens <= total - kept_at_most
-        )  # the inference would wait for ever if no other node held KV
+        )  # without other leases an inference would wait for ever
         if can_wait and self.held("") + tokens > total - kept:
             return next((one for one in path if one not in self._keepers), tenant)
         return None
 
     def _kv_reserved_by_other_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
-        """Return the KV that other tiers reserve against an inference of this tier now.
+        """Return the KV memory that other service tiers reserve against this tier now.
 
         0 for an inference within the part that its own tier reserves. Also 0 for an inference
         larger than the unreserved memory while only tiers with reservations hold KV: otherwise the
@@ -174,13 +171,13 @@ class KvShares:
         return kept if of_others or tokens <= total - kept_at_most else 0.0
 
     def _kv_reserved_below(self, path: ClientId, total: Tokens) -> float:
-        """Return the KV that a tenant node, or the nodes below it, reserve against others now."""
+        """Return the KV memory that a tenant and its descendants reserve against others now."""
         own = _reserved_fraction(self._tree.node(path).kv_share) * total - self.held(path)
         below = sum(self._kv_reserved_below(child, total) for child in self._keepers.get(path, ()))
         return max(0.0, own, below)
 
     def _most_kv_reserved_below(self, path: ClientId, total: Tokens) -> float:
-        """Return the most KV that a tenant node, or the nodes below it, reserve."""
+        """Return the most KV memory that a tenant and its descendants may reserve."""
         own = _reserved_fraction(self._tree.node(path).kv_share) * total
         return max(
             own,
@@ -189,5 +186,5 @@ class KvShares:
 
 
 def _reserved_fraction(share: KvShare) -> float:
-    """Return the fraction of the memory that a tenant node reserves when it holds nothing."""
+    """Return the fraction of the memory that a tenant reserves when it uses nothing."""
     return share.guaranteed * (1 - share.lends)

@@ -25,35 +25,34 @@ from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
 
 _UNCACHED_UP_TO = 100
-"""Number of live applications and leases up to which no pass over the sessions is cached: a pass
-takes less than 0.2 ms.
+"""Number of live applications and leases up to which sums over GPS sessions are not cached, because
+computing them takes less than 0.2 ms.
 """
 _KEPT_S: Seconds = 2.0
 _KEPT_S_EACH: Seconds = 1e-3
-"""Maximum age of a cached pass over the sessions, per live application or lease (in total at most
-`_KEPT_S`); a pass takes 2 µs for each.
+"""Maximum age of cached sums over GPS sessions, per live application or lease (in total at most
+`_KEPT_S`). Computing them takes 2 µs for each.
 """
 
 
 class Lags(Protocol):
-    """Lags and guarantees of live applications, measured or computed on request."""
+    """Lags of live applications behind GPS, measured or computed on request."""
 
     @property
-    def virtual_time(self) -> VirtualTime:
-        """Return V of the clock against which lags are computed."""
+    def virtual_time(self) -> VirtualTime: ...
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application on the clock against which lags are computed.
+        """Return the tag F of a live application on the clock against which lags are computed.
 
         Raises:
             KeyError: If no such application is live.
         """
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether the time at which V reaches an application's tag is known or ahead."""
+        """Return whether it is known when GPS finishes, or finished, an application."""
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if the application waits, as if it started now."""
+        """Return how far a live application lags behind GPS; if it waits, as if it started now."""
 
 
 class Meter(LedgerObserver, Lags, Protocol):
@@ -73,7 +72,6 @@ class CurrentLags:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """Virtual time V of the scheduler's clock."""
         return self._ledger.fair_share.clock.virtual_time
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
@@ -85,11 +83,11 @@ class CurrentLags:
         return self._ledger.fair_share.tag(application_id)
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached an application's tag when this scheduler began."""
+        """Return whether GPS had not finished an application when this scheduler began."""
         return self._ledger.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if the application waits, as if it started now.
+        """Return how far a live application lags behind GPS; if it waits, as if it started now.
 
         Only a waiting application has a bound. Costs O(log N), and for a bound a pass over all live
         applications; with more than a hundred of them a pass is cached for a short time.
@@ -118,7 +116,7 @@ class CurrentLags:
 
 
 class _SessionSums:
-    """Sums over the sessions of GPS in the order of their tags, at one moment."""
+    """Sums over the accounts in GPS in the order of their tags, at one moment."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         share, clock = ledger.fair_share, ledger.fair_share.clock
@@ -133,7 +131,7 @@ class _SessionSums:
             account, flying = share.accounts.get(name), flight.get(name, 0)
             tag: VirtualTime = session.finish
             own: KvTokenTime = 0
-            if account is not None:  # GPS may still owe service to an ended application
+            if account is not None:  # ended applications have no account
                 tag = share.tag(name)
                 own = 0 if account.withdrawn else account.charged - account.attained
             uncovered = max(own, flying) - clock.owed(name)
@@ -143,8 +141,8 @@ class _SessionSums:
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
         self._kept: list[tuple[Key, Key, KvTokenTime]] = []
-        """Key at the start, present key, and remaining work not in flight, of each started
-        application.
+        """Each started application's sort key at its start, its present sort key, and its remaining
+        work not in flight.
         """
         if ledger.gate is not None:
             for name, ((_, start), sequence), work in ledger.gate.kept_places():
@@ -152,14 +150,13 @@ class _SessionSums:
                 self._kept.append(((start, sequence), key, max(0, work - flight.get(name, 0))))
 
     def rest(self, key: Key) -> KvTokenTime:
-        """Return the most service from V = F until an application's last start."""
+        """Return the most service between an application's finish in GPS and its last start."""
         place = bisect_right(self._keys, key)
         kept = sum(work for start, now, work in self._kept if start < key < now)
         return self._flying[-1] - self._flying[place] + self._uncovered[place] + kept
 
 
 def most_left(inference: Inference) -> KvTokenTime:
-    """Return the most service that an inference can still receive."""
     longest = inference.true_output_tokens
     if longest is None:
         longest = inference.max_output_tokens

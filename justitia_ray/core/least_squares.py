@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 KEEP = 0.98
-"""Factor on the weight of all earlier samples with each new sample: some 50 samples count."""
+"""Factor on the weight of all earlier samples with each new one, so that some 50 samples count."""
 _LEAST_WEIGHT = 8.0
-"""Sum of weights below which the coefficients are unknown."""
+"""Sum of sample weights below which the coefficients are unknown."""
 _LEAST_PIVOT = 1e-3
 """Share of a diagonal element that elimination must leave. With less, the samples are too similar
 to determine the coefficients separately.
@@ -21,14 +21,14 @@ class DecayingFit:
         """Sums of products of x with (x, y): the normal equations."""
 
     def add(self, values: Sequence[float], result: float) -> None:
-        """Add a sample with a value for each coefficient."""
+        """Add a sample with one value for each coefficient."""
         for sums, value in zip(self._sums, values, strict=True):
             for place, other in enumerate((*values, result)):
                 sums[place] = KEEP * sums[place] + value * other
         self._weight = KEEP * self._weight + 1
 
     def last_coefficient(self) -> float | None:
-        """Return the coefficient fitted to each sample's last value; None if it is undetermined.
+        """Return the coefficient of each sample's last value; None if it is undetermined.
 
         Other coefficients may be undetermined: if their values are proportional in all samples, one
         of them accounts for all.

@@ -25,7 +25,7 @@ from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.prefill import NOTHING_PAID
 from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.queue import Key, Queue, WaitingLine
-from justitia_ray.core.service_history import Late, ServiceHistory, Start
+from justitia_ray.core.service_history import ServiceHistory, Start, StartDelay
 from justitia_ray.core.state import State
 from justitia_ray.core.tenants import TenantTree
 from justitia_ray.core.usage import UsageTotals
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.working_set import WorkingSet
 
 Place = tuple[Key, Key, Key]
-"""Position of an inference in the order: the keys of its client, of its application and of
-itself.
-"""
+"""Position of an inference in the order: sort keys of its tenant, its application and itself."""
 
 Rank = tuple[bool, VirtualTime]
 """Whether an application is beyond its quota, and the application's tag."""
@@ -56,11 +54,11 @@ class _SingleInferenceView(Application):
         self.waiting = waiting
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)  # no other attribute is ever set
+        return getattr(self._original, name)
 
 
 class LedgerObserver(Protocol):
-    """Observer of a ledger's events, in order; the core has no other interface to its observers.
+    """Interface through which observers receive the events of a ledger, in order.
 
     It has more than eight methods because it has one for each method of the ledger.
     """
@@ -69,42 +67,42 @@ class LedgerObserver(Protocol):
         """Receive the accounts and the policy in use from now on; also called at the start."""
 
     def arriving(self, application: Application) -> None:
-        """Called before an application is charged (rule 6)."""
+        """Receive an application before its arrival is charged (rule 6)."""
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Called before an application loses its credit with GPS.
+        """Receive an application before its unserved charge is refunded.
 
         This happens when it is withdrawn, reweighed or settled.
         """
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Called after an idle application was withdrawn from GPS (rule 4)."""
+        """Receive an idle application after its refund by rule 4."""
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Called when an application submits, after a new charge if it was withdrawn (rule 5)."""
+        """Receive an application that submits again, after a charge by rule 5."""
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Called after the charge of an application was raised (rule 7)."""
+        """Receive an application after its charge was raised (rule 7)."""
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Called after the weight of an application changed."""
+        """Receive an application after its weight has changed."""
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Called after an account was closed (rule 3).
+        """Receive an application after its account was closed (rule 3).
 
         Return the lag to report for the application.
         """
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Called before an inference joins the queue, also after it was in flight."""
+        """Receive an inference before it joins the queue, for the first time or again."""
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Called before suspended inferences of an application join the queue."""
+        """Receive an application before its suspended inferences join the queue."""
 
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
     ) -> None:
-        """Called after an inference was leased.
+        """Receive an inference after it was leased.
 
         Args:
             application: The application.
@@ -114,17 +112,17 @@ class LedgerObserver(Protocol):
         """
 
     def adopted(self, inference: Inference) -> None:
-        """Called for an inference that holds a lease of an earlier scheduler."""
+        """Receive an inference that has a lease of an earlier scheduler."""
 
     def leave_flight(self, inference: Inference) -> None:
-        """Called when an inference has ended or is suspended, and is out of the queue."""
+        """Receive an inference that has ended or is suspended, and is out of the queue."""
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Called after a report's service was booked; the charges of `recharged` were doubled."""
+        """Receive a report's service, and the applications whose charges it doubled."""
 
 
 class Ledger:
-    """Keeps accounts, policy and queue of a core consistent."""
+    """Keeps the accounts of GPS, the policy and the queue consistent."""
 
     def __init__(
         self,
@@ -188,7 +186,7 @@ class Ledger:
         self._state.changed[application_id] = None
 
     def resume(self, application_id: ApplicationId) -> None:
-        """Charge a withdrawn application again (rule 5)."""
+        """Charge an application again that submits after a tool gap (rule 5)."""
         resumed = self.fair_share.resume(application_id)
         if self.observer is not None:
             self.observer.resumed(application_id, was_withdrawn=resumed)
@@ -212,7 +210,7 @@ class Ledger:
             self._sort_retagged_applications([application_id])
 
     def weight_of(self, application: Application) -> float:
-        """Return the weight that the account of an application should have now."""
+        """Return the weight that an application's account should have now."""
         if self.fair_share.sets_apart:
             return application.weight
         return application.share_weight
@@ -229,7 +227,7 @@ class Ledger:
         self._sort_retagged_applications([name])
 
     def deprioritise(self, application: Application, *, is_so: bool) -> None:
-        """Move an application behind all applications within quota, or back among these.
+        """Move an application behind all applications within quota, or back among them.
 
         With shares by tenant the client of the application changes: for the policy the application
         ends at the old client and begins at the new client.
@@ -271,13 +269,11 @@ class Ledger:
     # --- inferences
 
     def enqueue(self, application: Application, inference: Inference) -> None:
-        """Add an inference to the queue."""
         if self.observer is not None:
             self.observer.enqueuing(application, inference)
         self._add_to_queue(application, inference)
 
     def leave(self, application: Application, inference: Inference) -> None:
-        """Remove a waiting inference from the queue."""
         self.remove_waiting(application, inference)
         self.queue.touch(application)
 
@@ -290,7 +286,7 @@ class Ledger:
         self._state.counters.count_waiting(inference, -1)
 
     def readmit(self, application: Application, inferences: Iterable[Inference]) -> None:
-        """Add suspended inferences of an application to the queue."""
+        """Put suspended inferences of an application back into the queue."""
         if self.observer is not None:
             self.observer.readmitting(application.application_id)
         for inference in inferences:
@@ -308,7 +304,7 @@ class Ledger:
             self._sort_rekeyed_clients(self.counting.dispatched(application, inference))
 
     def adopted(self, application: Application, inference: Inference) -> None:
-        """Record that an inference holds a lease of an earlier scheduler."""
+        """Record that an inference has a lease of an earlier scheduler."""
         if self.observer is not None:
             self.observer.adopted(inference)
         if self.counting is not None:
@@ -322,7 +318,6 @@ class Ledger:
             self._sort_rekeyed_clients(self.counting.ended(application, inference))
 
     def application_ended(self, application: Application) -> None:
-        """Record that an application has ended."""
         if self.gate is not None:
             self.gate.ended(application)
         if self.counting is not None:
@@ -374,7 +369,7 @@ class Ledger:
     def _book_prefill(
         self, computed: Iterable[Delivery], booked: list[Delivery]
     ) -> tuple[list[Delivery], KvTokenTime]:
-        """Book the prefill of a report, and change the charges for prefill.
+        """Book the prompts computed in a report, and change the charges for prompts.
 
         Args:
             computed: Deliveries of prompts that were computed.
@@ -429,8 +424,10 @@ class Ledger:
 
     # --- lateness against GPS
 
-    def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
-        """Return how late an application started, by these accounts; None: unknown.
+    def late(
+        self, application: Application, start: Start | None, tag: VirtualTime
+    ) -> StartDelay | None:
+        """Return how far an application's last start lags behind GPS; None: unknown.
 
         Known only if V moves by delivered service in KV token-time. With shares by tenant, known
         only for applications within quota: the others have another clock.
@@ -443,7 +440,7 @@ class Ledger:
 
     @property
     def promises_by_tag(self) -> bool:
-        """Return whether the order bounds how late applications start (`core/README.md`)."""
+        """Return whether the order bounds how late applications start."""
         policy, options = self.policy, self.options
         return (
             policy.BY_TAG
@@ -459,7 +456,7 @@ class Ledger:
 
     @property
     def follows_service(self) -> bool:
-        """Return whether V moves by delivered service in KV token-time."""
+        """Return whether virtual time moves by delivered service in KV token-time."""
         options = self.options
         return options.clock == "served" and options.accounts_cost == "kv_token_time"
 
@@ -473,19 +470,19 @@ class Ledger:
         self.history.begin(virtual_time)
 
     def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
-        """Store V in the history after service or a refund; keep the levels of settled tags."""
+        """Record the time at which virtual time has reached its present level."""
         history, share = self.history, self.fair_share
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
-            # A withdrawn application has no current tag, only the tag of its next submission.
+            # An application that is withdrawn from GPS has no current tag.
             tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
             history.keep_only([*settled, *tags])
 
     # --- the order
 
     def rank(self, application_id: ApplicationId) -> Rank:
-        """Return the key that orders two applications by their tags alone.
+        """Return the sort key that orders applications by their tags alone.
 
         With shares by tenant, applications within and beyond quota have tags of two clocks.
         """
@@ -512,12 +509,11 @@ class Ledger:
         return policy.key(client, alone), policy.application_key(alone), key
 
     def refresh(self) -> None:
-        """Re-sort the tenants in which a charge has moved the tags of applications."""
+        """Sort tenants again whose applications have new tags."""
         if tenants := self.fair_share.take_rekeyed():
             self._sort_rekeyed_clients(tenants)
 
     def reorder(self) -> None:
-        """Re-sort the whole queue."""
         self.queue.reorder(self.policy, self.counting)
 
     def capacity_changed(self) -> None:
@@ -549,15 +545,15 @@ class Ledger:
             raise
 
     def change_tenants(self) -> None:
-        """Use the weights of the current tenant tree; what GPS owes each node stays the same."""
-        self.fair_share.grow(self._state.tenants)
+        """Use the weights of the current tenant tree; what GPS owes each tenant stays the same."""
+        self.fair_share.apply_weights(self._state.tenants)
 
     def restart_clock(self) -> None:
-        """Open new accounts at this V, each charged the unserved part of its earlier charge."""
+        """Open new GPS accounts at this virtual time, with each application's unserved charge."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)
-        # The store, too, drops what is owed to ended applications.
+        # The store must also drop what GPS owes ended applications.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
         self._state.changed.update(dict.fromkeys(before.sessions()))
         self.capacity_changed()
@@ -579,7 +575,7 @@ class Ledger:
         self._start_policy()
 
     def _start_policy(self) -> None:
-        """Create the policy, and sort the queue by the policy."""
+        """Create the policy, and sort the queue by it."""
         self.fair_share.unwatch()
         self.policy: Order = find_policy(self.policy_name)(
             PolicyContext(
@@ -592,12 +588,12 @@ class Ledger:
             )
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None
-        """The policy if it counts events; otherwise None."""
+        """The policy, if it counts events; otherwise None."""
         self.notifies = self.observer is not None or self.counting is not None
-        """Whether starts and ended inferences are recorded outside the accounts."""
+        """Whether an observer or the policy receives starts and ended inferences."""
         self.gate = self._working_set()
-        """Working set that decides whether the first application may start; None: it may start on
-        any replica with memory.
+        """Decides whether cached contexts leave memory for the first application; None: contexts
+        are not counted.
         """
         if self.observer is not None:
             self.observer.policy_changed(self.fair_share, self.policy)
@@ -617,7 +613,7 @@ class Ledger:
         return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__)
 
     def _reopen_branched(self) -> None:
-        """Recreate the orders below tenants whose leaf became a branch."""
+        """Sort tenants again in which a tenant got its first child."""
         for client in self.fair_share.take_branched():
             self.queue.reopen(client)
 
@@ -634,13 +630,12 @@ class Ledger:
             self._sort_rekeyed_clients(clients)
 
     def _sort_retagged_applications(self, application_ids: Iterable[ApplicationId]) -> None:
-        """Re-sort applications whose tags changed."""
         for application_id in application_ids:
             self._state.changed[application_id] = None
             self.queue.touch(self._state.applications[application_id])
 
     def _sort_rekeyed_clients(self, clients: Iterable[ClientId]) -> None:
-        """Re-sort clients whose keys changed."""
+        """Sort tenants or applications again whose keys have changed."""
         for client in clients:
             self.queue.touch_client(client)
 

@@ -10,23 +10,21 @@ class LimitStanding:
     """State of a limit as it is reported to callers."""
 
     scope: str
-    """Path of the tenant node that has the limit; `application` for a cap of one application,
-    `queue` for a limit of the whole queue.
+    """Path of the tenant with the limit; `application` for a limit on one application, `queue` for
+    a limit on the whole queue.
     """
     unit: str
-    """Unit in which the limit counts: `requests`, `tokens`, `kv_token_time`, `inferences`,
-    `applications`, `seconds`.
+    """Unit of the limit: `requests`, `tokens`, `kv_token_time`, `inferences`, `applications` or
+    `seconds`.
     """
     limit: float
     remaining: float
     reset_s: Seconds
-    """Seconds until the whole limit is available again, or a part of it if it frees parts
-    earlier.
-    """
+    """Seconds until the whole limit is available again, or a part if parts become free earlier."""
     period_s: Seconds | None = None
     """Period of the limit in seconds; None: the limit has no period."""
     wanted: float | None = None
-    """Amount that a refused call needs; None: unknown, or no call was refused."""
+    """Amount of the limit that a refused call needs; None: unknown, or no call was refused."""
 
     @property
     def is_too_small(self) -> bool:

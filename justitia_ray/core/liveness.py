@@ -12,7 +12,7 @@ from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, Req
 
 
 class Ingresses:
-    """Heartbeats of ingresses (alive, suspect or dead), with the inferences of each ingress.
+    """Heartbeats of ingresses (alive, suspect or dead), and the inferences of each ingress.
 
     An ingress that dies leaves inferences behind, which are ended when it has been silent for
     `Timeouts.ingress_s`. Until then they must not delay others: each leased inference would hold
@@ -32,30 +32,27 @@ class Ingresses:
         self._state = state
         self._ledger = ledger
         self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
-        """Unfinished inferences of each ingress, in the order of their submission."""
+        """Inferences of each ingress that have not ended, in the order of their submission."""
         self.suspect: set[IngressId] = set()
-        """Ingresses that may be lost, and whose waiting inferences are suspended."""
+        """Ingresses that may be lost; their waiting inferences are suspended."""
         self.suspended = 0
         """The number of suspended inferences."""
 
     def inferences_of(self, ingress_id: IngressId) -> list[Inference]:
-        """Return the inferences of an ingress, in the order of their submission."""
         return list(self._inferences.get(ingress_id, {}).values())
 
     def add_inference(self, inference: Inference) -> None:
-        """Add an inference to its ingress."""
         owned = self._inferences.setdefault(inference.ingress_id, {})
         owned[inference.request_id] = inference
 
     def remove_inference(self, inference: Inference) -> None:
-        """Remove an inference that has ended from its ingress."""
         owned = self._inferences[inference.ingress_id]
         del owned[inference.request_id]
         if not owned:
             del self._inferences[inference.ingress_id]
 
     def heartbeat(self, ingress_id: IngressId) -> None:
-        """Record a heartbeat of an ingress; its suspended inferences wait again."""
+        """Record a heartbeat of an ingress, and queue its suspended inferences again."""
         state = self._state
         if ingress_id not in state.ingresses:
             due = state.now + state.timeouts.ingress_s
@@ -66,7 +63,7 @@ class Ingresses:
             self._readmit_inferences(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
-        """Suspect an ingress that was silent from the grant of a lease until the lease expired.
+        """Suspect an ingress that has been silent since the grant of a lease that expired.
 
         An ingress is not suspected for a lease of an earlier scheduler, whose grant this scheduler
         did not send.
@@ -84,7 +81,7 @@ class Ingresses:
                     self.suspend(application, other)
 
     def suspend(self, application: Application, inference: Inference) -> None:
-        """Suspend an inference of a suspect ingress. The inference must be outside the queue."""
+        """Suspend an inference of a suspect ingress; it must not be in the queue."""
         move(inference, InferenceState.SUSPENDED)
         application.held_back[inference.request_id] = inference
         self.suspended += 1
@@ -92,7 +89,7 @@ class Ingresses:
             self._ledger.observer.leave_flight(inference)
 
     def remove_suspended(self, application: Application, inference: Inference) -> bool:
-        """Remove an inference if it is suspended; return whether it was suspended."""
+        """Remove an inference if it is suspended; return whether it was."""
         if inference.state is not InferenceState.SUSPENDED:
             return False
         del application.held_back[inference.request_id]
@@ -122,14 +119,14 @@ class Ingresses:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLease:
-    """A lease that a replica reports as held, or as finished."""
+    """A lease of an earlier scheduler that a replica reports as running or finished."""
 
     replica_id: ReplicaId
     last: LeaseProgress | LeaseFinished
 
 
 class Recovery:
-    """Leases of an earlier scheduler that only their replica, or only their ingress, has reported.
+    """Leases of an earlier scheduler that not both their replica and ingress have reported.
 
     An ingress *claims* a lease by resubmitting the inference that holds it.
 
@@ -145,12 +142,14 @@ class Recovery:
         self.holding = False
         """Whether no leases are granted until the replicas have reported."""
         self.reported: dict[LeaseId, ReportedLease] = {}
-        """Leases that a replica reported and no ingress has claimed."""
+        """Leases that a replica reported and whose inference no ingress has submitted again."""
         self.claims: dict[LeaseId, RequestId] = {}
-        """Leases that an ingress claims and no replica has reported."""
+        """Leases under which inferences run, as their ingresses say, and that no replica has
+        reported.
+        """
 
     def hold_grants(self, expected: Iterable[ReplicaId], until: Seconds) -> None:
-        """Hold grants until these replicas have reported, but no longer than `until`."""
+        """Grant no leases until these replicas have reported, but no longer than `until`."""
         self._expected = set(expected)
         self._until = until
         self.holding = True
@@ -160,11 +159,11 @@ class Recovery:
         self._expected.discard(replica_id)
 
     def is_complete(self, now: Seconds) -> bool:
-        """Return whether held grants may start at `now`."""
+        """Return whether the scheduler may grant leases after a restart."""
         return not self._expected or now >= self._until
 
     def release_grants(self) -> list[RequestId]:
-        """Allow grants; return the claimed leases that no replica confirmed."""
+        """Grant leases again after a restart; return the leases that no replica confirmed."""
         self.holding = False
         lost = list(self.claims.values())
         self.claims.clear()
@@ -173,7 +172,7 @@ class Recovery:
     def report_lease(
         self, replica_id: ReplicaId, last: LeaseProgress | LeaseFinished
     ) -> RequestId | None:
-        """Store a lease that a replica has reported.
+        """Record a lease that a replica has reported.
 
         Return the id of the inference that claimed the lease, if any.
         """
@@ -183,7 +182,7 @@ class Recovery:
         return request_id
 
     def claim(self, lease_id: LeaseId, request_id: RequestId) -> ReportedLease | None:
-        """Store that an inference claims a lease.
+        """Record that an inference runs under a lease, as its ingress says.
 
         Return the replica's report of the lease, if any.
         """
@@ -193,7 +192,6 @@ class Recovery:
         return reported
 
     def unclaim(self, request_id: RequestId) -> None:
-        """Remove the claims of an inference that has ended."""
         for lease_id, claimant in list(self.claims.items()):
             if claimant == request_id:
                 del self.claims[lease_id]

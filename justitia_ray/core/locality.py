@@ -17,10 +17,10 @@ from justitia_ray.core.prefill import NO_REUSE
 from justitia_ray.units import ApplicationId, ReplicaId, Seconds, Tokens
 
 _CONTEXT_READ_WEIGHT = 1e-4
-"""Weight of reading one context token in an iteration, in prompt tokens. On the hardware the ratio
-is 1e-3: time to read the KV of a token, over time for two operations with each parameter. With half
-of 1e-3, sessions leave their contexts too often, and the mean completion time on the recorded
-sessions with 0.9 times the memory is 6 % higher; with this value it is as with 0.
+"""Cost of reading one context token in an iteration, in prompt tokens. On the hardware the ratio is
+1e-3: time to read the KV of a token, over time for two operations with each parameter. With half of
+1e-3, sessions leave their contexts too often, and the mean completion time on the recorded sessions
+with 0.9 times the memory is 6 % higher; with this value it is as with 0.
 """
 _MOST_REUSE = 4
 """Upper bound of `Application.reuse`; `NO_REUSE` is its lower bound."""
@@ -29,7 +29,7 @@ _MOST_REUSE = 4
 def take_context(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
-    """Let a lease hold the context that it continues, before the replica has the lease."""
+    """Let a lease use the context that it continues, before the replica has the lease."""
     lease.uncomputed_tokens = missing_tokens(replica, application, inference)
     replica.uncomputed_tokens += lease.uncomputed_tokens
     lease.context = replica.contexts.hold(application.application_id, _prompt_length(inference))
@@ -40,7 +40,7 @@ def take_context(
 def note_first_token(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
-    """Record that a lease's prompt was computed, and whether its context was found in the cache."""
+    """Record that a lease's prompt was computed, and whether its context was in the cache."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     lease.uncomputed_tokens = 0
     contexts, name, context = replica.contexts, application.application_id, lease.context
@@ -54,7 +54,7 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            # the engine evicts contexts used less recently than a missing one first
+            # If an engine has evicted a context, it has evicted those used less recently before.
             if application.reuse > 0:
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
@@ -75,7 +75,7 @@ def leave_context(
     now: Seconds,
     growth: ContextGrowth,
 ) -> None:
-    """Leave a lease's context in its replica's cache. Called after the lease was dropped."""
+    """Leave the context of a removed lease in its replica's prefix cache."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     if lease.context is None:
         return
@@ -92,7 +92,7 @@ def leave_context(
 
 
 def end_contexts(replicas: Iterable[KnownReplica], application_id: ApplicationId) -> None:
-    """Mark the contexts of an ended application: no prompt continues them. O(replicas).
+    """Mark the contexts of an ended application, so that no prompt continues them. O(replicas).
 
     Stopped and requeued inferences leave contexts on replicas that have finished none.
     """
@@ -101,7 +101,7 @@ def end_contexts(replicas: Iterable[KnownReplica], application_id: ApplicationId
 
 
 def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) -> None:
-    """Assume, after a restart, that the context of an application is on its last replica.
+    """Assume, after a restart, that an application's context is on its last replica.
 
     Its length is unknown; the mean prompt length of the application is assumed.
     """
@@ -113,7 +113,7 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
 
 
 def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
-    """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
+    """Return the prompt tokens that a replica would have to compute, at least 1."""
     prompt, there = _prompt_length(inference), 0
     context = replica.contexts.continued_by(application.application_id, prompt)
     if context is not None and application.reuse > NO_REUSE:
@@ -126,7 +126,7 @@ def missing_tokens(replica: KnownReplica, application: Application, inference: I
 def rank(
     replicas: list[KnownReplica], application: Application, inference: Inference
 ) -> list[KnownReplica]:
-    """Sort replicas for an inference, the best replica first.
+    """Sort replicas for an inference: the one where it delays inferences least is first.
 
     The order is by the delay that the prompt causes, if prompts are cached; then replicas that have
     served the application; then by free KV, then by name. If no inference of the application runs,
@@ -151,7 +151,7 @@ def rank(
 
 
 def delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
-    """Return the delay of a start on a replica, in prompt tokens summed over inferences.
+    """Return the delay of all inferences on a replica by a start there, in prompt tokens.
 
     Contexts that the start evicts are computed again later, and counted as if computed now.
     """
@@ -166,5 +166,4 @@ def delay(replica: KnownReplica, application: Application, inference: Inference)
 
 
 def _prompt_length(inference: Inference) -> Tokens:
-    """Return the length in tokens of one prompt of an inference."""
     return inference.prompt_tokens // inference.copies

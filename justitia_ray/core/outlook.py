@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from justitia_ray.core.start_forecast import StartForecast
 
 _MAXIMUM_EXPECTATIONS = 4_096
-"""Maximum number of stored expectations without an outcome."""
+"""Maximum number of stored forecasts whose outcome is not known yet."""
 _MAXIMUM_EXPECTATIONS_OF_APPLICATION = 16
-"""Maximum number of stored expectations of one application. A caller that polls again after 1.5
-times its wait each time needs an hour for as many.
+"""Maximum number of stored forecasts of one application. A caller that asks again after 1.5 times
+its wait each time needs an hour for so many.
 """
 WALK_KEPT_S: Seconds = 2.0
-"""Maximum age in seconds of the cached queue profile with which a submission's deadline is checked.
+"""Maximum age in seconds of the cached queue profile by which a submission's deadline is checked.
 """
 _WALK_KEPT_S_EACH: Seconds = 1e-3
-"""Maximum age of the cached queue profile for a position, per waiting application: visiting an
-application takes 10 µs.
+"""Maximum age of the cached queue profile, per waiting application before the position that is
+asked for. Visiting an application takes 10 µs.
 """
 _REPLICAS_LOOKED_AT = 8
 """Maximum number of replicas for which the time until an inference fits is computed."""
@@ -80,52 +80,50 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A limit or a store that holds an application back before the order of the queue applies."""
+    """A limit or a store for which an application waits, before the order of the queue applies."""
 
     reason: Reason
     node: ClientId | None = None
-    """Tenant node that has the limit; None: not a tenant's limit."""
+    """Tenant that has the limit; None: the limit is not a tenant's."""
 
 
 HeldBy = Callable[[Application], Held | None]
-"""Function that returns the limit or store that holds an application back; None: only the queue
-does.
+"""Function that returns the limit or store for which an application waits; None: it waits only in
+the queue.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Expected progress of one application, from now; the fields are those of its JSON."""
+    """Expected progress of one application; the fields are those of its JSON form."""
 
     reason: str
     """Reason for which the application is not running, as `reason_text` returns it."""
     what_would_help: str
     position: int | None = None
-    """Number of applications before this application in the order; None: none of its inferences
-    waits.
-    """
+    """Number of applications before this one in the order; None: none of its inferences waits."""
     position_is_least: bool = False
-    """Whether the position is a lower bound, because only the first thousands of applications are
-    counted.
+    """Whether more applications than `position` may be before this one, because only the first
+    thousands are counted.
     """
     ahead_kv_token_time: KvTokenTime | None = None
     """Service expected before the application starts, in token·iterations."""
     expected_start_s: Quantiles | None = None
-    """Seconds to the next start of one of the application's inferences; None: none waits, or
+    """Expected seconds until one of the application's inferences starts; None: none waits, or
     unknown.
     """
     expected_finish_s: Quantiles | None = None
-    """Seconds until the application ends, by its expected service; None: unknown."""
+    """Expected seconds until the application ends; None: unknown."""
     guaranteed_by_s: Seconds | None = None
-    """Seconds by which all waiting inferences of the application start at the present speed; None:
-    not guaranteed.
+    """Seconds until all waiting inferences of the application are guaranteed to have started, at
+    the present speed; None: not guaranteed.
     """
     context_full_s: Seconds | None = None
-    """Seconds for which the replica that holds the application's context is expected to be full,
-    with the reason `context`; otherwise None.
+    """Expected seconds until the replica with the application's cached context has memory, if
+    `reason` is `context`; otherwise None.
     """
     missing_kv_tokens: Tokens | None = None
-    """KV tokens that must become free before the application starts, with the reason `working_set`;
+    """KV tokens that must become free before the application starts, if `reason` is `working_set`;
     otherwise None.
     """
 
@@ -141,7 +139,7 @@ def reason_text(reason: Reason, subject: ClientId | ReplicaId | None) -> str:
 
 
 class Outlooks:
-    """Computes outlooks of the applications of one core, and calibrates them by their outcomes.
+    """Forecasts the progress of applications, and calibrates the forecasts by their outcomes.
 
     Attributes:
         held_by: Returns what holds an application back before the order applies; None by default.
@@ -155,23 +153,23 @@ class Outlooks:
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
         self._forecasts: tuple[QueueProfile, StartForecast | None] | None = None
-        """Profile of the queue at the last request, with a forecast of its starts if the first
-        application waits for contexts.
+        """Profile of the queue at the last request. It contains a forecast of starts if the first
+        application waits for cached contexts.
         """
         self._expected: dict[ApplicationId, list[Expectation]] = {}
-        """Expected starts of applications whose outcomes are not known yet."""
+        """Forecasts of starts whose outcomes are not known yet."""
         self._expected_ends: dict[ApplicationId, list[Expectation]] = {}
         self._sampled = 0
         self._calibrates = True
-        """Whether the present expectations are stored for calibration."""
-        self._told_now: Seconds = 0.0
-        """Latest time of the driver's clock that was passed in."""
+        """Whether forecasts are stored for calibration."""
+        self._caller_now: Seconds = 0.0
+        """Latest time that a caller of `ask` has passed in."""
         """Time from which expectations are computed."""
 
     # --- hooks
 
     def observe(self, actions: Sequence[Action]) -> None:
-        """Learn from the actions of an event: grants, ended inferences, and the service so far."""
+        """Learn from the actions of an event: leases, ended inferences, and the service so far."""
         core = self._core
         history = core.ledger.history
         if history.busy_s - self._rate.busy_s >= SAMPLE_S:
@@ -207,7 +205,7 @@ class Outlooks:
         *,
         calibrates: bool = True,
     ) -> dict[ApplicationId, Outlook]:
-        """Return the outlooks of the live ones among these applications.
+        """Return the expected progress of those of these applications that are live.
 
         Args:
             application_ids: The applications.
@@ -219,25 +217,25 @@ class Outlooks:
         """
         self._calibrates = calibrates
         core = self._core
-        self._told_now = now
+        self._caller_now = now
         asked = (core.state.applications.get(name) for name in application_ids)
         live = [application for application in asked if application is not None]
         if not live:
             return {}
         self.starts.note_time(self._current_time)
         self.ends.note_time(self._current_time)
-        profile = self.walk(max_age_s)
+        profile = self.queue_profile(max_age_s)
         return {one.application_id: self._compute_outlook(one, profile) for one in live}
 
     def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
-        """Count these live applications by the reasons for which they are not running."""
-        profile = self.walk(WALK_KEPT_S)
+        """Count live applications by the reasons for which they are not running."""
+        profile = self.queue_profile(WALK_KEPT_S)
         return Counter(
             self._compute_reason(application, profile)[0] for application in applications
         )
 
     def sample(self, now: Seconds = 0.0) -> None:
-        """Compute the outlook of one waiting application, to calibrate by its outcome.
+        """Forecast the progress of one waiting application, to calibrate by its outcome.
 
         Args:
             now: The driver's clock.
@@ -245,7 +243,7 @@ class Outlooks:
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
-        self._sampled = (self._sampled + 1) % len(names)  # each call selects another application
+        self._sampled = (self._sampled + 1) % len(names)  # a different application at each call
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
@@ -260,11 +258,11 @@ class Outlooks:
         """
         if not self._has_replica():
             return 0.0
-        core, profile = self._core, self.walk(WALK_KEPT_S)
+        core, profile = self._core, self.queue_profile(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
         expected_s = self._start_s(application, inference, place, profile)
-        # An inference that starts within the shortest distinguished time meets any deadline.
+        # An inference that is expected to start at once meets any deadline.
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
 
     def position(self, inference: Inference) -> int | None:
@@ -276,7 +274,7 @@ class Outlooks:
         """
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
-        profile = self.walk(kept_s)
+        profile = self.queue_profile(kept_s)
         place = profile.place_of(inference.application_id)
         if place is None:
             place = profile.place_by(core.ledger.place(inference))
@@ -293,7 +291,7 @@ class Outlooks:
         if lag is None or lag.bound_kv_token_time is None:
             return None
         if core.ledger.rank(application.application_id)[0]:
-            return None  # applications beyond quota receive only the service that others leave
+            return None  # applications beyond quota have no guarantee
         clock = core.ledger.fair_share.clock
         until_tag = core.tag(application.application_id) - clock.virtual_time
         if until_tag > 0:
@@ -304,8 +302,8 @@ class Outlooks:
         """Return the seconds that the replicas need for an amount of service at the recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
-    def walk(self, max_age_s: Seconds) -> QueueProfile:
-        """Return a profile of the queue of at most this age in seconds; 0: a new profile."""
+    def queue_profile(self, max_age_s: Seconds) -> QueueProfile:
+        """Return a profile of the queue that is at most this many seconds old; 0: a new one."""
         state, profile = self._core.state, self._profile
         if profile is None or not max_age_s or self._current_time - profile.made_at > max_age_s:
             profile = self._profile = QueueProfile(state, self._core.ledger)
@@ -320,8 +318,7 @@ class Outlooks:
 
     @property
     def _current_time(self) -> Seconds:
-        """Return the time of the last event, or the driver's time if that is later."""
-        return max(self._told_now, self._core.state.now)
+        return max(self._caller_now, self._core.state.now)
 
     def _compute_outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id
@@ -340,7 +337,7 @@ class Outlooks:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
         is_least = False
-        if place is None:  # the application is not in the profile of the queue
+        if place is None:  # the queue profile lacks the application
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
         if forecast is None:
@@ -357,7 +354,7 @@ class Outlooks:
             own_s = self._served_within_s(demand_of(application))
             start = self._store_expectation(self._expected, self.starts, name, start_s)
             finish = self._store_expectation(self._expected_ends, self.ends, name, start_s + own_s)
-            # Start and end are calibrated separately; an application never ends before its start.
+            # Start and end are calibrated separately, but the end is never before the start.
             finish = finish.not_before(start)
         if missing is not None and start is not None:
             why = why[0], _reason_of_working_set(missing, start.p50)
@@ -425,7 +422,7 @@ class Outlooks:
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
 
     def _start_forecast(self, profile: QueueProfile) -> StartForecast | None:
-        """Return the starts in a profile if the first application waits for contexts, else None."""
+        """Return the forecast of starts if the first application waits for contexts, else None."""
         if self._forecasts is None or self._forecasts[0] is not profile:
             self._forecasts = (profile, self._new_start_forecast(profile))
         return self._forecasts[1]
@@ -437,7 +434,7 @@ class Outlooks:
             return None
         application = core.state.applications.get(first.application_id)
         if application is None or not application.waiting:
-            return None  # the application has started since the profile was made
+            return None  # the application has started meanwhile
         missing = gate.missing_tokens(application, application.waiting.first)
         if not missing:
             return None
@@ -446,7 +443,7 @@ class Outlooks:
         return StartForecast(core.state, core.ledger, gate, profile, application, missing)
 
     def _served_within_s(self, demand: Demand) -> Seconds:
-        """Return the seconds that the replicas take for a demand, limited by memory or seats.
+        """Return the seconds in which the replicas serve a demand, limited by memory or seats.
 
         The scarcer of memory and seats limits the use of both. Recent work may have needed them in
         another proportion than this demand.
@@ -468,7 +465,7 @@ class Outlooks:
         """Return the seconds until an inference fits on a replica, if no other is admitted."""
         core = self._core
         if inference.request_id not in core.state.inferences:
-            return 0.0  # the inference has ended since the profile was made
+            return 0.0  # the inference has ended meanwhile
         replicas = [
             one
             for one in core.state.replicas.values()
@@ -480,7 +477,7 @@ class Outlooks:
             core.iterations_until_fit(inference.request_id, one.replica_id) * self._rate.iteration_s
             - (
                 self._current_time - one.last_seen_at
-            )  # the forecast starts at the replica's last report
+            )  # time since the replica's last report, where the forecast starts
             for one in replicas[:_REPLICAS_LOOKED_AT]
         ]
         return max(0.0, min(lasts_s, default=0.0))
@@ -499,7 +496,7 @@ class Outlooks:
         )
 
     def _guaranteed_by_s(self, application: Application) -> Seconds | None:
-        """Return when V will have reached the tag F and the lag's bound will have been served."""
+        """Return when an application's start is guaranteed, by its tag and the lag's bound."""
         work = self.guaranteed_work(application)
         return None if work is None else self.seconds_for(work)
 
@@ -510,7 +507,7 @@ class Outlooks:
         name: ApplicationId,
         expected_s: Seconds,
     ) -> Quantiles:
-        """Return the quantiles of an expected time; store them for calibration if there is room."""
+        """Return the quantiles of an expected time, which is stored for calibration if possible."""
         known = of.get(name, ())
         is_full = (
             len(known) >= _MAXIMUM_EXPECTATIONS_OF_APPLICATION or len(of) >= _MAXIMUM_EXPECTATIONS
@@ -541,12 +538,12 @@ class Outlooks:
 
 
 def _reason_of_working_set(missing: Tokens, expected_s: Seconds) -> str:
-    """Return the reason for which the working set holds an application back."""
+    """Return the reason for which an application waits for memory of cached contexts."""
     tokens = f"{missing / 1_000:.0f}k" if missing >= 10_000 else f"{missing:,}"
     return f"time: it starts when {tokens} more KV tokens are free, expected in {expected_s:.0f} s"
 
 
 def _holder_wait_of(application: Application, now: Seconds) -> HolderWait | None:
-    """Return the wait of an application for the replica with its context; None: no wait."""
+    """Return an application's wait for the replica with its cached context, or None."""
     wait = application.waiting.first.holder_wait if application.waiting else None
     return None if wait is None or now >= wait.until else wait

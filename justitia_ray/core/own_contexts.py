@@ -12,24 +12,24 @@ from justitia_ray.core.contexts import longest_within
 from justitia_ray.units import Tokens
 
 _MOST = 8
-"""Number of contexts that are kept for an application: enough for an agent, its sub-agents, and
-calls for titles.
+"""Number of contexts stored for an application: enough for an agent, its sub-agents, and calls for
+titles.
 """
 
 
 @dataclass(slots=True, eq=False)
 class OwnContext:
-    """A prompt of an application with its answer, as the beginning of a later prompt."""
+    """A prompt of an application with its answer, which a later prompt may begin with."""
 
     prompt_tokens: Tokens
     tokens: Tokens
     """Tokens of the prompt and, once the answer is complete, of the answer."""
     begun_before: Tokens
-    """Value of `OwnContexts.begun` when the context was last continued."""
+    """Prompt tokens that the application had begun when the context was last continued."""
 
 
 class OwnContexts:
-    """Last contexts of one application."""
+    """Contexts with which an application's next prompt may begin, whichever replica has them."""
 
     __slots__ = ("_contexts", "begun", "forgivable")
 
@@ -37,12 +37,12 @@ class OwnContexts:
         self._contexts: list[OwnContext] = []
         """Contexts of the application, the least recently continued first."""
         self.begun: Tokens = 0
-        """Prompt tokens of all inferences of the application that have begun. It cannot have
-        evicted more tokens itself.
+        """Prompt tokens of all inferences of the application that have begun. The application
+        cannot have evicted more tokens itself.
         """
         self.forgivable: Tokens = 0
-        """Tokens that may still be forgiven: computed tokens that the tag has paid for, less tokens
-        forgiven before.
+        """Prompt tokens for which the application's tag has paid, and for which it may still get a
+        refund if others evict its contexts.
         """
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
@@ -62,12 +62,12 @@ class OwnContexts:
         return context
 
     def record(self) -> list[list[Tokens]]:
-        """Return the contexts as JSON, without the tokens that may be forgiven."""
+        """Return the contexts as JSON, without the tokens that may be refunded."""
         return [[one.prompt_tokens, one.tokens] for one in self._contexts]
 
     @classmethod
     def restored(cls, record: object) -> Self:
-        """Return the contexts of a `record`.
+        """Restore the contexts from the result of `record`.
 
         Raises:
             ValueError: If the record has another form.

@@ -45,11 +45,11 @@ class Placement:
         return self._has_memory(replica, inference, kv_tokens) and self.can_hold(replica, inference)
 
     def fits_anywhere(self, inference: Inference) -> bool:
-        """Return whether any replica that pulls has memory and seats for an inference now."""
+        """Return whether any replica that asks for leases can start an inference now."""
         return any(self.fits(replica, inference) for replica in self.asking())
 
     def has_seat(self) -> bool:
-        """Return whether any replica that pulls has a free seat; an empty replica has one."""
+        """Return whether any replica that asks for leases has a free seat, or is empty."""
         for replica in self._state.asking.values():
             leases = replica.leases
             if replica.takes_leases and (
@@ -116,7 +116,7 @@ class Placement:
             ):
                 continue
             if not self._has_memory(replica, inference, replica.leasable_tokens):
-                if len(line):  # without waiting inferences a cached refusal is hardly used again
+                if len(line):  # remember the refusal only if others wait
                     self._record_refusal(replica, asked)
             elif (
                 self.can_hold(replica, inference)
@@ -127,7 +127,7 @@ class Placement:
         return None
 
     def _holder_between_pulls(self, application: Application) -> KnownReplica | None:
-        """Return the replica that holds the application's context, if the replica is about to pull.
+        """Return the replica with the application's context if it will soon ask for leases.
 
         Otherwise the turn would lose its context by starting on another replica some milliseconds
         earlier. If the replica dies before it pulls, the grant is lost like any grant to a lost
@@ -154,7 +154,7 @@ class Placement:
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
     def _leaves_kept(self, replica: KnownReplica, inference: Inference, line: "Line") -> bool:
-        """Return whether an inference leaves the memory and seats that a replica keeps for others.
+        """Return whether a start leaves the memory and seats that a replica keeps for others.
 
         Otherwise it must not start on this replica.
         """
@@ -185,21 +185,21 @@ class Placement:
         replica.refusals.inferences.add(asked)
 
     def _refusal_key(self, replica: KnownReplica) -> tuple[object, ...]:
-        """Return the key of cached refusals: lease version, free KV, capacity, admission rule."""
+        """Return the state of a replica on which a cached refusal depends."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 
     def asking_ids(self) -> set[ReplicaId]:
-        """Return the ids of the replicas that pull for work and may be given leases."""
+        """Return the ids of the replicas that ask for work and may get leases."""
         return {replica.replica_id for replica in self.asking()}
 
     def asking(self) -> list[KnownReplica]:
-        """Return the replicas that pull for work and may be given leases."""
+        """Return the replicas that ask for work and may get leases."""
         return [r for r in self._state.asking.values() if r.takes_leases]
 
 
 class Line:
-    """Inferences that wait for memory, in order, at each replica that could hold them.
+    """Waiting inferences that lack memory, in order, at each replica that could run them.
 
     Each inference is checked once against each replica, when it joins the line.
     """
@@ -210,7 +210,7 @@ class Line:
         self._inferences: list[Inference] = []
         self._at: dict[ReplicaId, list[Inference]] = {}
         self._most_passes: dict[ReplicaId, int] = {}
-        """Largest number of overtakings of any inference in line, by replica."""
+        """Most overtakings of any waiting inference, by replica."""
         self.kept: dict[ReplicaId, list[Inference]] = {}
         """Inferences that wait for another replica, by the replica that keeps memory and seats for
         them.
@@ -260,11 +260,11 @@ class Line:
         return inference in self._inferences
 
     def at(self, replica: KnownReplica) -> Sequence[Inference]:
-        """Return the inferences that are in line for a replica."""
+        """Return the inferences that wait for memory of a replica."""
         return self._at.get(replica.replica_id, ())
 
     def lets_pass(self, replica: KnownReplica) -> bool:
-        """Return whether every inference in line for a replica may be overtaken once more."""
+        """Return whether every inference that waits for a replica may be overtaken once more."""
         return (
             self._backfill is None or self._most_passes.get(replica.replica_id, -1) < self._backfill
         )

@@ -16,38 +16,41 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
 
 NO_REUSE = -2
-"""Value of `Application.reuse` at which the prompts of an application are assumed to have no common
+"""Value of `Application.reuse` at which an application's prompts are assumed to have no common
 part.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Prefill:
-    """Prefill of one inference, in token·iterations unless stated otherwise."""
+    """Cost of computing an inference's prompts, in token·iterations unless stated otherwise."""
 
     expected: KvTokenTime = 0
-    """Amount that the tag is still expected to pay for the prompt; 0 once the prompt is computed.
+    """Cost that the application's tag is still expected to pay for the prompt; 0 once it is
+    computed.
     """
     most: KvTokenTime = 0
-    """Largest amount that the tag may still have to pay for the prompt; 0 once the prompt is
+    """Largest cost that the application's tag may still have to pay for the prompt; 0 once it is
     computed.
     """
     charged: KvTokenTime = 0
-    """Part of `PrefillAccount.pending` that was charged for `expected`."""
+    """Part of `PrefillAccount.pending` that was charged for the expected cost."""
     paid: KvTokenTime = 0
-    """Amount that the tag has paid for the prompt; never falls."""
+    """Cost of the prompt that the application's tag has paid; never falls."""
     forgiven: KvTokenTime = 0
-    """Amount that the tenant has paid for the prompt, but not the tag; never falls."""
+    """Cost of the prompt that only the tenant has paid, because others evicted the context; never
+    falls.
+    """
     recomputed: KvTokenTime = 0
     """Part of `forgiven` for tokens that engines computed again after preemptions."""
     recomputed_tokens: Tokens = 0
     expected_tokens: Tokens = 0
-    """Prompt tokens that the inference would have to compute on the replica with the context that
-    the prompt continues.
+    """Prompt tokens that a replica would have to compute if it has the context that the prompt
+    continues.
     """
     lost_tokens: Tokens = 0
-    """Tokens of the continued context that the replica of the lease does not have, by the table of
-    contexts, and that the application itself cannot have evicted.
+    """Tokens of the continued context that the replica lacks, and that the application itself
+    cannot have evicted.
     """
     computed_tokens: Tokens = 0
     """Prompt tokens that engines have computed."""
@@ -56,14 +59,14 @@ class Prefill:
 
 
 class PrefillPaid(NamedTuple):
-    """Prefill of one inference that one report adds."""
+    """Cost of prompt tokens computed for one inference since the last report."""
 
     paid: KvTokenTime = 0
-    """Amount of prefill that the application's tag pays."""
+    """Cost of computed prompt tokens for which the application's tag pays."""
     forgiven: KvTokenTime = 0
-    """Amount of prefill that is paid by the tenant only, not by the tag."""
+    """Cost of computed prompt tokens for which only the tenant pays."""
     was_expected: KvTokenTime = 0
-    """Amount of prefill that had been expected for this prompt."""
+    """Part of the expected cost that belonged to the prompt tokens computed now."""
 
 
 NOTHING_PAID = PrefillPaid()
@@ -72,7 +75,7 @@ NOTHING_PAID = PrefillPaid()
 def expect_prefill(
     account: PrefillAccount, application: "Application", inference: "Inference"
 ) -> None:
-    """Set the prefill of a submitted inference; the caller then charges the prefill.
+    """Set the expected cost of a submitted prompt; the caller then charges it.
 
     A part of it that an earlier scheduler has charged is not charged again.
     """
@@ -120,7 +123,7 @@ def pay_prefill(
     is_cached: bool,
     recomputed_tokens: Tokens = 0,
 ) -> PrefillPaid:
-    """Meter the prompt tokens that engines computed for an inference; return the new amount.
+    """Count the prompt tokens that engines computed for an inference; return the new cost.
 
     Args:
         account: Prefill of the inference's application.
@@ -165,7 +168,7 @@ def pay_prefill(
 
 
 def paid_before(account: PrefillAccount, inference: "Inference", new: PrefillPaid) -> PrefillPaid:
-    """Return a resubmitted inference's prefill less what an earlier scheduler has booked."""
+    """Return a resubmitted inference's prompt cost that no earlier scheduler has counted."""
     prefill = inference.prefill
     assert prefill is not None
     again = min(new.forgiven, account.forgiven_before)
@@ -201,7 +204,7 @@ def _expected_tokens(
 
 
 def _paid_and_forgiven(prefill: Prefill) -> KvTokenTime:
-    """Return the amounts paid and forgiven for computing the prompt the first time."""
+    """Return the costs of a prompt that the tag pays and that only the tenant pays."""
     return prefill.paid + prefill.forgiven - prefill.recomputed
 
 

@@ -22,33 +22,34 @@ _AMOUNTS = {
 
 @dataclass(slots=True, eq=False)
 class PrefillAccount:
-    """Prefill of one application, in token·iterations. "Before" means by an earlier scheduler."""
+    """Cost of computing one application's prompts, in token·iterations."""
 
     cost: PrefillCost
-    """Cost of computing the application's prompts, fixed when the application arrived."""
+    """Cost of computing prompts, fixed when the application arrived."""
     predicted: KvTokenTime = 0
-    """Prefill expected when the application arrived; its charge contains at least this prefill."""
+    """Prompt cost expected when the application arrived; its charge contains at least this amount.
+    """
     charged: KvTokenTime = 0
-    """Part of the application's charge that is for prefill."""
+    """Part of the application's charge that is for computing prompts."""
     paid: KvTokenTime = 0
-    """Service received for computing prompts, as far as the tag pays for it."""
+    """Service received for computing prompts, as far as the application's tag pays for it."""
     pending: KvTokenTime = 0
-    """Prefill expected for submitted prompts that are not computed yet."""
+    """Cost expected for submitted prompts that are not computed yet."""
     pending_before: KvTokenTime = 0
-    """Part of `pending` that was charged before, and that is not charged again."""
+    """Part of `pending` that an earlier scheduler charged, and that is not charged again."""
     unfinished: KvTokenTime = 0
-    """Prefill of unfinished inferences that the tag has paid for."""
+    """Prompt cost of unfinished inferences that the application's tag has paid."""
     paid_before: KvTokenTime = 0
-    """Part of `unfinished` that was counted before, and that is not counted again."""
+    """Part of `unfinished` that an earlier scheduler counted, and that is not counted again."""
     forgiven: KvTokenTime = 0
-    """Prefill of unfinished inferences that the tag does not pay for."""
+    """Prompt cost of unfinished inferences that only the tenant pays, not the application's tag."""
     forgiven_before: KvTokenTime = 0
-    """Part of `forgiven` that was counted before, and that is not counted again."""
+    """Part of `forgiven` that an earlier scheduler counted, and that is not counted again."""
     contexts: OwnContexts | None = None
     """The last contexts of the application; None: none was computed."""
 
     def record(self) -> Record:
-        """Return the fields of an application's record that describe its prefill."""
+        """Return the fields of an application's record that describe its prompt costs."""
         record: Record = {name: getattr(self, amount) for name, amount in _AMOUNTS.items()}
         record["own_contexts"] = self.contexts.record() if self.contexts else None
         kept = {name: value for name, value in record.items() if value}
@@ -56,7 +57,7 @@ class PrefillAccount:
 
     @classmethod
     def restored(cls, record: Record) -> Self | None:
-        """Return the account in an application's record; None if prompts cost it nothing.
+        """Restore the account from an application's record; None if prompts cost it nothing.
 
         Raises:
             ValueError: If a field is damaged.

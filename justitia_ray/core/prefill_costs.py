@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 
 class MeasuredPrefill(NamedTuple):
-    """Measured cost of prefill, with the release of the service whose replica measured it."""
+    """Cost of computing prompts, with the release of the service whose replica measured it."""
 
     cost: PrefillCost
     release: str
 
     def record(self) -> list[float | str]:
-        """Return the cost and the release as JSON."""
         return [*cost_record(self.cost), self.release]
 
 
@@ -30,7 +29,7 @@ def is_first_of_release(known: MeasuredPrefill | None, measured: MeasuredPrefill
 
 
 def accept_measured(state: "State", measured: MeasuredPrefill) -> None:
-    """Use a measured cost for applications that arrive from now on, if it is the first measurement.
+    """Use the first measured prompt cost of a release for applications that arrive from now on.
 
     A later measurement counts only if another release of the service made it. Ratios of prefill
     that classes have under the earlier cost are converted.
@@ -47,7 +46,7 @@ def accept_measured(state: "State", measured: MeasuredPrefill) -> None:
 
 
 def restore_measured(state: "State", record: object) -> None:
-    """Restore a record of a measured cost, and use the cost if measured costs are used.
+    """Restore a measured prompt cost, and use it unless the configuration gives one.
 
     Raises:
         ValueError: If the record has another form.
@@ -60,12 +59,12 @@ def restore_measured(state: "State", record: object) -> None:
 
 
 def cost_record(cost: PrefillCost) -> list[float]:
-    """Return a cost of prefill as JSON."""
+    """Return a cost of computing prompts as JSON."""
     return [cost.per_token, cost.per_pair]
 
 
 def read_cost(record: object) -> PrefillCost:
-    """Return the cost of prefill in a `cost_record`.
+    """Restore a cost of computing prompts from the result of `cost_record`.
 
     Raises:
         ValueError: If the record has another form.

@@ -13,8 +13,8 @@ from justitia_ray.units import KvTokenTime
 _MOST_CLASSES = 256
 _OTHER = "other"
 _HALVED_AT = 200
-"""Number of ended applications of a class after which the class's sums are halved, so that the
-ratio follows changes of the load.
+"""Number of ended applications of a class after which its sums are halved, so that the ratio
+follows changes of the load.
 """
 
 
@@ -26,7 +26,7 @@ class _Sums:
 
 
 class PrefillRatios:
-    """Ratios of prefill to KV token-time by class, from sums over ended applications."""
+    """Ratio of prompt cost to KV token-time by class, from sums over ended applications."""
 
     def __init__(self) -> None:
         self.sums: dict[str, _Sums] = {}
@@ -35,7 +35,7 @@ class PrefillRatios:
     def observe(
         self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
     ) -> None:
-        """Learn the ratio of prefill to KV token-time from an ended application."""
+        """Learn the ratio of prompt cost to KV token-time from an ended application."""
         name = application_class
         if name not in self.sums and len(self.sums) >= _MOST_CLASSES:
             name = _OTHER
@@ -49,26 +49,25 @@ class PrefillRatios:
         sums.prefill += prefill
 
     def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
-        """Return the prefill expected in addition to a KV token-time; 0 for an unknown class."""
+        """Return the prompt cost expected beside a KV token-time; 0 for an unknown class."""
         sums = self.sums.get(application_class) or self.sums.get(_OTHER)
         if sums is None or not sums.kv_token_time:
             return 0
         return round(kv_token_time * (sums.prefill / sums.kv_token_time))
 
     def scale(self, factor: float) -> None:
-        """Multiply all prefill by a factor, because its cost has changed."""
+        """Multiply all prompt costs by a factor, because their unit has changed."""
         for sums in self.sums.values():
             sums.prefill *= factor
 
     def record(self) -> Record:
-        """Return the sums by class as JSON."""
         return {
             name: [sums.applications, sums.kv_token_time, sums.prefill]
             for name, sums in self.sums.items()
         }
 
     def restore(self, record: object) -> None:
-        """Restore the sums of a `record`.
+        """Restore the sums from the result of `record`.
 
         Raises:
             ValueError: If the record has another form.

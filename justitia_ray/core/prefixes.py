@@ -17,8 +17,8 @@ from justitia_ray.units import LeaseId, Tokens
 
 MAXIMUM_PREFIXES = 4
 DIGEST_BYTES = 7
-"""Bytes of a digest. A collision among 10,000 beginnings has a probability of 1e-9, and affects
-sums of memory only.
+"""Bytes of a digest. A collision among 10,000 beginnings of prompts has a probability of 1e-9, and
+affects sums of memory only.
 """
 _LENGTH_BYTES = 3
 _PACKED_BYTES = DIGEST_BYTES + _LENGTH_BYTES
@@ -44,7 +44,7 @@ def pack_prefixes(prefixes: Iterable[Prefix]) -> bytes:
 
 
 def read_prefixes(packed: bytes, prompt_tokens: Tokens) -> tuple[Prefix, ...]:
-    """Return the beginnings of a prompt in a submission, each longer than the one before.
+    """Return the prefixes of a prompt in a submission, each longer than the one before.
 
     Invalid ones are skipped; the prompt is then counted with fewer shared tokens.
     """
@@ -66,29 +66,27 @@ class Beginning:
     prefix: Prefix
     parent: "Beginning | None"
     leases: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases with this beginning, in order of arrival."""
+    """Leases whose prompts have this beginning, in order of arrival."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases that did not find the whole beginning in the cache, so that each has a copy of its
-    own.
-    """
+    """Leases that did not find the whole beginning in the cache and have a copy of their own."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Return the tokens of this beginning that are not in its parent."""
+        """Return the tokens that this beginning has beyond the next shorter one."""
         parent = self.parent
         return self.prefix.tokens - (parent.prefix.tokens if parent is not None else 0)
 
     @property
     def held_tokens(self) -> Tokens:
-        """Return the KV counted for this beginning.
+        """Return the KV tokens that this beginning uses, copies included.
 
         0 with one lease, which then counts it itself.
         """
         return self.own_tokens * max(1, len(self.missed)) if len(self.leases) > 1 else 0
 
     @property
-    def bearer(self) -> LeaseId:
-        """Return the lease to which the KV of this beginning is attributed: the first lease."""
+    def first_lease(self) -> LeaseId:
+        """Return the first lease with this beginning, to which its KV is attributed."""
         return next(iter(self.leases))
 
 
@@ -125,7 +123,7 @@ class Beginnings:
         return list(_ancestors(self._longest.get(lease_id)))
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> list[LeaseId]:
-        """Add the beginnings of a new lease; it must have at least one.
+        """Add the beginnings of a new lease's prompt; it must have at least one.
 
         Called once per lease, before any other method for it. Return the leases whose `shared` has
         changed.
@@ -164,7 +162,7 @@ class Beginnings:
         return self._share_anew(affected)
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> bool:
-        """Store the tokens that a lease found in the cache; return whether they were unknown."""
+        """Record how many cached tokens a lease found; return whether this was unknown."""
         if lease_id in self._found or lease_id not in self._longest:
             return False
         self._found[lease_id] = tokens
@@ -174,13 +172,13 @@ class Beginnings:
         return True
 
     def _insert_above(self, prefix: Prefix, longer: Beginning) -> None:
-        """Insert a beginning into the path of a longer beginning, whose leases all have both."""
+        """Insert a beginning above a longer one, whose leases all have both."""
         below = longer
         while below.parent is not None and below.parent.prefix.tokens > prefix.tokens:
             below = below.parent
         above = below.parent
         if prefix.tokens in (below.prefix.tokens, 0 if above is None else above.prefix.tokens):
-            return  # a collision: beginnings of the same length with different digests
+            return  # two digests of equal length collide
         node = self._nodes[prefix] = Beginning(prefix, above, dict(below.leases))
         node.missed = {
             name: None
@@ -190,7 +188,7 @@ class Beginnings:
         below.parent = node
 
     def _share_anew(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
-        """Recompute `shared` of these leases; return the leases for which `shared` has changed."""
+        """Recompute which tokens these leases share; return the leases with a change."""
         changed: list[LeaseId] = []
         for lease_id in leases:
             if (shared := self._tokens_shared_on_path(lease_id)) != self.shared.get(lease_id, 0):

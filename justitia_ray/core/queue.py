@@ -27,12 +27,12 @@ _COMPACT_ABOVE = 64
 
 
 class LazyHeap:
-    """Names sorted by key. A change takes amortised O(log N), reading the first name O(1)."""
+    """A heap of names sorted by key. A change takes amortised O(log N), reading the first O(1)."""
 
     __slots__ = ("_heap", "_keys")
 
     lets_pass: ClassVar[bool] = False
-    """Whether another name than the name with the smallest key may be first."""
+    """Whether a name may be first without having the smallest key."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -49,7 +49,7 @@ class LazyHeap:
         return iter(sorted(self._keys, key=self._keys.__getitem__))
 
     def in_order(self) -> Iterator[str]:
-        """Yield the names in order. The first k cost O(k log k), plus the stale entries passed.
+        """Yield the names in order. The first k cost O(k log k), plus outdated heap entries.
 
         The heap must not change during the iteration.
         """
@@ -61,9 +61,7 @@ class LazyHeap:
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(heap):
                     heapq.heappush(ahead, (heap[child], child))
-            if (
-                keys.get(name) == key and name not in seen
-            ):  # a name has two entries after a return to an earlier key
+            if keys.get(name) == key and name not in seen:  # stale heap entries
                 seen.add(name)
                 yield name
 
@@ -97,7 +95,7 @@ class LazyHeap:
         self.drop(name)
 
     def claim(self) -> str | None:
-        """Return the first name in the order, which is about to be granted.
+        """Return the first name in the order, whose inference is about to start.
 
         None: the order changed; call again. An order with overtaking charges for the overtaking
         here.
@@ -112,11 +110,11 @@ class LazyHeap:
         return True
 
     def hide(self, path: str) -> bool:
-        """Hide the names below a node of a tree; return whether this order has a tree."""
+        """Exclude the names below a tenant; return whether this order has a tenant tree."""
         return False
 
     def show_hidden(self) -> None:
-        """Include hidden names in the order again."""
+        """Include excluded names in the order again."""
 
     def least(self) -> str | None:
         """Return the name with the smallest key; None if the heap is empty."""
@@ -128,7 +126,7 @@ class LazyHeap:
         return math.inf if name is None else self._keys[name][0]
 
     def first(self) -> str | None:
-        """Return the name with the smallest key, or None if the heap is empty."""
+        """Return the name that is first in order, or None if the heap is empty."""
         heap, keys = self._heap, self._keys
         while heap:
             key, name = heap[0]
@@ -189,7 +187,7 @@ class WaitingLine:
 
 
 class Queue:
-    """Clients with a waiting inference, the clients' applications, and the order of both.
+    """Order of the clients (applications or tenants) and applications with waiting inferences.
 
     Every change takes amortised O(log N). A client that the policy holds back (`Order.eligible_at`)
     is *parked*: it waits and is never first. An application that cannot start now is *unscheduled*
@@ -199,22 +197,26 @@ class Queue:
     def __init__(self) -> None:
         self._applications: dict[ApplicationId, Application] = {}
         self._members: dict[ClientId, LazyHeap] = {}
-        """The waiting applications of each client."""
+        """Waiting applications of each client (application or tenant)."""
         self._order = LazyHeap()
-        """Clients that may be granted leases."""
+        """Clients (applications or tenants) that may get leases, in order."""
         self._parked = LazyHeap()
-        """Clients that the policy holds back, by the time at which they become eligible."""
+        """Clients (applications or tenants) that the policy holds back, by the time until which it
+        does.
+        """
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}
-        """Clients with some tenant nodes that are hidden from the order."""
+        """Clients of which some tenants are excluded from this dispatch."""
         self._left_out: dict[ClientId, None] = {}
-        """Clients that are wholly hidden from the order."""
+        """Clients that are excluded from this dispatch."""
         self.is_partial = False
-        """Whether grants leave out some waiting applications, until `show_hidden`."""
+        """Whether some waiting applications are excluded from this dispatch."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
-        """The waiting applications of each tier."""
+        """The waiting applications of each service tier."""
         self._stale: dict[ClientId, None] = {}
-        """Clients whose keys may have changed since they were last sorted."""
+        """Clients (applications or tenants) whose sort keys may have changed since they were last
+        sorted.
+        """
         self._policy: Order | None = None
         self._observer: Observer | None = None
         self.now: Seconds = 0.0
@@ -258,7 +260,7 @@ class Queue:
         self.touch_client(client)
 
     def touch_client(self, client: ClientId) -> None:
-        """Mark a client whose key may have changed; a client without waiting work is removed.
+        """Record that a client's sort key may have changed; remove it without waiting work.
 
         The client is sorted when the first client is next requested.
         """
@@ -275,7 +277,7 @@ class Queue:
                 self._observer.left(client)
 
     def _sort_marked_clients(self) -> None:
-        """Sort all marked clients by their current keys. O(1) if no client is marked."""
+        """Sort all clients whose keys may have changed. O(1) if there are none."""
         if self._stale:
             stale, self._stale = self._stale, {}
             for client in stale:
@@ -309,12 +311,12 @@ class Queue:
                     self.touch(application)
 
     def first(self) -> Application | None:
-        """Return the first application in order, or None if no application may be granted."""
+        """Return the first application in order, or None if no application may start."""
         client = self.first_client()
         return None if client is None else self._first_of_client(client)
 
     def claim_first(self) -> Application | None:
-        """Return the application to grant next, or None; first charge for the overtaking."""
+        """Return the application to start next, or None."""
         while (client := self.first_client()) is not None:
             name = self._members[client].claim()
             if name is not None:
@@ -323,7 +325,7 @@ class Queue:
         return None
 
     def may_precede(self, application: Application, first: Application) -> bool:
-        """Return whether a waiting application may now come before `first`, which was the first.
+        """Return whether a waiting application may now come before the former first one.
 
         False is certain. True also if only a new computation of the first could decide.
         """
@@ -342,7 +344,7 @@ class Queue:
                 yield self._first_of_client(client)
 
     def in_order(self) -> Iterator[Application]:
-        """Yield the applications that may be granted, in the order of their current keys.
+        """Yield the applications that may start, in the order of their current keys.
 
         The first k take O(k log k). The queue must not change during the iteration.
         """
@@ -366,7 +368,7 @@ class Queue:
                 heapq.heappush(begun, (key, client, application, members))
 
     def hide(self, path: ClientId, application: Application) -> bool:
-        """Exclude a tenant node, above an application, until `show_hidden`.
+        """Exclude a tenant above an application until `show_hidden`.
 
         Returns:
             Whether the node is excluded; False if clients are not the top nodes of the tree.
@@ -384,7 +386,7 @@ class Queue:
         return True
 
     def show_hidden(self) -> None:
-        """Include hidden tenant nodes again, and all that grants leave out."""
+        """Include all excluded tenants and applications again."""
         self.is_partial = False
         if not self._hidden:
             return
@@ -403,7 +405,7 @@ class Queue:
         return self._policy.key(client, application), self._policy.application_key(application)
 
     def of_other_tiers(self, tiers: Collection[str]) -> list[Application]:
-        """Return the applications that may be granted and are in no tier of these, in any order.
+        """Return the applications that may start and are in none of these tiers, unsorted.
 
         O(number of these, including parked and hidden applications).
         """
@@ -418,7 +420,7 @@ class Queue:
         ]
 
     def unschedule(self, application: Application) -> None:
-        """Hide an application until the next `touch`, so that the application after it is first."""
+        """Exclude an application from the order until the next `touch`."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]
@@ -429,11 +431,11 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Return whether the next grant overtakes an application that is not in the order now."""
+        """Return whether the next start overtakes an application that is now excluded."""
         return bool(self._unscheduled or self._hidden) or self.is_partial
 
     def first_client(self) -> ClientId | None:
-        """Return the first client in order, or None if no client may be granted."""
+        """Return the first client in order, or None if no client may start an inference."""
         self._sort_marked_clients()
         return self._order.first()
 
@@ -442,7 +444,7 @@ class Queue:
         return client in self._members
 
     def unpark(self) -> bool:
-        """Return parked clients that are eligible now to the order.
+        """Let clients start again that the policy no longer holds back.
 
         Return whether there were any.
         """
@@ -456,7 +458,7 @@ class Queue:
         return found
 
     def next_eligible(self) -> Seconds | None:
-        """Return the time at which the next parked client becomes eligible, or None."""
+        """Return the time until which the policy holds a client back, or None."""
         if self._policy is None or not self._policy.holds_back:
             return None
         self._sort_marked_clients()
@@ -478,7 +480,7 @@ class Queue:
             self.touch(application)
 
     def _end_unscheduled(self, client: ClientId, application_id: ApplicationId) -> None:
-        """Return an unscheduled application to the order."""
+        """Include an excluded application in the order again."""
         unscheduled = self._unscheduled.get(client)
         if unscheduled is not None:
             unscheduled.discard(application_id)

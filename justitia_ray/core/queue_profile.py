@@ -16,23 +16,22 @@ if TYPE_CHECKING:
     from justitia_ray.core.state import State
 
 MAXIMUM_PLACES = 2_048
-"""Maximum number of applications in a profile: visiting them all takes some 20 ms."""
+"""Maximum number of waiting applications in a profile of the queue: visiting them all takes some 20
+ms.
+"""
 
 
 class Demand(NamedTuple):
-    """Demand of work on the replicas: KV memory and seats over time."""
+    """Expected work on the replicas: KV memory and sequences over time."""
 
     kv_token_time: KvTokenTime
-    """KV memory over time, in token·iterations."""
+    """Expected KV memory over time, in token·iterations."""
     tokens: Tokens
-    """Seat time of inferences with known lengths, in tokens: a sequence produces one token per
-    iteration in its seat.
-    """
+    """Expected output tokens of inferences with known lengths, over all their sequences."""
     later_kv_token_time: KvTokenTime
-    """Part of the KV memory over time that inferences of unknown lengths use later."""
+    """Part of the expected KV memory over time that belongs to inferences of unknown lengths."""
 
     def plus(self, other: Demand) -> Demand:
-        """Return the sum of two demands."""
         return Demand(
             self.kv_token_time + other.kv_token_time,
             self.tokens + other.tokens,
@@ -71,7 +70,7 @@ class QueueProfile:
         self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
 
     def place_of(self, application_id: ApplicationId) -> int | None:
-        """Return the number of applications before this one; None if it was not visited."""
+        """Return the number of waiting applications before this one; None if it was not visited."""
         return self._places.get(application_id)
 
     @property
@@ -88,7 +87,7 @@ class QueueProfile:
         return len(self._keys)
 
     def ahead(self, place: int, rank: Rank) -> Demand:
-        """Return the demand expected before an application with this position and rank."""
+        """Return the work expected before an application with this position and tag."""
         later = self._running[bisect_right(self._running_ranks, rank)]
         return self._ahead[place].plus(later)
 
@@ -96,7 +95,7 @@ class QueueProfile:
 def expected_of(application: Application) -> KvTokenTime:
     """Return the service that an application still needs, including its running inferences."""
     left: KvTokenTime = 0
-    if application.state.takes_inferences:  # closed applications submit no more inferences
+    if application.state.takes_inferences:  # the application may submit more
         left = application.predicted_kv_token_time - application.kv_token_time
         if (prefill := application.prefill) is not None:
             left += prefill.charged - prefill.paid
@@ -106,7 +105,7 @@ def expected_of(application: Application) -> KvTokenTime:
 
 
 def demand_of(application: Application) -> Demand:
-    """Return the expected remaining demand of a waiting application."""
+    """Return the expected remaining work of a waiting application."""
     expected, waiting, first = (
         expected_of(application),
         application.waiting,
@@ -133,7 +132,7 @@ def _has_only_running(state: State) -> list[Application]:
 
 
 def _demand_beyond_running(state: State, application: Application) -> Demand:
-    """Return the expected demand of an application beyond its running inferences."""
+    """Return an application's expected work without its running inferences."""
     runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
     to_come = max(0, expected_of(application) - runs)
     return Demand(to_come, 0, to_come)

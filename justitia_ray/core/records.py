@@ -26,7 +26,7 @@ class RecordReader:
         *,
         where: str = "",
     ) -> None:
-        """Check the names of the object's fields.
+        """Check that a JSON object has the expected fields.
 
         Args:
             record: The decoded JSON object.
@@ -50,7 +50,6 @@ class RecordReader:
         return self._record.get(name)
 
     def flag(self, name: str) -> bool:
-        """Return a field that is true or false."""
         value = self.value(name)
         return value if type(value) is bool else self._refuse_value(name, "true or false")
 
@@ -71,44 +70,37 @@ class RecordReader:
         return value
 
     def number_or_none(self, name: str) -> float | None:
-        """Return a field that is null or a finite number."""
         return None if self.value(name) is None else self.number(name)
 
     def positive(self, name: str) -> float:
-        """Return a field that is a finite number above 0."""
         value = self.number(name)
         return value if value > 0 else self._refuse_value(name, "a finite number > 0")
 
     def not_negative(self, name: str) -> float:
-        """Return a field that is a finite number of at least 0."""
         value = self.number(name)
         return value if value >= 0 else self._refuse_value(name, "a finite number >= 0")
 
     def text(self, name: str) -> str:
-        """Return a field that is a text."""
         value = self.value(name)
         return value if isinstance(value, str) else self._refuse_value(name, "a text")
 
     def text_or_none(self, name: str) -> str | None:
-        """Return a field that is null or a text."""
         return None if self.value(name) is None else self.text(name)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return a field that is an object."""
         value = self.value(name)
         return value if isinstance(value, dict) else self._refuse_value(name, "an object")
 
     def table(self, name: str, read: Callable[["RecordReader", str], Entry]) -> dict[str, Entry]:
-        """Return a field that is an object with arbitrary names, each entry read by `read`."""
+        """Return a field that is an object, each entry read by `read`."""
         reads = dict.fromkeys(self.mapping(name), read)
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def record(self, name: str, reads: Fields) -> Record:
-        """Return the named fields of a field that is an object, which may have other fields."""
+        """Return the named fields of a field that is an object."""
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def items(self, name: str) -> list[Any]:
-        """Return a field that is a list of items of any kind."""
         value = self.value(name)
         return value if isinstance(value, list) else self._refuse_value(name, "a list")
 

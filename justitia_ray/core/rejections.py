@@ -6,7 +6,7 @@ from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId
 
 _KEPT = 10_000
-"""Number of rejections that are kept; the oldest rejections are dropped."""
+"""Number of stored rejections, of which the oldest are dropped."""
 
 
 class Rejections:
@@ -17,7 +17,6 @@ class Rejections:
         self._rejected: dict[ApplicationId, RefuseApplication] = {}
 
     def get(self, application_id: ApplicationId) -> RefuseApplication | None:
-        """Return the recent rejection of an application, None if there was none."""
         return self._rejected.get(application_id)
 
     def admits(self, event: ev.ApplicationArrived) -> bool:

@@ -29,8 +29,8 @@ from justitia_ray.units import LeaseId, ReplicaId, Seconds
 
 Report = ev.LeaseProgress | ev.LeaseFinished
 _NEXT_PULL_S: Seconds = 0.25
-"""Seconds from the answer to a replica's pull until its next pull is expected; a stopped process
-does not pull again.
+"""Seconds after an answer to a replica within which its next report is expected; a stopped process
+sends none.
 """
 
 
@@ -54,7 +54,7 @@ class Replicas:
         self._recovery = recovery
 
     def pull(self, event: ev.ReplicaPulled) -> None:
-        """Book the reported service, end finished inferences, and record the replica's pull."""
+        """Book a replica's report, end finished inferences, and record that it asks for leases."""
         replica = self._update_from_pull(event)
         ends = self._take_new_ends(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
@@ -86,7 +86,7 @@ class Replicas:
         replica.grown_tokens = beyond - replica.unaccounted_tokens
 
     def report(self, event: ev.ReplicaReported) -> None:
-        """Book the service, end finished inferences, and record whether the replica wants leases.
+        """Book a replica's report, end finished inferences, and record whether it wants leases.
 
         Capacity, connection, drain and stall of the replica stay as its last pull reported them.
 
@@ -108,7 +108,7 @@ class Replicas:
         self._state.headroom_changes += 1
 
     def pull_answered(self, event: ev.PullAnswered) -> None:
-        """Grant no lease to a replica until its next pull, except for contexts that it holds."""
+        """Grant a replica no lease until it asks again, except for contexts that it has cached."""
         replica = self._state.asking.pop(event.replica_id, None)
         if replica is not None and event.pulls_again:
             replica.pulls_again_by = self._state.now + _NEXT_PULL_S
@@ -155,11 +155,11 @@ class Replicas:
         self._stop_granting(replica)
         replica.unreached.clear()
         for name in elsewhere:
-            if name in state.inferences:  # an engine killer is refused, not requeued
+            if name in state.inferences:  # inferences that kill engines have ended
                 self._separate_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
-        """Match a lease that an earlier scheduler granted with a replica's report of the lease."""
+        """Match a lease of an earlier scheduler with a replica's report of it."""
         reported = self._recovery.claim(lease_id, inference.request_id)
         if reported is not None and reported.replica_id in self._state.replicas:
             replica = self._state.replicas[reported.replica_id]
@@ -206,7 +206,7 @@ class Replicas:
         self._ledger.capacity_changed()
 
     def expire(self, replica_id: ReplicaId) -> None:
-        """Lose a replica that has been silent for too long, unless its process is known to live.
+        """Remove a replica that has been silent for too long, unless its process is known to live.
 
         A live replica keeps its running inferences, and gets no more leases.
         """
@@ -239,7 +239,6 @@ class Replicas:
             self._state.actions.append(Abort(reported.replica_id, lease_id))
 
     def _update_from_pull(self, event: ev.ReplicaPulled) -> KnownReplica:
-        """Update a replica by the data of its pull."""
         state = self._state
         replica = state.replicas.get(event.replica_id)
         if replica is None:
@@ -267,7 +266,7 @@ class Replicas:
             replica.drains_since = state.now
         if not event.stalled:
             replica.stalled_since = None
-            if replica.stall_id:  # a long step is not a hang: its inferences are suspects no longer
+            if replica.stall_id:  # a long step, not a hang
                 self._suspects.withdraw(replica.stall_id)
                 replica.stall_id = ""
         elif replica.stalled_since is None:
@@ -326,7 +325,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _requeue_lost(self, replica: KnownReplica, progress: Iterable[ev.LeaseProgress]) -> None:
-        """Requeue the inferences of a replica that the replica's complete report does not name."""
+        """Requeue the inferences of a replica that its complete report does not name."""
         held = {report.lease_id for report in progress}
         for lease_id in list(replica.leases):
             lease = self._state.leases[lease_id]
@@ -336,7 +335,7 @@ class Replicas:
     def _take_new_ends(
         self, replica: KnownReplica, ends: Iterable[ev.LeaseFinished]
     ) -> list[ev.LeaseFinished]:
-        """Store the reported ends of leases; return those that the last pull did not report.
+        """Return the ends of leases that the replica's last report did not contain.
 
         A replica stops repeating an ended lease when it has confirmation that the lease is booked.
         """
@@ -358,7 +357,7 @@ class Replicas:
         progress: Sequence[ev.LeaseProgress],
         ends: Sequence[ev.LeaseFinished],
     ) -> None:
-        """Learn the engine's times from a report before the report is booked."""
+        """Learn the times of an engine's steps from a report before the report is booked."""
         state, iterations, output, computed = self._state, 0, 0, 0
         reports: tuple[Report, ...] = (*progress, *ends)
         for report in reports:
@@ -382,7 +381,7 @@ class Replicas:
         )
 
     def _book_reports(self, reports: Iterable[Report]) -> None:
-        """Meter the leases of these reports, and book the service."""
+        """Count the progress of these leases, and book the service."""
         leases, leaving = self._state.leases, self._state.leaving
         deliveries = []
         for report in reports:
@@ -418,7 +417,7 @@ class Replicas:
             elif is_stopped and (report.prompt_tokens or not report.output_tokens):
                 inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
         elif report.output_tokens > inference.output_tokens:
-            inference.read_tokens = None  # the lease has computed the whole prompt
+            inference.read_tokens = None  # the whole prompt is computed
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
@@ -468,7 +467,7 @@ class Replicas:
     def _meter_prefill(
         self, account: PrefillAccount, inference: Inference, lease: Lease | None, report: Report
     ) -> PrefillPaid:
-        """Return the prefill since the last report that no earlier scheduler has booked."""
+        """Return the cost of newly computed prompts that no earlier scheduler has counted."""
         if isinstance(report, ev.LeaseFinished) and self._was_counted(report, inference):
             return NOTHING_PAID
         is_cached = (
@@ -540,7 +539,7 @@ class Replicas:
             self._state.replicas[replica_id].ended[end.lease_id] = inference.application_id
 
     def _stop_cancelled(self, adopted: Iterable[LeaseId]) -> None:
-        """Stop adopted leases of inferences that have been cancelled."""
+        """Stop leases of an earlier scheduler whose inferences have been cancelled."""
         for lease_id in adopted:
             lease = self._state.leases.get(lease_id)
             if lease is not None:
@@ -549,7 +548,7 @@ class Replicas:
                     self._inferences.end(inference, inference.outcome)
 
     def _adopt_or_abort(self, replica: KnownReplica, report: Report) -> bool:
-        """Abort or adopt a lease that this scheduler did not grant, or that has ended.
+        """Record or abort a lease that this scheduler did not grant, or that has ended.
 
         Return whether the lease was adopted.
         """
@@ -580,7 +579,7 @@ class Replicas:
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # it may have started on another replica by now
+        if inference.lease_id is not None:  # started on another replica meanwhile
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True
@@ -602,7 +601,7 @@ class Replicas:
 
 
 def _kept_contexts() -> Contexts:
-    """Return an empty table of contexts for an engine that holds contexts of live applications."""
+    """Return an empty table of contexts for an engine that evicts live applications' last."""
     from justitia_ray.core.kept_contexts import KeptContexts
 
     return KeptContexts()

@@ -27,7 +27,7 @@ class Resubmissions:
         self._applications.add(application_id)
 
     def is_counted(self, event: ev.ApplicationArrived) -> bool:
-        """Return whether an application that is not live was opened and counted before.
+        """Return whether an ended application was opened and counted before.
 
         It has ended under an earlier scheduler, or under this scheduler before the ingress
         resubmitted; the ingress does not know this, or resubmits missing inferences of it. If the
@@ -42,13 +42,13 @@ class Resubmissions:
         return name in self._applications or self._state.ends.is_inherited(name)
 
     def expect(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
-        """Let an application await those of its earlier ingresses that have not resubmitted yet."""
+        """Let an application wait for its ingresses that have not resubmitted yet."""
         for ingress_id in ingress_ids:
             if ingress_id not in self._complete:
                 application.opener(ingress_id).is_awaited = True
 
     def complete(self, ingress_id: IngressId) -> list[Application]:
-        """Stop awaiting an ingress; return the applications that awaited it. O(applications)."""
+        """Wait no longer for an ingress; return the applications concerned. O(applications)."""
         self._complete.add(ingress_id)
         awaiting = []
         for application in self._state.applications.values():

@@ -46,7 +46,7 @@ _STARTS_NOTHING = frozenset(
         ev.StateStored,
     }
 )
-"""Events that neither free memory nor add waiting inferences; a deadline that expires by then may
+"""Events that neither free memory nor add waiting inferences. A deadline that expires with them may
 do either.
 """
 
@@ -162,7 +162,7 @@ class SchedulerCore:
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
             DeadlineKind.LEASE: self._expire_lease,
-            # the next grants check inferences that wait for a holder
+            # an inference that waits for its context's replica is checked by the next dispatch
             DeadlineKind.HOLDER: lambda name: None,
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
@@ -213,11 +213,11 @@ class SchedulerCore:
 
     @property
     def kv_shares(self) -> KvShares:
-        """Return the KV memory held by each tenant node and each tier, for reading."""
+        """Return the KV memory used by each tenant and each service tier, for reading."""
         return self._leases.shares
 
     def is_held_by_tier(self, application: Application) -> bool:
-        """Return whether memory is free for an application's first inference, but not for its tier.
+        """Return whether only the service tier's memory share keeps an application from starting.
 
         The free memory is reserved for other tiers, or would exceed the maximum of its own tier.
         """
@@ -229,7 +229,7 @@ class SchedulerCore:
         return is_free and self._leases.tier_refuses(application, inference)
 
     def next_deadline(self) -> Seconds | None:
-        """Return the time by which the driver has to call with `DeadlinePassed`, or None."""
+        """Return the time by which the caller has to send `DeadlinePassed`, or None."""
         due_at = self.state.deadlines.next()
         if not self.ledger.policy.holds_back:
             return due_at
@@ -239,7 +239,7 @@ class SchedulerCore:
         return min(due_at, eligible_at)
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications whose durable record changed since the last call."""
+        """Return the applications whose stored record changed since the last call."""
         for application_id in self.ledger.fair_share.take_changed():
             self.state.changed[application_id] = None
         self.state.changed.update(dict.fromkeys(self.state.ends.take_changed()))
@@ -366,7 +366,7 @@ class SchedulerCore:
             self._check_deadline(inference)
 
     def _check_deadline(self, inference: Inference) -> None:
-        """Refuse an inference that missed its deadline, or is not expected to meet the deadline."""
+        """Refuse an inference that has missed its deadline, or is expected to miss it."""
         left_s = inference.starts_by - self.state.now if inference.starts_by is not None else inf
         if inference.attempts:
             return
@@ -383,7 +383,7 @@ class SchedulerCore:
 
     def _replica_pulled(self, event: ev.ReplicaPulled) -> None:
         self._replicas.pull(event)
-        # An application that becomes idle between reports is withdrawn with the next report.
+        # An application that becomes idle between two reports leaves GPS with the next report.
         self.applications.withdraw_idle()
 
     def _replica_reported(self, event: ev.ReplicaReported) -> None:

@@ -7,13 +7,16 @@ a quiet night does not lower the rate expected in the morning.
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 HALF_LIFE_S: Seconds = 60.0
-"""Half-life of a measurement, in busy seconds: several times the length of an inference, so that
-one report changes the rate little.
+"""Half-life of a measurement in busy seconds, several times the length of an inference, so that one
+report changes the rate little.
 """
 USUAL_ITERATION_S: Seconds = 0.03
-"""Assumed seconds per iteration before any measurement: a 7B model on an A10G with a full batch."""
+"""Assumed seconds per iteration before any measurement: a 7B model on an A10G GPU with a full
+batch.
+"""
 SAMPLE_S: Seconds = 0.25
-"""Minimum busy seconds between two samples: replicas send hundreds of reports per second."""
+"""Minimum busy seconds between two samples, because replicas send hundreds of reports per second.
+"""
 _USUAL_USE = 0.7
 """Assumed fraction of the KV memory in use before any measurement."""
 
@@ -25,9 +28,9 @@ class ServedRate:
         self._served: KvTokenTime = 0
         """Total service at the last sample."""
         self.busy_s: Seconds = 0
-        """Total busy time at the last sample (seconds); the next sample is due `SAMPLE_S` later."""
+        """Total busy seconds at the last sample; the next sample is due `SAMPLE_S` later."""
         self._service: KvTokenTime = 0
-        """Service in the decaying window; the fields below that are sums decay, too."""
+        """Service in the decaying window; the other sums decay, too."""
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
         self._sequence_s: float = 0
@@ -103,7 +106,7 @@ class ServedRate:
 
     @property
     def held_tokens(self) -> float:
-        """Return the mean KV held, in tokens; 0 before any measurement."""
+        """Return the mean number of KV tokens in use; 0 before any measurement."""
         return self._held_token_s / self._served_s if self._served_s > 0 else 0.0
 
     @property

@@ -11,41 +11,41 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""Start of an inference, as the total service S reported before the start and the start time."""
+"""Start of an inference: total service of all replicas before it, and its time."""
 
 _THIN_ABOVE = 64
 
 
-class Late(NamedTuple):
+class StartDelay(NamedTuple):
     """How much later than its finish in GPS an application started an inference."""
 
     work: KvTokenTime
-    """Total service S at the start, less S when V reached the tag; if V has not reached the tag,
-    less S now.
+    """Service of all replicas from the finish in GPS to the start. If GPS has not finished the
+    application, the service is counted from now.
     """
     seconds: Seconds
-    """Seconds from when V reached the tag to the start; if V has not reached the tag, from now to
-    the start.
+    """Seconds from the finish in GPS to the start. If GPS has not finished the application, the
+    seconds are counted from now.
     """
     report: KvTokenTime
-    """Service of the report in which V reached the tag; 0 if a refund raised V to the tag, or if V
-    has not reached the tag.
+    """Service of the report in which GPS finished the application; 0 if a refund did, or if GPS has
+    not.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A report, or a refund, by which virtual time V rose."""
+    """A report, or a refund, by which virtual time rose."""
 
     served_before: KvTokenTime
     since: Seconds
-    """Time at which total service S began to rise from `served_before`."""
+    """Time at which total service began to rise from `served_before`."""
     amount: KvTokenTime
-    """Service of the report; 0 if a refund moved V."""
+    """Service of the report; 0 if a refund moved virtual time."""
 
 
 class ServiceHistory:
-    """Levels of virtual time V with the service S and the time: one entry per report, thinned.
+    """Total service and time at which virtual time reached each level.
 
     S is all service reported so far. V between two reports is unknown, so a level counts as reached
     at the start of the report: a lag measured from it is too large by at most the service of that
@@ -54,9 +54,9 @@ class ServiceHistory:
 
     def __init__(self) -> None:
         self.served: KvTokenTime = 0
-        """Total service S so far."""
+        """Total service of all replicas so far, in token·iterations."""
         self.busy_s: Seconds = 0.0
-        """Seconds during which any inference was in flight."""
+        """Seconds during which any inference was running."""
         self._began: VirtualTime | None = None
         self._since: Seconds = 0.0
         self._reached: list[VirtualTime] = []
@@ -67,22 +67,22 @@ class ServiceHistory:
         return len(self._levels)
 
     def begin(self, virtual_time: VirtualTime) -> None:
-        """Set V at the first event; the times of earlier levels of V are unknown."""
+        """Set virtual time at the first event; the times of earlier levels are unknown."""
         if self._began is None:
             self._began = virtual_time
 
     def start_over(self) -> None:
-        """Drop the levels of V, because another clock is used from now on."""
+        """Drop all levels of virtual time, because another clock is used from now on."""
         self._began = None
         self._reached.clear()
         self._levels.clear()
 
     def rise_from(self, now: Seconds) -> None:
-        """Store the time from which service rises again, after no inference was running."""
+        """Record the time from which service rises again, after no inference was running."""
         self._since = now
 
     def note_service(self, amount: KvTokenTime, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record service, and V after the service."""
+        """Record service, and the virtual time after it."""
         assert self._began is not None
         if virtual_time > (self._reached[-1] if self._reached else self._began):
             since = self._since if amount else now
@@ -94,16 +94,16 @@ class ServiceHistory:
             self._since = now
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached a tag when the history began."""
+        """Return whether virtual time had not reached a tag when the history began."""
         return self._began is not None and tag > self._began
 
     def reached(self, tag: VirtualTime) -> Level | None:
-        """Return the level at which V reached a tag, or None if V has not reached the tag."""
+        """Return the level at which virtual time reached a tag; None if it has not."""
         index = bisect_left(self._reached, tag)
         return self._levels[index] if index < len(self._levels) else None
 
-    def late(self, start: Start, tag: VirtualTime, now: Seconds) -> Late | None:
-        """Return how late a start was; None if V had reached the tag when the history began.
+    def late(self, start: Start, tag: VirtualTime, now: Seconds) -> StartDelay | None:
+        """Return how late a start was; None if this is unknown, because the tag was reached before.
 
         Args:
             start: The start.
@@ -116,14 +116,14 @@ class ServiceHistory:
         if level is None:
             level = Level(self.served, now, 0)
         work = start[0] - level.served_before
-        return Late(work, start[1] - level.since if work else 0.0, level.amount)
+        return StartDelay(work, start[1] - level.since if work else 0.0, level.amount)
 
     def is_long(self, applications: int) -> bool:
         """Return whether the history has many more levels than these applications need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
     def keep_only(self, tags: Iterable[VirtualTime]) -> None:
-        """Keep the levels at which V reached these tags, and the last level.
+        """Drop the levels of virtual time at which no application was finished, except the last.
 
         No other level is needed: a tag that V has not reached, or that changes, will be at V or
         above.

@@ -85,7 +85,7 @@ def clock_record(core: SchedulerCore) -> Record:
 
 
 def application_record(core: SchedulerCore, application_id: ApplicationId) -> Record | None:
-    """Return the durable state of one application; None if there is none.
+    """Return the stored state of one application; None if there is none.
 
     An application that ended while GPS still owed it service has a session left, without an
     account. An application with kept records of ended inferences has these left (`kept_ends`).
@@ -118,7 +118,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     record |= {name: value for name, value in later.items() if value}
     if application.prefill is not None:
         record |= application.prefill.record()
-    record["weight"] = account.weight  # the weight of its session, too
+    record["weight"] = account.weight  # also the weight in GPS
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
         "state": application.state.public_name,
@@ -134,7 +134,7 @@ def durable_names(core: SchedulerCore) -> Iterator[ApplicationId]:
 
 
 def snapshot(core: SchedulerCore) -> Record:
-    """Return the whole durable state of a core, in the form that `restore` accepts."""
+    """Return the whole stored state of a core, in the form that `restore` accepts."""
     records = {name: application_record(core, name) for name in durable_names(core)}
     return {"clock": clock_record(core), "applications": records}
 
@@ -158,7 +158,7 @@ def saved_instant(clock: Record | None) -> Seconds:
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:
-    """Restore the durable state in a core that has handled no event since `recover`.
+    """Restore the stored state in a core that has handled no event since `recover`.
 
     If the recorded accounts are of another kind than those of the core, they are converted as when
     the policy of a running scheduler changes.
@@ -174,7 +174,7 @@ def restore(
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     core.ledger.start_clock(fields["virtual_time"])
     core.state.sequence = fields["sequence"]
-    # The clock orders leases in the engine, where earlier leases still run.
+    # The number of leases orders them in the engine, where leases from before the restart run.
     core.state.grants = fields["grants"]
     try:
         core.suspects.restore(clock.get("suspects", {}))
@@ -188,7 +188,7 @@ def restore(
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     share = core.ledger.fair_share
     branches = clock.get("branches", {})
-    same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.takes(
+    same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.can_restore(
         (str(record.get("tenant", "")) for record in applications.values()), branches
     )
     if same_kind:
@@ -212,11 +212,11 @@ def restore(
         return
     share.end_restore()
     for application in core.state.applications.values():
-        # records of earlier releases know only one clock
+        # Records of earlier releases have one GPS clock for applications within and beyond quota.
         if application.is_deprioritised and share.sets_apart:
             share.move(application.application_id, application.leaf, application.weight)
-    core.ledger.change_tenants()  # configured weights may differ from the records
-    core.ledger.reorder()  # the history has no times of the levels that V reached before
+    core.ledger.change_tenants()  # configured weights may have changed
+    core.ledger.reorder()  # the times of earlier levels are unknown
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
     if policy_path(str(fields["policy"])) in known and isinstance(policy, Durable):
@@ -229,7 +229,7 @@ def restore(
 
 
 def _has_only_ends(record: Record) -> bool:
-    """Return whether a record contains only the application's kept records of ended inferences."""
+    """Return whether a record contains nothing but records of ended inferences."""
     return isinstance(record, Mapping) and [*record] == ["ends"]
 
 
@@ -237,7 +237,7 @@ def _restore_each(
     applications: Mapping[ApplicationId, Record],
     restore_one: Callable[[ApplicationId, Record], None],
 ) -> None:
-    # a store returns records in any order
+    # A store returns the records of applications in any order.
     for application_id, record in sorted(applications.items()):
         try:
             restore_one(application_id, record)
@@ -268,7 +268,7 @@ def _restore_application(
         keepers = RecordReader(record, ("keepers",), None).items("keepers")
         for name in keepers:
             application.opener(str(name)).keeps_ends = True
-            core.ingresses.heartbeat(str(name))  # a lost ingress will be noticed by its silence
+            core.ingresses.heartbeat(str(name))  # an ingress that is lost stays silent
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Inference
 
 MAXIMUM_STAGES = 64
-"""Maximum number of stages; later stages count as the last one. Recorded agent loops take up to 43
-turns.
+"""Maximum number of stages of an application; later stages count as the last one. Recorded agent
+loops take up to 43 turns.
 """
 
 
 class StageServed(NamedTuple):
-    """Sums of one stage of an application.
+    """Number and sizes of the inferences of one stage of an application.
 
     A tuple, because the predictor receives hundreds of them.
 
@@ -33,48 +33,48 @@ class StageServed(NamedTuple):
 
     inferences: int
     sequences: int
-    """Number of sequences (prompts times n) of the stage's inferences; divides the sums to mean
-    lengths.
-    """
+    """Number of sequences (prompts times choices) of the stage's inferences."""
     prompt_tokens: Tokens
     """Prompt tokens of all sequences of the stage."""
     output_tokens: Tokens
     """Output tokens of all sequences of the stage."""
     kv_token_time: KvTokenTime
     longest_output_tokens: Tokens | None = None
-    """Output tokens of the longest sequence, if all sequences of an inference are equally long. The
-    stage takes at least this number of iterations. None: unknown, as in records of release 0.2.0.
+    """Output tokens of the stage's longest sequence, if all sequences of an inference are equally
+    long. The stage takes at least this number of iterations. None: unknown, as in records of
+    release 0.2.0.
     """
     gap_s: Seconds | None = None
-    """Seconds from the stage's last ended inference to the next stage's first submission, at least
-    0; 0 after the last stage. None: unknown.
+    """Seconds from the stage's last ended inference to the first submission of the next stage, at
+    least 0; 0 after the last stage. None: unknown.
     """
 
 
 class ExpectedStage(NamedTuple):
-    """Expected sums of one stage of an application, and the tool gap after the stage.
+    """Expected number and sizes of the inferences of one stage, and the tool gap after it.
 
     A tuple, because each opening and each first inference of a stage may carry dozens.
     """
 
     inferences: float
-    """Number of inferences of the stage, at least 0; a learned mean where available. 0: the stage
-    is unknown.
+    """Expected number of inferences of the stage, perhaps a learned mean. 0: the stage is unknown.
     """
     compute_tokens: float
-    """Σ (p + 2d) over the inferences of the stage, the cost that VTC charges, in tokens."""
+    """Cost in tokens that VTC charges for the stage: Σ (p + 2d) over its inferences."""
     kv_token_time: KvTokenTime
-    """Σ h(p, d) over the inferences of the stage, in token·iterations."""
+    """Service of the stage in token·iterations: Σ h(p, d) over its inferences."""
     output_tokens: float
-    """Output tokens of the longest sequence. The stage takes at least this number of iterations."""
+    """Output tokens of the stage's longest sequence. The stage takes at least this number of
+    iterations.
+    """
     gap_s: Seconds
-    """Seconds from the stage's last ended inference to the next stage's first submission; 0 after
-    the last stage.
+    """Seconds from the stage's last ended inference to the first submission of the next stage; 0
+    after the last stage.
     """
 
     @property
     def mean_output_tokens(self) -> float:
-        """Return the output tokens of an inference whose costs are the means of the stage.
+        """Return the output length at which an inference costs the mean of the stage.
 
         Two pairs of p and d have these means of p + 2d and h(p, d). The one with the larger d is
         returned, unless this d exceeds the longest sequence.
@@ -97,7 +97,7 @@ _EXPECTED_FIELDS: Fields = dict.fromkeys(ExpectedStage._fields, RecordReader.not
 
 
 def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
-    """Return a record's field that is a list of stages, each a list of its values.
+    """Read a list of stages from a record, each a list of its values.
 
     Raises:
         ValueError: If the field has another form; names the stage and the value.
@@ -114,7 +114,7 @@ def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
 def replace_expected(
     expected: tuple[ExpectedStage, ...], stage: int, now_expected: tuple[ExpectedStage, ...]
 ) -> tuple[ExpectedStage, ...]:
-    """Return the expected stages of an application, with the stages from `stage` on replaced.
+    """Replace the expected stages of an application from `stage` on, and return all of them.
 
     Args:
         expected: Stages expected before, from the first.
@@ -139,7 +139,7 @@ class StagePosition:
         """Whether an inference of the current stage has finished."""
 
     def next(self) -> tuple[int, int]:
-        """Return the stage of the next submission, and the number of inferences with it."""
+        """Return the stage of the next submission, and how many inferences it then has."""
         stage = min(self._stage + self._is_passed, MAXIMUM_STAGES - 1)
         return stage, 1 if stage > self._stage else self._inferences + 1
 
@@ -157,7 +157,6 @@ class StagePosition:
         return stage
 
     def finish(self, stage: int) -> None:
-        """Record that an inference of a stage has finished."""
         if stage == self._stage:
             self._is_passed = True
 
@@ -175,7 +174,7 @@ class _StageCounts:
     first_submitted_at: Seconds | None = None
     """Time of the stage's first submission; None: this scheduler did not see it."""
     last_ended_at: Seconds | None = None
-    """Time at which the last inference with output ended; None: there was none."""
+    """Time at which the stage's last inference with output ended; None: there was none."""
 
     def gap_to(self, following: _StageCounts) -> Seconds | None:
         """Return the seconds from the end of this stage to the start of the next.
@@ -187,7 +186,7 @@ class _StageCounts:
         return max(0.0, following.first_submitted_at - self.last_ended_at)
 
     def served(self, gap_s: Seconds | None) -> StageServed:
-        """Return the sums as a tuple, with the gap after the stage."""
+        """Return the sums as a tuple, with the tool gap after the stage."""
         return StageServed(
             self.inferences,
             self.sequences,
@@ -200,7 +199,7 @@ class _StageCounts:
 
 
 class StageSums:
-    """Sums over the ended inferences of each stage of an application so far."""
+    """Number and sizes of the ended inferences of each stage of an application."""
 
     __slots__ = ("_is_whole", "_position", "_sums")
 
@@ -210,7 +209,7 @@ class StageSums:
         self._is_whole = True
 
     def miss_some(self) -> None:
-        """Mark the sums as incomplete: an earlier scheduler may have seen a part of the stages."""
+        """Mark the sums as incomplete, because an earlier scheduler may have seen some stages."""
         self._is_whole = False
 
     def submit(self, at_least: int, now: Seconds) -> int:
@@ -249,7 +248,7 @@ class StageSums:
             self._position.finish(inference.stage)
 
     def served(self) -> tuple[StageServed, ...]:
-        """Return the sums, the first stage first; empty if the sums are incomplete."""
+        """Return the sums of each stage, in order; empty if they are incomplete."""
         sums = self._sums
         if not self._is_whole or not sums:
             return ()

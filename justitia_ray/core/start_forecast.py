@@ -18,7 +18,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Tokens
 
 
 class StartForecast:
-    """Service until the start of each application in a profile of the queue.
+    """Forecast of the service until each waiting application starts.
 
     Creating a forecast is O(k log k) for k visited or started applications, and O(idle contexts).
 
@@ -58,14 +58,14 @@ class StartForecast:
         for name in profile.names:
             one = applications.get(name)
             if one is None or not one.waiting or name in held:
-                waiting.append((0, 0))  # the application takes no more memory
+                waiting.append((0, 0))  # its leases already use memory
             else:
                 need = one.waiting.first.expected_footprint().full_tokens
                 waiting.append((need, expected_of(one)))
         self._until = served_until_starts(gate.room, started, waiting)
 
     def served_until(self, place: int) -> KvTokenTime:
-        """Return the service expected before the application at this position starts."""
+        """Return the service before the application at this position starts."""
         return self._until[min(place, len(self._until) - 1)]
 
 
@@ -74,7 +74,7 @@ def served_until_starts(
     started: Iterable[tuple[Tokens, KvTokenTime]],
     waiting: Sequence[tuple[Tokens, KvTokenTime]],
 ) -> list[KvTokenTime]:
-    """Return the service to all applications before each waiting application starts.
+    """Return the total service after which each waiting application starts.
 
     Args:
         room: KV tokens that the applications may hold together.
@@ -106,7 +106,7 @@ def served_until_starts(
 def _kv_held_by_application(
     state: State, gate: WorkingSet, first: Application
 ) -> dict[ApplicationId, Tokens]:
-    """Return the KV tokens of the leases and counted contexts of each application."""
+    """Return the KV tokens of each application's leases and counted contexts."""
     held: dict[ApplicationId, Tokens] = {}
     for name, tokens in gate.counted(first):
         held[name] = held.get(name, 0) + tokens

@@ -45,7 +45,7 @@ OTHER = "other"
 """Tenant under which service is counted when the table of tenants is full."""
 _MAXIMUM_TENANTS = 1_024
 """Maximum number of tenants with counts of their own. Callers can create any number of tenants, but
-readers of the counts keep far fewer.
+readers of the counts store far fewer.
 """
 
 
@@ -56,15 +56,17 @@ class Timeouts:
     lease_s: Seconds = 5.0
     """Seconds after which a lease expires whose payload has not reached its replica."""
     replica_s: Seconds = 4.0
-    """Seconds without a pull after which a replica is lost; the target is re-leasing within 5 s."""
+    """Seconds without a report after which a replica is lost; its inferences should run elsewhere
+    within 5 s.
+    """
     ingress_s: Seconds = 30.0
     """Seconds without a call after which an ingress is lost; long polls of an ingress take 20 s."""
     application_s: Seconds = 600.0
-    """Seconds after which an idle open application ends, unless it has an idle time of its own."""
+    """Seconds without inferences after which an application ends, unless it has a time of its own.
+    """
     reconnect_s: Seconds = 2.0
-    """Seconds after which an inference tries replicas again that its ingress could not reach, if no
-    other replica could hold the inference. An inference may use up 20 leases, and connections
-    recover in less time.
+    """Seconds after which an inference tries unreachable replicas again, if no other replica could
+    run it. An inference may use up 20 leases, and connections recover in less time.
     """
     recovery_s: Seconds = 3.0
     """Seconds for which a new scheduler waits for the replicas of its predecessor."""
@@ -77,9 +79,7 @@ class SchedulerLimits:
     waiting_inferences: int | None = None
     """Maximum number of waiting and running inferences together."""
     open_applications: int | None = None
-    """Maximum number of open applications; applications count until they end, also when they are
-    idle.
-    """
+    """Maximum number of open applications, idle ones included."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Counters:
     because more replicas would not serve them.
     """
     waiting_kv_token_time: KvTokenTime = 0
-    """Predicted service that all queued inferences still need."""
+    """Predicted service in token·iterations that all queued inferences still need."""
     leases_expired: int = 0
     """Number of leases whose payload did not reach the replica in time."""
     leases_nacked: int = 0
@@ -99,38 +99,32 @@ class Counters:
     engine_failures: dict[FailureCause, int] = field(
         default_factory=lambda: dict.fromkeys(FailureCause, 0)
     )
-    """Number of engine failures with a live replica, by cause."""
+    """Number of engine failures on replicas that went on, by cause."""
     outran: int = 0
-    """Number of charges that were doubled by rule 1 of the accounts."""
+    """Number of charges that were doubled because the service exceeded them (rule 1)."""
     expected: int = 0
-    """Number of charges that were raised by rule 7 of the accounts."""
+    """Number of charges that were raised at a new stage (rule 7)."""
     rejected_applications: int = 0
-    """Number of applications rejected by the quota; a repetition soon after does not count
-    again.
-    """
+    """Number of applications rejected by quotas; a repetition soon after does not count again."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Number of ended inferences by outcome, without those that an earlier scheduler has
-    counted.
+    """Number of ended inferences by outcome, without those that an earlier scheduler has counted.
     """
     made_tokens: Tokens = 0
-    """Output tokens in all reports."""
+    """Output tokens in all reports of replicas."""
     iterations: int = 0
-    """Iterations of all leases that this scheduler granted and that finished at the first attempt.
-    """
+    """Iterations of all leases of this scheduler that finished at the first attempt."""
     iterating_s: Seconds = 0
-    """Seconds from the grant to the last report of each lease counted in `iterations`, in total."""
+    """Seconds from the start to the last report of each lease counted in `iterations`, in total."""
     prefill: KvTokenTime = 0
-    """Service booked for computing prompts."""
+    """Service counted for computing prompts, in token·iterations."""
     forgiven: KvTokenTime = 0
     """Part of `prefill` that tenants paid, but not the tags of their applications."""
     contexts_found: int = 0
-    """Number of returns of applications that found a context for which memory was kept
-    (`context_returns`).
-    """
+    """Number of returns of applications that found the context for which memory was kept."""
     contexts_missed: int = 0
-    """Number of returns of applications that missed a context for which memory was kept."""
+    """Number of returns of applications that missed the context for which memory was kept."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
-    """Service booked, by tenant."""
+    """Service counted, by tenant."""
     _rows: TenantRows = field(default_factory=lambda: TenantRows(_MAXIMUM_TENANTS, OTHER))
     prompt_tokens: dict[str, Tokens] = field(default_factory=dict)
     """Prompt tokens of inferences that had begun and ended, by tenant."""
@@ -268,11 +262,13 @@ class State:
     sequence: int = 0
     grants: int = 0
     memory_releases: int = 0
-    """Number of leases and applications that have ended; each may make contexts count for less."""
+    """Number of leases and applications that have ended; after each, fewer cached contexts may
+    count.
+    """
     headroom_changes: int = 0
     """Counter that rises whenever memory may have become free for an inference that did not fit."""
     late_reports: int = 0
-    """Number of reports about ended leases, which are dropped."""
+    """Number of dropped reports about leases that had ended before."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
@@ -281,14 +277,14 @@ class State:
     leaving_requests: dict[RequestId, LeaseId] = field(default_factory=dict)
     replicas: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     asking: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
-    """Replicas that pull for work, and whose pulls are not answered yet."""
+    """Replicas that ask for leases and are not answered yet."""
     ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
     """Time of the last heartbeat of each ingress."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: TenantQuota = field(default_factory=TenantQuota)
-    """Open applications under their quota, with the slots of rejected callers (`drain`)."""
+    """Count and limit of open applications, with the retry times of rejected callers."""
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
-    """Unfinished inferences under their quota, with the slots of refused callers (`drain`)."""
+    """Count and limit of unfinished inferences, with the retry times of refused callers."""
     counters: Counters = field(default_factory=Counters)
     context_growth: ContextGrowth = field(default_factory=ContextGrowth)
     engine_times: EngineTimes = field(default_factory=EngineTimes)
@@ -302,21 +298,19 @@ class State:
     nothing.
     """
     measures_prefill: bool = False
-    """Whether `prefill_cost` is replaced by the measured cost, once there is a measurement."""
+    """Whether the first cost that a replica measures replaces `prefill_cost`."""
     measured_prefill: MeasuredPrefill | None = None
-    """Cost that a replica measured, of the last release of the service that has a measurement."""
+    """Cost of computing prompts that a replica measured, of the last release with a measurement."""
     prefill_ratios: PrefillRatios = field(default_factory=PrefillRatios)
     caps: bool = False
-    """Whether any tenant caps its applications."""
+    """Whether any tenant limits the usage of single applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)
-    """Applications served since their caps were last checked, if any tenant has caps."""
+    """Applications served since their limits (caps) were last checked."""
     ended: dict[RequestId, Inference] | None = None
-    """Inferences that have ended since ended inferences were last counted in the quotas; None: no
-    quotas.
-    """
+    """Inferences that have ended since quotas were last counted; None: no quotas."""
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
-    """Applications whose durable record changed, in order."""
+    """Applications whose stored records must be updated, in order."""
 
     @property
     def waiting(self) -> int:
@@ -335,7 +329,6 @@ class State:
         return weight
 
     def kv_tokens(self) -> Tokens:
-        """Return the total KV memory of all replicas."""
         return sum(replica.capacity.kv_tokens for replica in self.replicas.values())
 
     def next_sequence(self) -> int:

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class InvalidTransition(Exception):
-    """A transition that is not in the table: a bug, never an answer to a caller."""
+    """A state transition that is not in the table: a bug, never an answer to a caller."""
 
 
 class ApplicationState(StrEnum):
@@ -16,13 +16,11 @@ class ApplicationState(StrEnum):
     """
 
     takes_inferences: bool
-    """Whether an application in this state accepts new inferences: it is neither closed nor
-    cancelled.
-    """
+    """Whether an application in this state accepts new inferences."""
     is_cancelled: bool
     """Whether the owner has cancelled the application."""
     is_settled: bool
-    """Whether the application has no inferences, and does not stay in GPS to await some."""
+    """Whether the application has no inferences and expects none to be submitted again."""
 
     def __new__(
         cls, name: str, takes_inferences: bool, is_cancelled: bool, is_settled: bool
@@ -46,18 +44,16 @@ class ApplicationState(StrEnum):
     OPEN = "open", True, False, False
     """The application accepts inferences and has some."""
     CLOSING = "closing", False, False, False
-    """The owner closed the application while it had inferences, or was recovering."""
+    """The owner closed the application while it had inferences, or while it was restored."""
     CLOSED = "closed", False, False, True
-    """The application is closed and has no inferences; an ingress may submit inferences that an
-    earlier scheduler had.
+    """The application is closed and has no inferences. An ingress may still submit inferences that
+    an earlier scheduler had.
     """
     STOPPING = "stopping", False, True, False
-    """The owner cancelled the application: last reports of replicas are awaited, or it was being
-    restored.
-    """
+    """The owner cancelled the application, and replicas have not sent their last reports."""
     STOPPED = "stopped", False, True, True
-    """The application is cancelled and has no inferences; an ingress may report inferences that
-    ended under an earlier scheduler.
+    """The application is cancelled and has no inferences. An ingress may still report inferences
+    that ended under an earlier scheduler.
     """
     ENDED = "ended", False, False, False
 
@@ -98,7 +94,7 @@ APPLICATION_TRANSITIONS: Mapping[tuple[ApplicationState, ApplicationState], str]
     (_A.STOPPED, _A.STOPPING): "an ingress brings an end or a lease of an earlier scheduler",
     (_A.STOPPED, _A.ENDED): "no ingress is awaited, or idle for too long",
 }
-"""Every transition of an application, and when the transition happens."""
+"""Every transition of an application's state, and when it happens."""
 
 BUSY: Mapping[ApplicationState, ApplicationState] = {
     _A.RECOVERING: _A.OPEN,
@@ -123,10 +119,10 @@ class InferenceState(StrEnum):
 
     WAITING = "waiting"
     SUSPENDED = "suspended"
-    """The inference is kept out of the queue because its ingress may be lost (`liveness`)."""
+    """The inference is not in the queue because its ingress may be lost."""
     CLAIMED = "claimed"
-    """According to its ingress, the inference holds a lease of an earlier scheduler; no replica has
-    confirmed it.
+    """The inference runs under a lease of an earlier scheduler, as its ingress says, but no replica
+    has confirmed it.
     """
     LEASED = "leased"
     RUNNING = "running"
@@ -156,7 +152,7 @@ TRANSITIONS: Mapping[tuple[InferenceState, InferenceState], str] = {
     (_I.RUNNING, _I.WAITING): "its replica or engine died",
     (_I.RUNNING, _I.ENDED): "finished, failed or cancelled",
 }
-"""Every transition of an inference, and when the transition happens."""
+"""Every transition of an inference's state, and when it happens."""
 
 
 class LeaseState(StrEnum):

@@ -35,8 +35,8 @@ from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 _MARGIN_S: Seconds = 0.5
-"""Seconds added to the time that clears a suspected inference: the scheduler receives starts and
-deaths one report late.
+"""Seconds added to the run after which an inference is no longer suspected of killing engines:
+starts and deaths are reported late.
 """
 _PAUSE_S: Seconds = 1.0
 """Delay before a suspected inference's next lease. Engines killed by other inferences of the same
@@ -52,7 +52,9 @@ RENAMED = "+"
 """Suffix that an ingress adds to the id of an inference to submit it under another id."""
 
 CallName: TypeAlias = str
-"""Id under which an inference was first submitted, the same after each resubmission."""
+"""Id under which an inference was first submitted, which does not change when it is submitted
+again.
+"""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
 """Tenant, output limit and number of sequences: equal for an inference and its repetition by the
@@ -67,7 +69,7 @@ def call_name(request_id: RequestId) -> CallName:
 
 @dataclass(slots=True)
 class Suspicion:
-    """Engine deaths of which one inference is suspected."""
+    """The engine deaths that an inference is suspected of."""
 
     inference: Inference | None = None
     """The suspected inference; None until an ingress submits it to this scheduler."""
@@ -76,9 +78,13 @@ class Suspicion:
     cleared: set[FailureId] = field(default_factory=set)
     waits_until: Seconds = 0.0
     watched: LeaseId | None = None
-    """Lease under which the inference runs now; None until its payload has reached a replica."""
+    """Lease under which the suspected inference runs now; None until its payload has reached a
+    replica.
+    """
     cleared_at: Seconds = 0.0
-    """Time at which the inference is cleared if it still runs under the lease `watched`."""
+    """Time at which the inference is no longer suspected if it still runs under the lease
+    `watched`.
+    """
 
     @property
     def open(self) -> list[FailureId]:
@@ -93,7 +99,9 @@ class Suspects:
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspects by name; while there are none, a dispatch pays only for checking that."""
+        """Suspected inferences by name; while there are none, a dispatch pays only for checking
+        that.
+        """
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """Inferences that ran when each engine died."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
@@ -106,12 +114,12 @@ class Suspects:
         """
 
     def is_open(self, inference: Inference) -> bool:
-        """Return whether an inference is kept apart from other suspects."""
+        """Return whether an inference is suspected of killing engines and runs apart."""
         return bool(self._suspicion_of(inference).open)
 
     @property
     def open_count(self) -> int:
-        """Return the number of inferences that are kept apart."""
+        """Return how many suspected inferences run apart from each other."""
         return sum(bool(suspicion.open) for suspicion in self.known.values())
 
     # --- deaths
@@ -157,13 +165,11 @@ class Suspects:
         if self.deaths_allowed:
             self._unclaimed[lease_id] = failure_id, ran_s
             members = self._members.get(failure_id, frozenset())
-            self._members[failure_id] = members | {
-                lease_id
-            }  # the name of the call is unknown until its ingress submits it
+            self._members[failure_id] = members | {lease_id}  # the call's name is unknown yet
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of a lease known to `await_claim`.
+        """Suspect the inference of a lease that ran on a dead engine.
 
         Return it if it is found guilty.
         """
@@ -175,19 +181,19 @@ class Suspects:
         return self.note_death(failure_id, [(inference, ran_s)])
 
     def withdraw(self, failure_id: FailureId) -> None:
-        """Clear all suspects of an engine failure, because the engine makes steps again."""
+        """Suspect no inference of an engine failure, because the engine makes steps again."""
         self._forget_death(failure_id)
 
-    # --- suspected inferences: submission and runs
+    # --- Suspected inferences
 
     def resume(self, inference: Inference) -> None:
-        """Record that a suspect was submitted again, by another id or to a new scheduler."""
+        """Record that a suspected inference was submitted again."""
         suspicion = self.known.get(call_name(inference.request_id))
         if suspicion is not None:
             suspicion.inference = inference
 
     def note_running(self, inference: Inference) -> None:
-        """Set the time at which a suspect is cleared, when its payload has reached a replica."""
+        """Record that a suspected inference runs, and when it is cleared."""
         suspicion = self._suspicion_of(inference)
         if names := suspicion.open:
             suspicion.watched = inference.lease_id
@@ -196,7 +202,7 @@ class Suspects:
             self._set_deadline(suspicion.cleared_at, inference)
 
     def expire(self, request_id: RequestId) -> None:
-        """Clear a suspect that has run for long enough.
+        """Suspect an inference no longer, because it has run for long enough.
 
         With the name `_ABSENT_DEADLINE`: remove the suspects that no ingress has submitted again.
         """
@@ -215,7 +221,7 @@ class Suspects:
             suspicion.cleared.update(suspicion.ran_s)
 
     def forget(self, inference: Inference, *, is_finished: bool) -> None:
-        """Remove an ended suspect. If it did not finish, its caller may submit it again."""
+        """Remove a suspected inference that has ended; its caller may submit it again."""
         name = call_name(inference.request_id)
         suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
@@ -257,7 +263,7 @@ class Suspects:
     def ranked(
         self, replicas: Sequence[KnownReplica], inference: Inference
     ) -> Sequence[KnownReplica]:
-        """Return the replicas where least harm is expected first, otherwise in the given order."""
+        """Return the replicas in the order in which an engine's death would do least harm."""
         if self._suspicion_of(inference).open:
             return sorted(replicas, key=lambda replica: len(replica.leases))
         watched = self._replicas_of(s for s in self.known.values() if s.open)
@@ -321,7 +327,7 @@ class Suspects:
     def _has_disappeared(
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
-        """Return whether a similar inference of a death disappeared before this submission."""
+        """Return whether a similar inference of this engine death ended before the submission."""
         shape = self._shape_of_call(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:
@@ -331,7 +337,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # the suspect's ingress fell silent before that
+                return True  # the suspect's ingress was lost before
         return False
 
     def _shape_of_call(self, inference: Inference) -> _Shape:
@@ -344,7 +350,7 @@ class Suspects:
         return frozenset.intersection(*members) - {name}
 
     def _replicas_of(self, suspicions: Iterable[Suspicion]) -> frozenset[ReplicaId]:
-        """Return the replicas on which suspects hold leases."""
+        """Return the replicas on which suspects run."""
         return frozenset(
             self._state.leases[suspicion.inference.lease_id].replica_id
             for suspicion in suspicions
@@ -352,7 +358,7 @@ class Suspects:
         )
 
     def _forget_death(self, failure_id: FailureId) -> None:
-        """Clear all suspects of an engine death for good."""
+        """Suspect no inference of an engine death any longer."""
         self._members.pop(failure_id, None)
         self._shapes.pop(failure_id, None)
         for name, suspicion in list(self.known.items()):

@@ -15,7 +15,7 @@ class TenantRows:
     """
 
     def __init__(self, most: int, other: ClientId, known: Iterable[ClientId] = ()) -> None:
-        """Create the set; the tenants that a restored table contains keep their rows.
+        """Create the set, with the tenants that a restored table already contains.
 
         Args:
             most: Maximum number of tenants, of which half may be below one top node.

@@ -16,7 +16,8 @@ from justitia_ray.units import ClientId, KvTokenTime, Seconds
 
 SEPARATOR = "/"
 ANY = "*"
-"""Last part of the path that describes all children of a node without a description of their own.
+"""Last part of the path `parent/*`, which describes all children of a tenant that are not described
+themselves.
 """
 
 
@@ -32,8 +33,8 @@ class Unit(StrEnum):
 
 
 METERED = (Unit.TOKENS, Unit.COMPUTED_TOKENS, Unit.KV_TOKEN_TIME)
-"""Units in which an inference reserves its possible use, because its use is known only when it
-ends.
+"""Units of quotas from which a running inference reserves its possible use, because its use is
+known only at the end.
 """
 
 
@@ -42,17 +43,16 @@ class OnExhausted(StrEnum):
 
     REJECT = "reject"
     DEPRIORITISE = "deprioritise"
-    """The application runs behind all applications within quota (`beyond`); no inference is
-    refused.
-    """
+    """The application runs behind all applications within quota; no inference is refused."""
     SHADOW = "shadow"
-    """The application runs as before; the service only reports that the quota would have
-    applied.
+    """The application runs as before; the service only reports that the quota would have applied.
     """
 
 
 LEAST_WEIGHT = 1e-6
-"""Factor on the weight of applications beyond a deprioritising quota, without shares by tenant."""
+"""Factor on the weight of applications beyond a deprioritising quota, without fairness between
+tenants.
+"""
 BEYOND = "."
 """Top of the second tree of accounts, for applications beyond a quota. No tenant can have this
 name.
@@ -60,8 +60,6 @@ name.
 
 
 class Period(StrEnum):
-    """Length of a quota's period."""
-
     SECOND = "second"
     MINUTE = "minute"
     HOUR = "hour"
@@ -80,7 +78,7 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit on the usage of a tenant node in a period, over all models."""
+    """A limit on the usage of a tenant in a period, over all models."""
 
     unit: Unit
     limit: float
@@ -92,13 +90,13 @@ class Quota:
 
     @property
     def name(self) -> str:
-        """Return the quota's name among the quotas of its node: unit and period."""
+        """Return the unit and period of the quota, which identify it among those of its tenant."""
         return f"{self.unit}/{self.per}"
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCaps:
-    """Caps on the usage of one application; None: no cap."""
+    """Limits on the usage of one application; None: no limit."""
 
     inferences: int | None = None
     kv_token_time: KvTokenTime | None = None
@@ -107,35 +105,36 @@ class ApplicationCaps:
 
 @dataclass(frozen=True, slots=True)
 class KvShare:
-    """A tenant node's share of the KV memory of all replicas of a model, as fractions of 1."""
+    """A tenant's share of the KV memory of all replicas of a model, as fractions of 1."""
 
     guaranteed: float = 0.0
-    """Share reserved for the node; other nodes may use the part that the node lends."""
+    """Share of the KV memory reserved for the tenant; others may use the part that it lends."""
     most: float = 1.0
-    """Largest share that the node may hold, even if no other node waits."""
+    """Largest share of the KV memory that the tenant may use, even if no other waits."""
     lends: float = 1.0
-    """Fraction of the guaranteed share that other nodes may use while the node does not use it."""
+    """Fraction of the guaranteed share that other tenants may use while the tenant does not use it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TenantNode:
-    """Settings of a tenant node. None: inherited from the parent, or no limit."""
+    """Settings of a tenant. None: inherited from the parent, or no limit."""
 
     weight: float | None = None
-    """Weight among the node's siblings. None: the weight of its applications; 1 for a node with
-    children.
+    """Weight of the tenant among its siblings. None: the weight of its applications; 1 for a tenant
+    with children.
     """
     max_weight: float | None = None
-    """Largest weight that an application of the node may request."""
+    """Largest weight that an application of the tenant may request."""
     kv_share: KvShare = KvShare()
     quotas: tuple[Quota, ...] = ()
     caps: ApplicationCaps = ApplicationCaps()
     deadline_s: Seconds | None = None
-    """Limit in seconds on the wait of an inference whose call sets none."""
+    """Longest wait in seconds of an inference whose call sets no deadline."""
 
 
 PLAIN = TenantNode()
-"""Settings of a tenant node without any description."""
+"""Settings of a tenant that the configuration does not describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ TIERS: Mapping[str, Tier] = {
 
 @dataclass(frozen=True)
 class TenantTree:
-    """Described tenant nodes, and the settings of all other nodes.
+    """Settings of the tenants that the configuration describes, and defaults for all others.
 
     Raises:
         ConfigError: If the settings of a child exceed its parent's; the message names both and the
@@ -166,7 +165,7 @@ class TenantTree:
 
     described: Mapping[str, TenantNode] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of nodes with children that have none in `described`; default 1. Nodes without
+    """Weights of tenants with children that have none in `described`; default 1. Tenants without
     children have the weight of their applications.
     """
 
@@ -176,12 +175,12 @@ class TenantTree:
         self._check_guaranteed()
 
     def node(self, path: ClientId) -> TenantNode:
-        """Return the settings of a tenant node, described or not."""
+        """Return the settings of a tenant, its own or the inherited ones."""
         described_as = self.described_as(path)
         return PLAIN if described_as is None else self.described[described_as]
 
     def described_as(self, path: ClientId) -> str | None:
-        """Return the path or pattern that describes a node; None if no description applies."""
+        """Return the path or pattern in the configuration that describes a tenant, or None."""
         if path in self.described:
             return path
         parent, _, _ = path.rpartition(SEPARATOR)
@@ -189,7 +188,7 @@ class TenantTree:
         return pattern if pattern in self.described else None
 
     def lowest_described(self, tenant: ClientId) -> str | None:
-        """Return the path or pattern of a tenant's lowest described node.
+        """Return the lowest path or pattern in the configuration that describes a tenant.
 
         None if none is described.
         """
@@ -197,12 +196,12 @@ class TenantTree:
         return next((one for one in described if one is not None), None)
 
     def nodes(self, tenant: ClientId) -> Iterator[tuple[ClientId, TenantNode]]:
-        """Yield a tenant's nodes with their paths, from the top to the tenant itself."""
+        """Yield the nodes of a tenant's path with their settings, from the top down."""
         for path in ancestors(tenant):
             yield path, self.node(path)
 
     def branch_weight(self, path: ClientId) -> float:
-        """Return the weight of a node with children, among its siblings.
+        """Return the weight of a tenant with children, among its siblings.
 
         If none is configured, it is at most the weight that the node's applications may request: a
         caller must not gain weight by naming tenants below its own.
@@ -214,7 +213,7 @@ class TenantTree:
         return min([self.weights.get(path, 1), *caps])
 
     def deadline_s(self, tenant: ClientId) -> Seconds | None:
-        """Return the tightest deadline of a tenant's nodes in seconds; None without deadlines."""
+        """Return the tightest deadline in seconds on a tenant's path; None without deadlines."""
         deadlines = (node.deadline_s for _, node in self.nodes(tenant))
         return min((one for one in deadlines if one is not None), default=None)
 
@@ -265,7 +264,7 @@ def _refuse_above(what: str, value: float | None, whose: str, most: float | None
 
 
 def check_guaranteed(tree: TenantTree, tiers: Mapping[str, Tier]) -> None:
-    """Reject shares of tiers that exceed all memory together with the shares of the top nodes.
+    """Reject shares of tiers that exceed all memory together with those of topmost tenants.
 
     A tier's guaranteed memory may be used by any tenant, and a tenant's by any tier: both
     guarantees hold only if there is memory for both.
@@ -296,7 +295,7 @@ def beyond(tenant: ClientId) -> ClientId:
 
 
 def described_by(path: ClientId) -> ClientId:
-    """Return the path of the tenant tree whose settings apply to a node of the accounts."""
+    """Return the path of the tenant whose settings apply to a node of the accounts."""
     return path.removeprefix(f"{BEYOND}{SEPARATOR}")
 
 

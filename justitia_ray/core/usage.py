@@ -26,22 +26,20 @@ class UsageTotals:
     """Usage of one tenant on one day."""
 
     applications: int = 0
-    """Number of applications opened."""
+    """Number of applications that the tenant opened."""
     inferences: int = 0
-    """Number of inferences that had begun and ended."""
+    """Number of the tenant's inferences that had begun and ended."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of the counted inferences, over all their sequences."""
     output_tokens: Tokens = 0
     kv_token_time: KvTokenTime = 0
-    """Service booked, also for unfinished inferences."""
+    """Service received in token·iterations, also of unfinished inferences."""
     prefill_token_time: KvTokenTime = 0
     """Part of the service that was for computing prompts."""
     cached_prompt_tokens: Tokens = 0
-    """Prompt tokens that were in an engine's prefix cache; all other prompt tokens were computed.
-    """
+    """Prompt tokens that were in an engine's prefix cache; all others were computed."""
 
     def record(self) -> Record:
-        """Return the totals as JSON."""
         return asdict(self)
 
 
@@ -79,7 +77,7 @@ class UsageBook:
         self._changed: dict[tuple[Day, ClientId], None] = {}
         self._rows: dict[Day, TenantRows] = {}
         self._taken: dict[tuple[Day, ClientId], None] = {}
-        """Totals that were taken for a save that is not confirmed yet."""
+        """Usage totals that are being saved, and whose save is not confirmed yet."""
 
     def of(self, tenant: ClientId, now: Seconds) -> UsageTotals:
         """Return the totals of today to which a tenant's usage is added."""
@@ -110,7 +108,7 @@ class UsageBook:
         return records
 
     def note_saved(self) -> None:
-        """Record that the taken totals are saved, and drop days before the last two."""
+        """Record that usage totals are saved, and drop days before the last two."""
         self._taken = {}
         earlier = sorted(self.totals)[:-2]
         unsaved = self.unsaved_days() if earlier else ()
@@ -120,7 +118,7 @@ class UsageBook:
                 self._rows.pop(day, None)
 
     def unsaved_days(self) -> set[Day]:
-        """Return the days with totals that are not known to be saved: they are not final."""
+        """Return the days with totals that are not known to be saved, and so not final."""
         return {day for day, _ in (*self._taken, *self._changed)}
 
     def restore(self, records: Mapping[Day, Mapping[ClientId, object]]) -> None:

@@ -47,30 +47,35 @@ _FEW_CONTEXTS = 256
 ends.
 """
 _REFUSAL_S_PER_CONTEXT: Seconds = 2e-5
-"""Seconds per idle context for which a refused application is not examined again when leases end,
-if there are more contexts. Examining a context takes 1 to 2 µs, so that this takes at most a tenth
+"""Seconds, per idle context, for which a refused application is not examined again when leases end,
+if there are many contexts. Examining a context takes 1 to 2 µs, so that this takes at most a tenth
 of the time.
 """
 _DEFAULT_BREAK_EVEN_S: Seconds = 3.0
-"""Break-even gap in seconds, used until the time of a prompt token is known."""
+"""Longest useful tool gap in seconds for which a context is kept, used until the time of a prompt
+token is known.
+"""
 _KEEPS_PLACE_FOR = 4
-"""Service for which an application keeps the place of its start, in multiples of its unserved
-charge at that time.
+"""Service up to which a started application keeps its position in the order, as a multiple of its
+unserved charge at the start.
 """
 
 Place = tuple[Rank, int]
-"""Position of an application in the order: its rank, and its arrival sequence number."""
+"""Position of an application in the order: whether it is beyond quota, its tag, its arrival
+sequence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _KeptPlace:
     place: Place
     until: KvTokenTime
-    """Attained service up to which the application keeps the place of its start."""
+    """Service up to which the application keeps the position in the order that it had at its start.
+    """
 
 
 class WorkingSet:
-    """Decides whether the first application in order may start an inference."""
+    """Decides whether cached contexts leave memory for the first application to start."""
 
     def __init__(
         self,
@@ -85,16 +90,11 @@ class WorkingSet:
         self._returns = ContextReturns(state.counters)
         self._starts: dict[ApplicationId, _KeptPlace] = {}
         self._waiting: dict[ApplicationId, None] = {}
-        """Started applications with waiting inferences that have submitted an inference since their
-        start.
-        """
+        """Waiting applications that have started before and have come back."""
         self.has_place = False
-        """Whether the application that was admitted last already has the place of an earlier
-        start.
-        """
+        """Whether the application that was admitted last keeps the position of an earlier start."""
         self._refused: tuple[Inference, int] | None = None
-        """Inference that was refused last, with the value of `State.memory_releases` at that
-        time.
+        """Inference that was refused last, with the value of `State.memory_releases` at that time.
         """
         self._refused_at: Seconds = 0.0
         self._stands_s: Seconds = 0.0
@@ -133,7 +133,7 @@ class WorkingSet:
             self._waiting[application.application_id] = None
 
     def start(self, application: Application) -> None:
-        """Give a granted application its place in the order, unless it already has one."""
+        """Let a started application keep its position in the order."""
         name = application.application_id
         if application.waiting:
             self._waiting[name] = None
@@ -144,7 +144,7 @@ class WorkingSet:
         self._starts[name] = _KeptPlace(place, until)
 
     def returned(self, application: Application, idle_s: Seconds) -> None:
-        """Record the tool gap of an application that submits. Its first submission ends no gap."""
+        """Record the tool gap of an application that submits again."""
         if not application.replicas:
             return
         gap_class = application.tenant, application.application_class
@@ -156,7 +156,7 @@ class WorkingSet:
         self._gaps.add(gap_class, idle_s, has_returned=True)
 
     def ended(self, application: Application) -> None:
-        """Forget an application that has ended, after recording its gap if it was idle."""
+        """Forget an application that has ended, after recording its tool gap if it was idle."""
         name = application.application_id
         self._starts.pop(name, None)
         self._waiting.pop(name, None)
@@ -168,7 +168,7 @@ class WorkingSet:
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
-        """Return the waiting applications whose places are before this application's.
+        """Return the waiting applications that stay before this one, because they started earlier.
 
         O(started applications that wait).
         """
@@ -182,7 +182,7 @@ class WorkingSet:
         return found
 
     def has_refused(self, inference: Inference) -> bool:
-        """Return whether an inference was refused when it was last first in order. O(1)."""
+        """Return whether an inference was refused when it was first in order. O(1)."""
         return self._refused is not None and self._refused[0] is inference
 
     def missing_tokens(self, application: Application, inference: Inference) -> Tokens:
@@ -194,7 +194,7 @@ class WorkingSet:
         return 0 if self._keeps_place(application) else self._lacks(application, inference)
 
     def counted(self, application: Application) -> Iterator[tuple[ApplicationId, Tokens]]:
-        """Yield owner and KV tokens of the idle contexts that count for an application.
+        """Yield the unused contexts that an application must leave in memory, with KV tokens.
 
         O(idle contexts).
         """
@@ -222,7 +222,7 @@ class WorkingSet:
         return tokens
 
     def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
-        """Return the number of applications with a place, and of those that wait without one.
+        """Return the number of started applications, and of those that wait for their start.
 
         O(started applications).
         """
@@ -231,18 +231,18 @@ class WorkingSet:
 
     @property
     def room(self) -> Tokens:
-        """Return the KV tokens that leases and counted contexts may hold together."""
+        """Return the KV tokens that leases and cached contexts may use together."""
         return self._room_tokens(self._serving_replicas())
 
     def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
-        """Yield started applications, their places, and the service that they may receive there."""
+        """Yield started applications, the positions they keep, and the service allowed there."""
         applications = self._state.applications
         for name, start in self._starts.items():
             if self._keeps_place(applications[name]):
                 yield name, start.place, start.until - self._account_of(name).attained
 
     def kept_s(self, application: Application, replica: KnownReplica) -> Seconds:
-        """Return the seconds for which a context of an application counts after its last use.
+        """Return the seconds for which a context is kept after its last use.
 
         0 if no prompt will continue it.
         """
@@ -269,7 +269,7 @@ class WorkingSet:
         )
 
     def _lacks(self, application: Application, inference: Inference) -> Tokens:
-        """Return the KV tokens that an inference lacks beside leases and the contexts that count.
+        """Return the KV tokens that an inference lacks beside leases and cached contexts.
 
         0 if no context counts, and if a replica has no prefix cache: contexts take no memory there.
         If leases alone leave too little memory, the inference is refused by `placement`.
@@ -292,12 +292,12 @@ class WorkingSet:
         return [one for one in self._state.replicas.values() if not one.draining]
 
     def _room_tokens(self, replicas: Iterable[KnownReplica]) -> Tokens:
-        """Return how many KV tokens contexts may fill, so that each can grow by another turn."""
+        """Return the KV tokens that contexts may use, so that each can grow by another turn."""
         memory = sum(one.capacity.cache_tokens for one in replicas)
         return int(_FILLED_FRACTION * memory / self._state.context_growth.factor)
 
     def _excess_tokens(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
-        """Return the KV tokens by which leases and an inference exceed the room; below 0: free."""
+        """Return the KV tokens by which leases and an inference exceed the memory."""
         excess = sum(one.leases.full_tokens for one in replicas) - self._room_tokens(replicas)
         if inference.shares:
             return excess + min(one.footprint_beside(inference).full_tokens for one in replicas)
@@ -306,7 +306,7 @@ class WorkingSet:
     def _counts_for_place(
         self, replica: KnownReplica, name: ApplicationId, context: Context, own: Place
     ) -> bool:
-        """Return whether another application's idle context counts for a position in the order."""
+        """Return whether an application at a position must leave another's context in memory."""
         other = self._state.applications.get(name)
         if other is None or not self._is_kept(other, replica, context):
             return False
@@ -315,7 +315,7 @@ class WorkingSet:
         return self._keeps_place(other) and self._starts[name].place < own
 
     def _is_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
-        """Return whether an idle context still counts: its time has not passed."""
+        """Return whether so little time has passed that an unused context is still kept."""
         return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
@@ -328,7 +328,7 @@ class WorkingSet:
 
 
 def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:
-    """Return whether contexts may delay a start: inferences run, and all replicas cache."""
+    """Return whether cached contexts may delay a start."""
     return any(one.leases for one in replicas) and all(
         one.capacity.caches_prefixes for one in replicas
     )

@@ -6,43 +6,43 @@ These may contradict each other, or the machine's limits.
 
 from collections.abc import Iterator
 
-from justitia_ray.doctor.rule import Breach, Look, Rule, Severity, breach, breach_if
+from justitia_ray.doctor.rule import Breach, Rule, Severity, Snapshot, breach, breach_if
 
 
-def _replaceable_proxy(look: Look) -> Iterator[Breach]:
+def _replaceable_proxy(look: Snapshot) -> Iterator[Breach]:
     front, serve = look.seen.ingress.front, look.seen.serve
-    # HAProxy cannot replace Serve's proxy where that terminates TLS
+    # HAProxy cannot replace Serve's proxy if that proxy terminates TLS.
     if serve is not None and serve.tls:
         return
     if front is not None and front.kind == "serve" and front.haproxy_can_run:
         yield breach("front")
 
 
-def _differing_fronts(look: Look) -> Iterator[Breach]:
+def _differing_fronts(look: Snapshot) -> Iterator[Breach]:
     front, serve = look.seen.ingress.front, look.seen.serve
     if front is not None and serve is not None and serve.front not in (None, front.kind):
         yield breach("kind", front=front, runs=serve.front)
 
 
-def _tls_behind_haproxy(look: Look) -> Iterator[Breach]:
+def _tls_behind_haproxy(look: Snapshot) -> Iterator[Breach]:
     serve = look.seen.serve
     if serve is not None:
         yield from breach_if(serve.tls and serve.front == "haproxy", "tls")
 
 
-def _front_without_descriptors(look: Look) -> Iterator[Breach]:
+def _front_without_descriptors(look: Snapshot) -> Iterator[Breach]:
     front = look.seen.ingress.front
     if front is not None and (front.wanted_descriptors or 0) > front.descriptors:
         yield breach("descriptors", front=front)
 
 
-def _splicing_haproxy(look: Look) -> Iterator[Breach]:
+def _splicing_haproxy(look: Snapshot) -> Iterator[Breach]:
     front = look.seen.ingress.front
     if front is not None:
         yield from breach_if(front.splices, "front")
 
 
-def _callers_beyond_the_front(look: Look) -> Iterator[Breach]:
+def _callers_beyond_the_front(look: Snapshot) -> Iterator[Breach]:
     ingress, serve = look.seen.ingress, look.seen.serve
     if ingress.front is None or ingress.max_outstanding is None or serve is None:
         return
@@ -52,7 +52,7 @@ def _callers_beyond_the_front(look: Look) -> Iterator[Breach]:
         yield breach("connections", front=ingress.front, wait=wait, share=share)
 
 
-FRONT_RULES: tuple[Rule[[Look]], ...] = (
+FRONT_RULES: tuple[Rule[[Snapshot]], ...] = (
     Rule(
         "front_that_could_be_cheaper",
         Severity.NOTE,

@@ -9,7 +9,7 @@ from typing import Any
 
 from justitia_ray.doctor.front_rules import FRONT_RULES
 from justitia_ray.doctor.rollout_rules import ROLLOUT_RULES
-from justitia_ray.doctor.rule import Finding, Look, Severity
+from justitia_ray.doctor.rule import Finding, Severity, Snapshot
 from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
@@ -21,13 +21,13 @@ _INDENT = 8
 _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
 _LOOK_RULES = (*SERVICE_RULES, *ROLLOUT_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES)
-"""Rules that need one snapshot, and no Redis."""
+"""Rules that need only one snapshot of the service, and no Redis."""
 
 NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration file"
 
 
-def find(first: Look, second: Look) -> list[Finding]:
-    """Return the findings that are in both snapshots, the most severe first.
+def find(first: Snapshot, second: Snapshot) -> list[Finding]:
+    """Return the faults that both snapshots of the service show, the most severe first.
 
     If another scheduler became leader between the snapshots, rules that compare both are skipped.
     """
@@ -48,13 +48,13 @@ def is_wrong(findings: Sequence[Finding]) -> bool:
     return any(finding.severity is not Severity.NOTE for finding in findings)
 
 
-def count_checks(look: Look) -> int:
+def count_checks(look: Snapshot) -> int:
     """Return the number of rules that the doctor has checked."""
     redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
     return len(_LOOK_RULES) + redis
 
 
-def report_text(look: Look, findings: Sequence[Finding]) -> str:
+def report_text(look: Snapshot, findings: Sequence[Finding]) -> str:
     """Return the findings as lines; the last line is a summary.
 
     Args:
@@ -80,7 +80,7 @@ def report_text(look: Look, findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[str, Any]:
+def report_dict(first: Snapshot, second: Snapshot, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the findings as JSON, with the service's reports on which they are based."""
     return {
         "wrong": is_wrong(findings),
@@ -91,16 +91,16 @@ def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[
     }
 
 
-def _findings_of_look(look: Look) -> Iterator[Finding]:
+def _findings_of_look(look: Snapshot) -> Iterator[Finding]:
     for rule in (*_LOOK_RULES, *REDIS_RULES):
         yield from rule.findings(look)
 
 
-def _leader_epoch(look: Look) -> int | None:
+def _leader_epoch(look: Snapshot) -> int | None:
     return None if look.leader is None else look.leader.epoch
 
 
-def _summary_line(look: Look, findings: Sequence[Finding]) -> str:
+def _summary_line(look: Snapshot, findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
     words = [f"{counts[severity]} {severity}" for severity in Severity if counts[severity]]
     if not is_wrong(findings):
@@ -109,7 +109,7 @@ def _summary_line(look: Look, findings: Sequence[Finding]) -> str:
 
 
 def _wrap_entry(head: str, text: str) -> str:
-    # Control characters are replaced, because Redis may contain any text.
+    # Redis may contain control characters, which are replaced in the report.
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return textwrap.fill(
         plain,

@@ -4,16 +4,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from justitia_ray.doctor.rule import Breach, Look, Rule, Severity, breach
+from justitia_ray.doctor.rule import Breach, Rule, Severity, Snapshot, breach
 from justitia_ray.protocol.inspection import DeploymentFacts
 from justitia_ray.units import Seconds
 
 _UNPLACED_S: Seconds = 60.0
 """Longest normal wait of a replica for a node, in seconds; a cloud takes minutes to add nodes."""
 _UNCHANGED_S: Seconds = 300.0
-"""Time without progress from which an update may be a finding, at least (seconds)."""
+"""Shortest time without progress, in seconds, after which an update may be a finding."""
 _LOADS = 3.0
-"""Time without progress from which an update is a finding, as a multiple of a replica's loading
+"""Time without progress after which an update is a finding, as a multiple of a replica's loading
 time.
 """
 
@@ -63,13 +63,13 @@ _OTHER_REMEDY = (
 )
 
 
-def _failing_deployments(look: Look) -> Iterator[Breach]:
+def _failing_deployments(look: Snapshot) -> Iterator[Breach]:
     for name, reason in _failure_reasons(look).items():
         remedy = next((c.remedy for c in _CAUSES if re.search(c.pattern, reason)), _OTHER_REMEDY)
         yield breach(name, reason=reason, remedy=remedy)
 
 
-def _failure_reasons(look: Look) -> Mapping[str, str]:
+def _failure_reasons(look: Snapshot) -> Mapping[str, str]:
     """Return the names of deployments that do not start, each with the reason.
 
     Serve's message shows a failure only until it reports that the next replica starts slowly.
@@ -86,7 +86,7 @@ def _failure_reasons(look: Look) -> Mapping[str, str]:
     return ended | serve.failing
 
 
-def _replicas_without_node(look: Look) -> Iterator[Breach]:
+def _replicas_without_node(look: Snapshot) -> Iterator[Breach]:
     for name, facts in _deployments_of(look).items():
         if facts.unplaced_s > _UNPLACED_S:
             nodes = (
@@ -97,7 +97,7 @@ def _replicas_without_node(look: Look) -> Iterator[Breach]:
             yield breach(name, facts=facts, nodes=nodes)
 
 
-def _updates_without_progress(look: Look) -> Iterator[Breach]:
+def _updates_without_progress(look: Snapshot) -> Iterator[Breach]:
     known = _failure_reasons(look)
     for name, facts in _deployments_of(look).items():
         explained = name in known or facts.unplaced_s > _UNPLACED_S
@@ -106,24 +106,24 @@ def _updates_without_progress(look: Look) -> Iterator[Breach]:
             yield breach(name, facts=facts, minutes=facts.unchanged_s / 60)
 
 
-def _patience_s(look: Look) -> Seconds:
+def _patience_s(look: Snapshot) -> Seconds:
     """Return the seconds after which an update without a new replica is a finding."""
     scaling = None if look.leader is None else look.leader.scaling
     return max(_UNCHANGED_S, 0.0 if scaling is None else _LOADS * scaling.load_s)
 
 
-def _deployments_of(look: Look) -> Mapping[str, DeploymentFacts]:
+def _deployments_of(look: Snapshot) -> Mapping[str, DeploymentFacts]:
     return {} if look.seen.serve is None else look.seen.serve.deployments
 
 
-def _proxied_cluster(look: Look) -> Iterator[Breach]:
+def _proxied_cluster(look: Snapshot) -> Iterator[Breach]:
     proxied = look.seen.ingress.proxied
     if proxied is not None:
         listed = ", ".join(proxied.addresses)
         yield breach(proxied.variable, addresses=listed)
 
 
-ROLLOUT_RULES: tuple[Rule[[Look]], ...] = (
+ROLLOUT_RULES: tuple[Rule[[Snapshot]], ...] = (
     Rule(
         "deployment_that_does_not_start",
         Severity.WRONG,

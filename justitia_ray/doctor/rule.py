@@ -17,8 +17,6 @@ from justitia_ray.units import ApplicationId
 
 
 class Severity(StrEnum):
-    """Severity of a finding."""
-
     WRONG = "wrong"
     """A fault: state is lost, work is stuck, or no scheduler leads."""
     RISK = "risk"
@@ -36,7 +34,7 @@ RESTART_SCHEDULER = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Breach of a rule, as reported to the operator."""
+    """A fault or risk of the service, as reported to the operator."""
 
     rule: str
     severity: Severity
@@ -48,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """Snapshot of one model of a service: the service's reports, and the content of its Redis."""
 
     seen: Inspection
@@ -88,7 +86,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderLook:
+class LeaderSnapshot:
     """Snapshot of a service with a leading scheduler."""
 
     seen: Inspection
@@ -98,7 +96,7 @@ class LeaderLook:
 
 
 Breach = tuple[str, Mapping[str, object]]
-"""Breach of a rule: its subject, and values for the placeholders in the rule's texts."""
+"""Object that breaks a rule, with values for the placeholders in the rule's texts."""
 P = ParamSpec("P")
 
 
@@ -111,11 +109,11 @@ class Rule(Generic[P]):
     holds: str
     """Sentence that is true of a healthy service."""
     breaches: Callable[P, Iterable[Breach]]
-    """Function that returns the breaches in one snapshot, or in two snapshots."""
+    """Function that returns the breaches of the rule in one snapshot, or in two snapshots."""
     what: str
-    """Text of the finding, with `{subject}` and the breach's values as placeholders."""
+    """Text that describes a breach, with `{subject}` and the breach's values as placeholders."""
     do: str
-    """Text of the advice, with the same placeholders."""
+    """Advice to the operator, with the placeholders of `what`."""
 
     def findings(self, *looks: P.args, **named: P.kwargs) -> Iterator[Finding]:
         """Yield a finding for each breach in the snapshots."""
@@ -125,7 +123,7 @@ class Rule(Generic[P]):
 
 
 def breach(subject: str, **words: object) -> Breach:
-    """Return a breach with its subject and values.
+    """Return a breach of a rule with its subject and values.
 
     Args:
         subject: Id of the object that breaks the rule.
@@ -135,20 +133,20 @@ def breach(subject: str, **words: object) -> Breach:
 
 
 def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
-    """Yield one breach if `wrong` is true; for rules that concern a single object."""
+    """Yield a breach if `wrong` is true; for rules that concern a single object."""
     if wrong:
         yield breach(subject, **words)
 
 
 def for_leader(
-    breaches: Callable[[LeaderLook], Iterable[Breach]],
-) -> Callable[[Look], Iterable[Breach]]:
+    breaches: Callable[[LeaderSnapshot], Iterable[Breach]],
+) -> Callable[[Snapshot], Iterable[Breach]]:
     """Return a version of a search for breaches that finds none while no scheduler leads."""
 
-    def find_breaches(look: Look) -> Iterable[Breach]:
+    def find_breaches(look: Snapshot) -> Iterable[Breach]:
         leader = look.leader
-        if leader is None or leader.limits is None:  # leaders always report their limits
+        if leader is None or leader.limits is None:  # leaders report their limits
             return ()
-        return breaches(LeaderLook(look.seen, look.stored, leader, leader.limits))
+        return breaches(LeaderSnapshot(look.seen, look.stored, leader, leader.limits))
 
     return find_breaches

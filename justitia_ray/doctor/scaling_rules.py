@@ -2,16 +2,24 @@
 
 from collections.abc import Iterator
 
-from justitia_ray.doctor.rule import Breach, LeaderLook, Look, Rule, Severity, breach, for_leader
+from justitia_ray.doctor.rule import (
+    Breach,
+    LeaderSnapshot,
+    Rule,
+    Severity,
+    Snapshot,
+    breach,
+    for_leader,
+)
 from justitia_ray.units import Seconds
 
 _SILENT_S: Seconds = 30.0
-"""Time without a poll from which it is a fault (seconds); Serve's controller polls every second,
-but may restart.
+"""Seconds without a poll of the autoscaler after which it is a fault. Serve's controller polls
+every second, but may restart.
 """
 
 
-def _missing_polls(look: LeaderLook) -> Iterator[Breach]:
+def _missing_polls(look: LeaderSnapshot) -> Iterator[Breach]:
     scaling = look.leader.scaling
     if scaling is None or not scaling.is_serves:
         return
@@ -21,7 +29,7 @@ def _missing_polls(look: LeaderLook) -> Iterator[Breach]:
         yield breach("autoscaler", said=f"asked {scaling.asked_s_ago:.0f} s ago at last")
 
 
-def _short_patience(look: LeaderLook) -> Iterator[Breach]:
+def _short_patience(look: LeaderSnapshot) -> Iterator[Breach]:
     scaling = look.leader.scaling
     if scaling is None or scaling.downscale_delay_s is None:
         return
@@ -29,13 +37,13 @@ def _short_patience(look: LeaderLook) -> Iterator[Breach]:
         yield breach("downscale_delay_s", scaling=scaling)
 
 
-def _limit_reached(look: LeaderLook) -> Iterator[Breach]:
+def _limit_reached(look: LeaderSnapshot) -> Iterator[Breach]:
     scaling = look.leader.scaling
     if scaling is not None and scaling.maximum is not None and scaling.asked > scaling.maximum:
         yield breach("max_replicas", scaling=scaling)
 
 
-SCALING_RULES: tuple[Rule[[Look]], ...] = (
+SCALING_RULES: tuple[Rule[[Snapshot]], ...] = (
     Rule(
         "autoscaler_that_does_not_ask",
         Severity.RISK,
@@ -66,4 +74,4 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "raise it, or accept that all that is asked takes longer than autoscaling.target_drain_s",
     ),
 )
-"""Rules of autoscaling."""
+"""Rules of the doctor about autoscaling."""

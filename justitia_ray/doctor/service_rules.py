@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from justitia_ray.doctor.rule import (
     RESTART_SCHEDULER,
     Breach,
-    LeaderLook,
-    Look,
+    LeaderSnapshot,
     Rule,
     Severity,
+    Snapshot,
     breach,
     breach_if,
     for_leader,
@@ -21,36 +21,37 @@ from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, Repli
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
-"""Time by which a limit may be exceeded on a busy machine (seconds)."""
+"""Tolerance in seconds for limits that a busy machine exceeds."""
 _TIMER_S: Seconds = 1.0
-"""Time for which an expired lease may still be reported (seconds): a timer ends the lease, and only
+"""Seconds for which an expired lease may still be reported, because a timer ends the lease and only
 the next report shows that.
 """
 _UNUSED_DRAIN_S: Seconds = 30.0
-"""Longest normal drain of an unused replica (seconds); Serve stops the replica soon after its last
-call.
+"""Longest normal drain of an unused replica, in seconds; Serve stops the replica soon after its
+last call.
 """
 _LONGEST_DRAIN_S: Seconds = 600.0
-"""Longest normal drain of a busy replica (seconds); Serve's graceful shutdown takes no longer."""
+"""Longest normal drain of a busy replica, in seconds; Serve's graceful shutdown takes no longer."""
 _UNEXPLAINED_SHARE = 0.05
 """Share of the KV memory by which the engine's gauge and the leases may differ, because leases are
-reported later."""
+reported later.
+"""
 
 
-def _silent_ingresses(look: LeaderLook) -> Iterator[Breach]:
+def _silent_ingresses(look: LeaderSnapshot) -> Iterator[Breach]:
     limit_s = min(look.limits.long_poll_s + _LATE_S, look.limits.ingress_s)
     for ingress_id, ingress in look.leader.ingresses.items():
         if ingress.silent_s > limit_s:
             yield breach(ingress_id, ingress=ingress, limits=look.limits)
 
 
-def _ingresses_unknown_to_scheduler(look: LeaderLook) -> Iterator[Breach]:
+def _ingresses_unknown_to_scheduler(look: LeaderSnapshot) -> Iterator[Breach]:
     if look.seen.serve is not None:
         runs, heard = look.seen.serve.ingresses, len(look.leader.ingresses)
         yield from breach_if(heard < runs, "ingresses", runs=runs, heard=heard)
 
 
-def _parts_left_out(look: LeaderLook) -> Iterator[Breach]:
+def _parts_left_out(look: LeaderSnapshot) -> Iterator[Breach]:
     for name, missing in look.leader.left_out.items():
         yield breach(
             name,
@@ -66,13 +67,13 @@ def _parts_left_out(look: LeaderLook) -> Iterator[Breach]:
         )
 
 
-def _no_replica(look: LeaderLook) -> Iterator[Breach]:
+def _no_replica(look: LeaderSnapshot) -> Iterator[Breach]:
     scaling = look.leader.scaling
     if scaling is None or scaling.wanted:
         yield from breach_if(not look.leader.replicas, "replicas", waiting=look.leader.waiting)
 
 
-def _silent_replicas(look: LeaderLook) -> Iterator[Breach]:
+def _silent_replicas(look: LeaderSnapshot) -> Iterator[Breach]:
     limit_s = max(look.limits.replica_s / 2, look.limits.heartbeat_s + 1.0)
     for replica_id, replica in look.leader.replicas.items():
         if replica.silent_s > limit_s:
@@ -80,14 +81,14 @@ def _silent_replicas(look: LeaderLook) -> Iterator[Breach]:
             yield breach(replica_id, replica=replica, where=where, limits=look.limits)
 
 
-def _long_drains(look: LeaderLook) -> Iterator[Breach]:
+def _long_drains(look: LeaderSnapshot) -> Iterator[Breach]:
     for replica_id, replica in look.leader.replicas.items():
         limit_s = _LONGEST_DRAIN_S if replica.leases else _UNUSED_DRAIN_S
         if replica.draining_s is not None and replica.draining_s > limit_s:
             yield breach(replica_id, replica=replica, where=_location(look.seen, replica_id))
 
 
-def _unexplained_kv(look: LeaderLook) -> Iterator[Breach]:
+def _unexplained_kv(look: LeaderSnapshot) -> Iterator[Breach]:
     for replica_id, replica in look.leader.replicas.items():
         own = look.seen.replicas.get(replica_id)
         unused = not replica.leases and own is not None and not own.held
@@ -101,7 +102,7 @@ def _tolerated_kv_tokens(replica: ReplicaFacts, *, unused: bool) -> Tokens:
     return blocks if unused else max(blocks, round(_UNEXPLAINED_SHARE * replica.kv_tokens))
 
 
-def _leases_not_held(look: LeaderLook) -> Iterator[Breach]:
+def _leases_not_held(look: LeaderSnapshot) -> Iterator[Breach]:
     for lease_id, lease in look.leader.leases.items():
         replica = look.seen.replicas.get(lease.replica_id)
         if replica is None or lease_id in replica.held or lease_id in replica.unconfirmed:
@@ -110,7 +111,7 @@ def _leases_not_held(look: LeaderLook) -> Iterator[Breach]:
             yield breach(lease_id, lease=lease)
 
 
-def _unknown_leases(look: LeaderLook) -> Iterator[Breach]:
+def _unknown_leases(look: LeaderSnapshot) -> Iterator[Breach]:
     if "leases" in look.leader.left_out:
         return
     for replica_id, replica in look.seen.replicas.items():
@@ -127,7 +128,7 @@ def _unknown_leases(look: LeaderLook) -> Iterator[Breach]:
                 )
 
 
-def _overdue_leases(look: LeaderLook) -> Iterator[Breach]:
+def _overdue_leases(look: LeaderSnapshot) -> Iterator[Breach]:
     for lease_id, lease in look.leader.leases.items():
         replica = look.seen.replicas.get(lease.replica_id)
         armed = replica is not None and lease_id in replica.held
@@ -135,7 +136,7 @@ def _overdue_leases(look: LeaderLook) -> Iterator[Breach]:
             yield breach(lease_id, lease=lease, limits=look.limits)
 
 
-def _lost_inferences(look: LeaderLook) -> Iterator[Breach]:
+def _lost_inferences(look: LeaderSnapshot) -> Iterator[Breach]:
     leader, ingress = look.leader, look.seen.ingress
     if "inferences" in leader.left_out or leader.held_back or ingress.epoch != leader.epoch:
         return
@@ -144,7 +145,7 @@ def _lost_inferences(look: LeaderLook) -> Iterator[Breach]:
             yield breach(request_id, ingress=ingress)
 
 
-def _unawaited_inferences(look: LeaderLook) -> Iterator[Breach]:
+def _unawaited_inferences(look: LeaderSnapshot) -> Iterator[Breach]:
     leader, ingress = look.leader, look.seen.ingress
     if ingress.left_out or ingress.epoch != leader.epoch:
         return
@@ -153,14 +154,14 @@ def _unawaited_inferences(look: LeaderLook) -> Iterator[Breach]:
             yield breach(request_id, inference=inference)
 
 
-def _inferences_of_lost_ingresses(look: LeaderLook) -> Iterator[Breach]:
+def _inferences_of_lost_ingresses(look: LeaderSnapshot) -> Iterator[Breach]:
     owners = Counter(inference.ingress_id for inference in look.leader.inferences.values())
     for ingress_id, count in owners.items():
         if ingress_id not in look.leader.ingresses:
             yield breach(ingress_id, count=count)
 
 
-def _idle_seats(look: LeaderLook) -> Iterator[Breach]:
+def _idle_seats(look: LeaderSnapshot) -> Iterator[Breach]:
     leader = look.leader
     if leader.first is None or leader.recovering:
         return
@@ -169,7 +170,7 @@ def _idle_seats(look: LeaderLook) -> Iterator[Breach]:
             yield breach(f"{replica_id} {leader.first}", leader=leader, replica_id=replica_id)
 
 
-def _unclaimed_applications(look: LeaderLook) -> Iterator[Breach]:
+def _unclaimed_applications(look: LeaderSnapshot) -> Iterator[Breach]:
     for application_id, application in look.leader.applications.items():
         if application.ingress_id not in look.leader.ingresses:
             rest = ""
@@ -179,7 +180,7 @@ def _unclaimed_applications(look: LeaderLook) -> Iterator[Breach]:
             yield breach(application_id, rest=rest)
 
 
-def _idle_too_long(look: LeaderLook) -> Iterator[Breach]:
+def _idle_too_long(look: LeaderSnapshot) -> Iterator[Breach]:
     for application_id, application in look.leader.applications.items():
         limit_s = _idle_limit_s(look, application)
         if (application.idle_s or 0.0) > limit_s + _LATE_S:
@@ -188,13 +189,13 @@ def _idle_too_long(look: LeaderLook) -> Iterator[Breach]:
             yield breach(application_id, application=application, limit_s=limit_s, source=source)
 
 
-def _idle_limit_s(look: LeaderLook, application: ApplicationFacts) -> Seconds:
+def _idle_limit_s(look: LeaderSnapshot, application: ApplicationFacts) -> Seconds:
     """Return the seconds for which an application may be idle before it ends."""
     own = application.idle_limit_s
     return look.limits.application_s if own is None else own
 
 
-def _lone_predictor_without_learning(look: Look) -> Iterator[Breach]:
+def _lone_predictor_without_learning(look: Snapshot) -> Iterator[Breach]:
     serve, store = look.seen.serve, look.store
     if serve is None or store is None or store.kind == "none" or serve.predictors != 1:
         return
@@ -210,7 +211,7 @@ def _location(seen: Inspection, replica_id: ReplicaId) -> str:
     return f"process {replica.pid} on node {replica.node_ip}"
 
 
-SERVICE_RULES: tuple[Rule[[Look]], ...] = (
+SERVICE_RULES: tuple[Rule[[Snapshot]], ...] = (
     Rule(
         "scheduler_that_gives_no_answer",
         Severity.WRONG,

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from justitia_ray.doctor.rule import (
     Breach,
-    LeaderLook,
-    Look,
+    LeaderSnapshot,
     Rule,
     Severity,
+    Snapshot,
     breach,
     breach_if,
     for_leader,
@@ -28,7 +28,7 @@ _WRITE_ANEW = (
 _TOLD = {"finish": "its tag F", "charged": "what it was charged"}
 
 
-def _late_saves(look: Look) -> Iterator[Breach]:
+def _late_saves(look: Snapshot) -> Iterator[Breach]:
     store = look.store
     if store is None or store.kind == "none" or store.trouble is not None:
         return
@@ -37,20 +37,20 @@ def _late_saves(look: Look) -> Iterator[Breach]:
         yield breach("store", store=store)
 
 
-def _many_nodes(look: Look) -> Iterator[Breach]:
+def _many_nodes(look: Snapshot) -> Iterator[Breach]:
     store, serve = look.store, look.seen.serve
     if store is not None and store.kind == "embedded" and serve is not None and serve.nodes > 1:
         yield breach("store", nodes=serve.nodes)
 
 
-def _later_leader(look: LeaderLook) -> Iterator[Breach]:
+def _later_leader(look: LeaderSnapshot) -> Iterator[Breach]:
     stored = look.stored
     if stored is not None and stored.epoch is not None and stored.epoch > look.leader.epoch:
         told = describe_leader(stored.leader or {})
         yield breach("epoch", leader=look.leader, stored=stored, told=told)
 
 
-def _earlier_epoch(look: LeaderLook) -> Iterator[Breach]:
+def _earlier_epoch(look: LeaderSnapshot) -> Iterator[Breach]:
     stored, store = look.stored, look.leader.store
     if stored is None or store is None or store.trouble is not None:
         return
@@ -58,16 +58,16 @@ def _earlier_epoch(look: LeaderLook) -> Iterator[Breach]:
         yield breach("epoch", leader=look.leader, held=stored.epoch or "none")
 
 
-def _later_virtual_time(look: LeaderLook) -> Iterator[Breach]:
+def _later_virtual_time(look: LeaderSnapshot) -> Iterator[Breach]:
     if look.stored is None or look.stored.clock is None or look.stored.epoch != look.leader.epoch:
         return
     stored, ours = look.stored.clock.get("virtual_time"), look.leader.virtual_time
-    # The later snapshot excludes service that was saved between the two requests.
+    # The second snapshot shows whether service was only saved between the two requests.
     if isinstance(stored, int | float) and stored - ours > max(0.0, 1e-9 * ours):
         yield breach(f"clock {stored}", stored=stored, ours=ours)
 
 
-def _unknown_applications(look: LeaderLook) -> Iterator[Breach]:
+def _unknown_applications(look: LeaderSnapshot) -> Iterator[Breach]:
     leader = look.leader
     if look.stored is None or look.stored.epoch != leader.epoch:
         return
@@ -79,7 +79,7 @@ def _unknown_applications(look: LeaderLook) -> Iterator[Breach]:
             yield breach(application_id)
 
 
-def _unstored_applications(look: LeaderLook) -> Iterator[Breach]:
+def _unstored_applications(look: LeaderSnapshot) -> Iterator[Breach]:
     if look.stored is None or look.stored.epoch != look.leader.epoch:
         return
     for application_id in look.leader.applications:
@@ -87,8 +87,8 @@ def _unstored_applications(look: LeaderLook) -> Iterator[Breach]:
             yield breach(application_id)
 
 
-def _differing_tags(first: Look, second: Look) -> Iterator[Breach]:
-    """Yield applications whose counted service differs from Redis in both snapshots, unchanged."""
+def _differing_tags(first: Snapshot, second: Snapshot) -> Iterator[Breach]:
+    """Yield applications whose service differs between scheduler and Redis in both snapshots."""
     if first.stored is None or second.stored is None:
         return
     for application_id, after in second.applications.items():
@@ -110,7 +110,7 @@ def _differing_tags(first: Look, second: Look) -> Iterator[Breach]:
                 )
 
 
-STORE_RULES: tuple[Rule[[Look]], ...] = (
+STORE_RULES: tuple[Rule[[Snapshot]], ...] = (
     Rule(
         "store_in_trouble",
         Severity.RISK,
@@ -154,7 +154,7 @@ STORE_RULES: tuple[Rule[[Look]], ...] = (
 )
 """Rules about the scheduler's report on its store."""
 
-REDIS_RULES: tuple[Rule[[Look]], ...] = (
+REDIS_RULES: tuple[Rule[[Snapshot]], ...] = (
     Rule(
         "redis_that_cannot_be_reached",
         Severity.RISK,
@@ -222,7 +222,7 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
 )
 """Rules about the content of Redis; they find nothing if Redis was not read."""
 
-PAIR_RULES: tuple[Rule[[Look, Look]], ...] = (
+PAIR_RULES: tuple[Rule[[Snapshot, Snapshot]], ...] = (
     Rule(
         "tag_that_differs_in_redis",
         Severity.WRONG,

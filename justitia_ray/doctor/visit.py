@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from justitia_ray.client.inspection import ask_each_model
 from justitia_ray.client.transport import Transport
-from justitia_ray.doctor.rule import Look
+from justitia_ray.doctor.rule import Snapshot
 from justitia_ray.errors import StoreError
 from justitia_ray.protocol.inspection import Inspection, read_inspection
 from justitia_ray.store.scheduler_store import SchedulerStore
@@ -24,8 +24,8 @@ OpenStore = Callable[[Inspection], SchedulerStore | None]
 
 async def visit(
     transport: Transport, open_store: OpenStore, interval_s: Seconds, model: str | None = None
-) -> list[tuple[Look, Look]]:
-    """Read each model's state twice, of all models at the same times.
+) -> list[tuple[Snapshot, Snapshot]]:
+    """Return two snapshots of each model of a service.
 
     Args:
         transport: Connection to the service.
@@ -44,7 +44,8 @@ async def visit(
     stores: list[SchedulerStore | None] = []
     try:
         for look in before:
-            stores.append(open_store(look.seen))  # noqa: PERF401 # `finally` closes the opened ones
+            # `finally` must close the stores that are open if a later one fails.
+            stores.append(open_store(look.seen))  # noqa: PERF401
         before = await _read_stores(stores, before)
         await asyncio.sleep(max(interval_s, *map(_seconds_until_saved, stores, before)))
         after = await _read_stores(stores, await _look_at_service(transport, model))
@@ -55,15 +56,15 @@ async def visit(
     return list(zip(before, after, strict=True))
 
 
-def _seconds_until_saved(store: SchedulerStore | None, look: Look) -> Seconds:
+def _seconds_until_saved(store: SchedulerStore | None, look: Snapshot) -> Seconds:
     return 0.0 if store is None or look.store is None else _SAVES * look.store.save_interval_s
 
 
-async def _look_at_service(transport: Transport, model: str | None) -> list[Look]:
+async def _look_at_service(transport: Transport, model: str | None) -> list[Snapshot]:
     """Read the state of each model of a service, without Redis."""
     answers = await ask_each_model(transport, "/v1/examination", model, _PREDICTOR_S)
     return [
-        Look(
+        Snapshot(
             read_inspection(of_model.service),
             predictor_trouble=of_model.predictor.get("error"),
             predictor_learns=bool(of_model.predictor.get("learns", True)),
@@ -73,14 +74,16 @@ async def _look_at_service(transport: Transport, model: str | None) -> list[Look
     ]
 
 
-async def _read_stores(stores: list[SchedulerStore | None], looks: list[Look]) -> list[Look]:
+async def _read_stores(
+    stores: list[SchedulerStore | None], looks: list[Snapshot]
+) -> list[Snapshot]:
     return [
         look if store is None else await _read_store(store, look)
         for store, look in zip(stores, looks, strict=True)
     ]
 
 
-async def _read_store(store: SchedulerStore, look: Look) -> Look:
+async def _read_store(store: SchedulerStore, look: Snapshot) -> Snapshot:
     try:
         return replace(look, stored=await store.load())
     except StoreError as error:

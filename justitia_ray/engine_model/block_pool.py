@@ -18,17 +18,18 @@ from typing import NamedTuple
 from justitia_ray.engine_model.contents import Content
 
 _ID_SPACING = 1 << 32
-"""Maximum number of blocks of a run; ids of a run's blocks are consecutive."""
+"""Distance between the ids of two runs' first blocks, and so the maximum number of blocks of a run.
+"""
 
 
 class _Run:
-    """Consecutive cached blocks of a chain with the same holders."""
+    """Consecutive cached blocks of one chain that are used by the same sequences."""
 
     __slots__ = ("after", "before", "born", "chain", "first_id", "refs", "start", "stop")
 
     before: "_Run"
     after: "_Run"
-    """Next run in the list of free runs; unset while a sequence holds the run."""
+    """Next unused run in the order of eviction; unset while a sequence uses the run."""
 
     def __init__(
         self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
@@ -38,24 +39,24 @@ class _Run:
         self.stop = stop
         self.first_id = first_id
         self.refs = refs
-        """Number of sequences that hold the blocks; with 0 the blocks can be reused or evicted."""
+        """Number of sequences that use the blocks; with 0 the blocks can be reused or evicted."""
         self.born = born
-        """Sequence number given when the blocks were cached: smaller is older."""
+        """Sequence number given when the blocks were cached; smaller is older."""
 
     def __len__(self) -> int:
         return self.stop - self.start
 
 
 class _ChainRuns:
-    """Runs of one chain, ordered by their first positions."""
+    """Cached runs of blocks of one chain, ordered by their first positions."""
 
     __slots__ = ("overlaps", "runs")
 
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.overlaps = False
-        """Whether two runs may hold equal blocks: a prompt that is cached whole computes its last
-        block again.
+        """Whether two runs may contain equal blocks, because a wholly cached prompt computes its
+        last block again.
         """
 
     def add(self, run: _Run) -> None:
@@ -64,7 +65,7 @@ class _ChainRuns:
 
 
 class Piece(NamedTuple):
-    """Part of a run that a lookup found."""
+    """Part of a run of cached blocks that a lookup found."""
 
     run: _Run
     start: int
@@ -72,13 +73,13 @@ class Piece(NamedTuple):
 
 
 class CachedPrefix(NamedTuple):
-    """Longest cached prefix of a content; valid until the pool changes."""
+    """Longest prefix of a prompt that is cached; valid until the block pool changes."""
 
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Number of these blocks that no sequence holds. A sequence that takes the prefix uses up this
-    many free blocks.
+    """Number of blocks of the prefix that no sequence uses. A sequence that takes the prefix uses
+    up this number of free blocks.
     """
 
 
@@ -87,19 +88,19 @@ _NOTHING = CachedPrefix([], 0, 0)
 
 @dataclass(slots=True)
 class Holding:
-    """Blocks that a sequence holds."""
+    """Blocks of the KV cache that a sequence uses."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges (first id, end id) of the cached blocks, in the sequence's order."""
+    """Ranges (first id, end id) of the sequence's cached blocks, in order."""
     cached: int = 0
-    """Number of cached blocks, counted from the first."""
+    """Number of the sequence's blocks that are cached, counted from the first."""
     blocks: int = 0
     last: _Run | None = None
-    """Last run of cached blocks, which can still grow."""
+    """Last run of the sequence's cached blocks, which can still grow."""
 
 
 class BlockPool:
-    """KV blocks of an engine.
+    """Model of an engine's KV blocks and prefix cache.
 
     Args:
         blocks: Total number of blocks; vLLM's own number is one more, for its null block.
@@ -110,25 +111,25 @@ class BlockPool:
         self.blocks = blocks
         self.caching = caching
         self.free_blocks = blocks
-        """Number of blocks that no sequence holds."""
+        """Number of blocks that no sequence uses."""
         self._empty = blocks
         """Number of free blocks without cached content."""
         self._runs: dict[int, _Run] = {}
-        """Runs by the id of their first block."""
+        """Runs of cached blocks by the id of their first block."""
         self._lines: dict[Hashable, _ChainRuns] = {}
         self._next_id = 0
         self._born = 0
         self._free = ends = _Run(None, 0, 0, -1, 0, 0)
-        """Sentinel of the circular list of free runs; runs after it are evicted first."""
+        """Sentinel of the circular list of unused runs; runs after it are evicted first."""
         ends.before = ends.after = ends
 
     @property
     def cached_blocks(self) -> int:
-        """Number of blocks, held or free, that a lookup can find."""
+        """Number of blocks, in use or free, that a lookup can find."""
         return sum(map(len, self._runs.values()))
 
     def find(self, content: Content, most: int) -> CachedPrefix:
-        """Return the longest cached prefix of at most `most` blocks."""
+        """Return the longest cached prefix, of at most `most` blocks."""
         if not self._runs or most <= 0:
             return _NOTHING
         pieces: list[Piece] = []
@@ -147,7 +148,7 @@ class BlockPool:
         return CachedPrefix(pieces, found, free)
 
     def hold(self, holding: Holding, beginning: CachedPrefix) -> None:
-        """Give the blocks of a lookup to a sequence without blocks.
+        """Give the cached blocks of a prefix to a sequence without blocks.
 
         The pool must not have changed since the lookup.
         """
@@ -185,7 +186,6 @@ class BlockPool:
         holding.cached = blocks
 
     def free(self, holding: Holding) -> None:
-        """Free all blocks of a sequence."""
         not_cached = holding.blocks - holding.cached
         self._empty += not_cached
         self.free_blocks += not_cached
@@ -204,7 +204,7 @@ class BlockPool:
         holding.last = None
 
     def _find_in_chain(self, line: _ChainRuns, start: int, stop: int, pieces: list[Piece]) -> int:
-        """Append cached pieces with a chain's blocks from `start` on; return where they end."""
+        """Append the cached blocks of a chain from `start` on; return where they end."""
         if line.overlaps:
             while start < stop and (piece := _oldest_piece(line.runs, start, stop)) is not None:
                 pieces.append(piece)
@@ -219,7 +219,7 @@ class BlockPool:
         return start
 
     def _cut_out(self, run: _Run, start: int, stop: int) -> _Run:
-        """Return a run of exactly the given blocks, split from a longer run."""
+        """Return a run of exactly these blocks, split from a longer run."""
         if start > run.start:
             run = self._split(run, start)
         if stop < run.stop:
@@ -227,14 +227,13 @@ class BlockPool:
         return run
 
     def _split(self, run: _Run, at: int) -> _Run:
-        """Split a run; return its second part."""
         first_id = run.first_id + at - run.start
         tail = _Run(run.chain, at, run.stop, first_id, run.refs, run.born)
         run.stop = at
         self._runs[tail.first_id] = tail
         self._lines[run.chain].add(tail)
         if not run.refs:
-            _insert_before(tail, before=run)  # so that the last blocks are evicted first
+            _insert_before(tail, before=run)  # evicted before the blocks at the start
         return tail
 
     def _cache_span(self, holding: Holding, chain: Hashable, start: int, stop: int) -> None:
@@ -264,7 +263,7 @@ class BlockPool:
         holding.last = run
 
     def _append_free(self, run: _Run) -> None:
-        """Append a run to the free runs, joined with the next blocks of its chain if possible.
+        """Make a run evictable, joined with the next blocks of its chain if possible.
 
         They can be joined if they were freed just before this run.
         """
@@ -293,7 +292,7 @@ class BlockPool:
 
 
 def _oldest_piece(runs: list[_Run], start: int, stop: int) -> Piece | None:
-    """Return the oldest run at a position, cut off where an even older run starts."""
+    """Return the oldest cached run at a position, cut off where an older run starts."""
     best: _Run | None = None
     for run in runs:
         if run.start <= start < run.stop and (best is None or run.born < best.born):

@@ -13,24 +13,25 @@ from justitia_ray.units import Tokens
 
 
 class Span(NamedTuple):
-    """Consecutive blocks of one chain; positions count blocks from the start of the sequence."""
+    """Consecutive KV blocks of one chain; positions count blocks from the sequence's start."""
 
     chain: Hashable
-    """Id of the chain: blocks at one position of a chain follow equal tokens and hold equal
-    tokens."""
+    """Id of the chain. Blocks at the same position of a chain have equal tokens, and equal tokens
+    before them.
+    """
     start: int
     stop: int
 
 
 class Content(Protocol):
-    """Interface of the content of a sequence: its prompt and output tokens."""
+    """Tokens of a sequence, prompt and output, from which the keys of its KV blocks follow."""
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`."""
+        """Return the full KV blocks from `start` to before `stop`, as spans of chains."""
 
 
 class ContentTree:
-    """Assigns chains to sequences with known tokens; sequences with equal prefixes share chains.
+    """Assigns chains of KV blocks to token sequences; sequences with equal prefixes share them.
 
     Chains are kept while a content or a cache refers to them.
     """
@@ -40,7 +41,7 @@ class ContentTree:
         self._roots: WeakValueDictionary[Hashable, _Chain] = WeakValueDictionary()
 
     def content(self, tokens: Sequence[Hashable], apart: Hashable = None) -> "TokenContent":
-        """Return a content with the given tokens.
+        """Return the content of a sequence with these tokens.
 
         Args:
             tokens: The tokens of the sequence so far.
@@ -59,12 +60,12 @@ class _Chain:
 
     def __init__(self, start: int, parent: "_Chain | None") -> None:
         self.start = start
-        self.parent = parent  # keeps the parent alive: a new object would be another chain
+        self.parent = parent  # prevents a second parent object
         self.blocks: list[Hashable] = []
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
     def child(self, position: int, block: Hashable) -> "_Chain":
-        """Return the chain that leaves this one with a given block at a position."""
+        """Return the chain that continues this one with another block at a position."""
         if self.children is None:
             self.children = WeakValueDictionary()
         found = self.children.get((position, block))
@@ -75,19 +76,16 @@ class _Chain:
 
 
 class TokenContent:
-    """Content of a sequence with known tokens."""
-
     def __init__(self, block_size: Tokens, root: _Chain) -> None:
         self._block_size = block_size
         self._path: list[tuple[_Chain, int]] = []
-        """Earlier chains of the content, each with the position at which the content left it."""
+        """Earlier chains of the sequence, each with the position at which the sequence left it."""
         self._chain = root
         self._stop = 0
         self._rest: list[Hashable] = []
-        """Tokens of the last block, which is not full yet."""
+        """Tokens of the sequence's last block, which is not full yet."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
-        """Append tokens to the sequence."""
         rest, size = self._rest, self._block_size
         rest.extend(tokens)
         full = len(rest) // size * size
@@ -101,7 +99,6 @@ class TokenContent:
         self._add_blocks(blocks)
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`."""
         for chain, left_at in (*self._path, (self._chain, self._stop)):
             if start >= stop:
                 return
@@ -119,7 +116,7 @@ class TokenContent:
             blocks = blocks[same:]
             if not blocks:
                 return
-            if same == len(known):  # these blocks extend the chain, which ends at this position
+            if same == len(known):  # blocks beyond the end of a chain extend it
                 chain.blocks += blocks
                 self._stop += len(blocks)
                 return

@@ -19,20 +19,24 @@ from justitia_ray.units import Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EngineSequence:
-    """Sequence of an engine: one choice of a prompt."""
+    """A sequence in the model of an engine: one choice of a prompt."""
 
     content: Content
     arrival: int
-    """Rank of the sequence by arrival, which a preemption does not change."""
+    """Number of the sequence by arrival, which a preemption does not change."""
     prompt_tokens: Tokens
     max_tokens: Tokens
     """Number of tokens that the sequence will generate."""
     priority: int = 0
     reads_cache: bool = True
-    """False if every token of the prompt must be computed (`prompt_logprobs`)."""
+    """Whether the prompt may use the prefix cache; not with `prompt_logprobs`, which needs every
+    token.
+    """
     generated: Tokens = 0
     computed: Tokens = 0
-    """Number of tokens whose KV is in the blocks, or will be after the planned iterations."""
+    """Number of tokens of the sequence whose KV is in blocks, or will be after the planned
+    iterations.
+    """
     cached_tokens: Tokens | None = None
     """Prompt tokens found in the cache when the sequence was first admitted (vLLM's
     `num_cached_tokens`); None before.
@@ -43,7 +47,7 @@ class EngineSequence:
     again.
     """
     recomputed: Tokens = 0
-    """Tokens that were lost by preemptions and not found in the cache afterwards."""
+    """Tokens of the sequence that preemptions lost and that the cache did not have afterwards."""
     holding: Holding = field(default_factory=Holding)
 
     @property
@@ -53,7 +57,7 @@ class EngineSequence:
 
     @property
     def tokens(self) -> Tokens:
-        """Tokens of prompt and output so far."""
+        """Number of prompt tokens and output tokens so far."""
         return self.prompt_tokens + self.generated
 
     @property
@@ -67,7 +71,7 @@ SequenceT = TypeVar("SequenceT", bound=EngineSequence)
 
 
 class StepScheduler(Generic[SequenceT]):
-    """Scheduler of an engine's iterations, with its running and waiting sequences.
+    """Model of an engine's scheduler, with its running and waiting sequences.
 
     Do not add a sequence that can never fit (prompt and output exceed all blocks).
 
@@ -103,11 +107,9 @@ class StepScheduler(Generic[SequenceT]):
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence is running or waiting."""
         return bool(self.running or self.waiting)
 
     def add(self, sequence: SequenceT) -> None:
-        """Queue a new sequence."""
         self._no_more_fit = False
         if self._by_priority:
             insort(self.waiting, sequence, key=lambda waiting: waiting.order)
@@ -143,7 +145,7 @@ class StepScheduler(Generic[SequenceT]):
                 del self.running[place]
                 self._preempt(victim)
             if victim is sequence:
-                break  # the sequence preempted itself because it is the last in order
+                break  # the last sequence in order preempts itself
             step[sequence] = tokens
             budget -= tokens
             index += 1
@@ -154,7 +156,7 @@ class StepScheduler(Generic[SequenceT]):
         return step
 
     def equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
-        """Return how many iterations equal to a planned one follow, including the planned one.
+        """Return how many iterations equal to the planned one follow, the planned one included.
 
         Iterations are equal while all running sequences decode, no sequence ends before the last
         iteration, blocks suffice and no waiting sequence could be admitted. Adding a sequence ends
@@ -214,9 +216,9 @@ class StepScheduler(Generic[SequenceT]):
             budget -= tokens
 
     def _start_sequence(self, sequence: SequenceT) -> bool:
-        """Admit a sequence with its cached prefix; return False if it does not fit whole."""
+        """Admit a sequence with its cached prefix; return False if the sequence does not fit."""
         pool = self.pool
-        # The last token is always computed, because decoding starts from it.
+        # The last token of a prompt is always computed, because decoding starts from it.
         most = (sequence.tokens - 1) // self.block_size if sequence.reads_cache else 0
         found = pool.find(sequence.content, most)
         if not sequence.preemptions:
@@ -231,7 +233,7 @@ class StepScheduler(Generic[SequenceT]):
         return True
 
     def _extend_running(self, sequence: SequenceT, tokens: Tokens) -> bool:
-        """Allocate blocks for the next tokens of a running sequence; return False if too few."""
+        """Allocate blocks for a running sequence's next tokens; return False if too few."""
         missing = self._blocks_of_tokens(sequence.computed + tokens) - sequence.holding.blocks
         if missing > self.pool.free_blocks:
             return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from justitia_ray.core.actions import Refusal
-from justitia_ray.core.calibration import HORIZONS, Fell
+from justitia_ray.core.calibration import HORIZONS, QuantileSide
 from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.outlook import Reason
 from justitia_ray.core.tenants import TIERS, Period, Unit
@@ -62,7 +62,7 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
         Refusal.CAP_REACHED.value,
     ),
     "horizon": tuple(HORIZONS),
-    "fell": tuple(fell.value for fell in Fell),
+    "fell": tuple(fell.value for fell in QuantileSide),
     "outlook": tuple(reason.value for reason in Reason),
     "working_set": ("started", "waiting"),
     "context": ("found", "missed"),

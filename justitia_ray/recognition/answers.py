@@ -75,7 +75,7 @@ _message_event = msgspec.json.Decoder(_MessageEvent).decode
 
 
 class _PartialTurn:
-    """Turn of the model that arrives in pieces."""
+    """A model's answer that arrives in pieces."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -113,7 +113,7 @@ class _PartialTurn:
 
 
 class AnswerReader:
-    """Reads an answer, whole or as a stream of events, and notices when it is complete."""
+    """Reads a model's answer, whole or as a stream of events, and notices when it is complete."""
 
     def __init__(self, path: str, *, stream: bool) -> None:
         self._stream = stream
@@ -132,11 +132,10 @@ class AnswerReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model's answer is complete."""
         return self._is_whole and not self._given_up
 
     def add(self, chunk: bytes) -> None:
-        """Read a chunk of the answer's body; stop reading if it is not the endpoint's answer."""
+        """Read a chunk of the answer's body; stop reading if it has another format."""
         if self._given_up:
             return
         try:
@@ -170,7 +169,7 @@ class AnswerReader:
             try:
                 prompt = _arguments(text.encode()).get("prompt")
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                continue  # the model's arguments are not a JSON object
+                continue  # arguments are no JSON object
             if isinstance(prompt, str) and prompt.strip():
                 found.append(prompt)
         return found

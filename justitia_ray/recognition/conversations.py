@@ -20,7 +20,7 @@ import msgspec
 from justitia_ray.recognition.turns import MODEL, Turn, lasting, merged, turns_of
 
 Name = bytes
-"""Name of a conversation: a digest of 16 bytes over its turns."""
+"""Digest of 16 bytes over the turns of a conversation, by which it is found again."""
 MOST_ASKED = 16
 """Maximum number of beginnings of a conversation that are looked up, longest first. A client that
 drops old turns has other beginnings anyway.
@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Conversation:
-    """Conversation in a call's messages, with the names of its beginnings."""
+    """Conversation in the messages of a call, and the names of its beginnings."""
 
     def __init__(
         self, path: str, turns: list[Turn], scope: str, *, can_be_spawned: bool = False
@@ -67,7 +67,7 @@ class Conversation:
         if can_be_spawned and len(turns) == 1 and turns[0].role != MODEL:
             names.append(self.name_of_prompt(turns[0].text))
         self.beginnings = tuple(reversed(names))
-        """Names of earlier calls that this call may continue, longest first."""
+        """Names of the earlier calls that this call may continue, longest first."""
 
     def name_after(self, answer: Turn) -> Name:
         """Return the conversation's name once the model has given an answer."""

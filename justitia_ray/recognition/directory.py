@@ -12,22 +12,22 @@ from typing import NamedTuple
 from justitia_ray.recognition.conversations import Name
 
 MOST_NAMES = 100_000
-"""Maximum number of names, which take some 30 MB."""
+"""Maximum number of names of sessions and conversations, which take some 30 MB."""
 DEEPEST = 32
-"""Generations of sub-agents that belong to their root's application. A deeper session becomes a
-root, so that an agent that spawns itself for ever does not keep its early position in the order for
-ever.
+"""Generations of sub-agents that belong to their root's application. A deeper session gets an
+application of its own, so that an agent that spawns itself for ever does not keep its early
+position in the order for ever.
 """
 
 
 class Entry(NamedTuple):
-    """Directory entry: the application that a name identifies."""
+    """The application that a name of a session or conversation identifies."""
 
     application_id: str
-    """Id of the application; "" if two applications have the name, which then identifies
-    neither."""
+    """Id of the application; "" if two applications have the name, which then identifies neither.
+    """
     depth: int = 0
-    """Generations between the session and its root."""
+    """Number of generations between the session and its root."""
 
 
 class Directory:
@@ -47,7 +47,7 @@ class Directory:
         return self._total
 
     def find_conversation(self, tenant: str, names: Iterable[Name]) -> str | None:
-        """Return the application of the first known name.
+        """Return the application of the first of these names that is known.
 
         The result is "" if the name is ambiguous, and None if no name is known.
         """
@@ -74,7 +74,7 @@ class Directory:
         parent: Name | None = None,
         parents: str | None = None,
     ) -> str:
-        """Return the application of a session: that of its root when the root was registered.
+        """Return the application of a session, which is that of its root session.
 
         A session keeps its first application, even if it names another parent later. An unknown
         parent is registered as a root, and stays a root. So there are no cycles.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 HeaderNames = tuple[str, ...]
-"""Names of a header, newest first, because harnesses have renamed theirs."""
+"""Names of a header, newest first, because agent harnesses have renamed theirs."""
 Marks = tuple[tuple[str, str], ...]
 """Pairs of a header and the start of its value in lower case; "" matches any value."""
 
@@ -23,14 +23,14 @@ class Session:
     parent_id: str | None = None
     """Id of the parent session; None for a root, or if the parent is unknown."""
     can_have_parent: bool = False
-    """Whether the harness names the parents of sessions."""
+    """Whether the agent harness sends the id of a session's parent."""
     is_final: bool = False
     """Whether this is the last call of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """Agent harness: its headers in lower case, and the class of its applications."""
+    """Agent harness (such as Claude Code): its headers in lower case, and its application class."""
 
     name: str
     run: HeaderNames = ()
@@ -43,8 +43,8 @@ class Harness:
     """Headers that are `true` in the last call of a session."""
     application_class: str | None = None
     marks: Marks = ()
-    """Headers that distinguish the harness from clients with the same id headers; one match is
-    enough. None: the id headers are enough.
+    """Headers that distinguish the harness from clients with equal id headers; one match is enough.
+    None: the id headers are enough.
     """
     openings: tuple[str, ...] = ()
     """Possible starts of the harness's system prompt, which also identify it."""
@@ -65,7 +65,7 @@ class Harness:
         )
 
     def read(self, headers: Mapping[str, str]) -> Session | None:
-        """Return the session that a call's headers name; None without one.
+        """Return the session that a call's headers name, or None.
 
         All sessions of a run belong to the run. If the header of the run only repeats the id of a
         session with a parent, the parent leads to the run.
@@ -95,7 +95,7 @@ def _first_value(headers: Mapping[str, str], names: HeaderNames) -> str | None:
 
 
 HARNESSES = (
-    # Sub-agents send the run's session id, and an agent id of their own.
+    # Sub-agents of Claude Code send the run's session id and an agent id of their own.
     Harness("claude-code", run=("x-claude-code-session-id",), application_class="claude-code"),
     # The harness pi sends a session id only in calls of the Responses API, or if configured so.
     Harness(
@@ -109,7 +109,7 @@ HARNESSES = (
         ),
         converses=True,
     ),
-    # Since release 0.147 sub-agents send the session id of their root agent.
+    # Since release 0.147 sub-agents of Codex send the session id of their root agent.
     Harness(
         "codex",
         run=("session-id", "session_id"),
@@ -122,7 +122,7 @@ HARNESSES = (
             *(("x-codex-turn-metadata", ""), ("x-codex-window-id", "")),
         ),
     ),
-    # Any client may use these headers, so they imply no class.
+    # Any client may send these session headers, so they imply no application class.
     Harness("session-id", run=("session-id", "session_id")),
     Harness(
         "opencode",
@@ -136,7 +136,7 @@ HARNESSES = (
         marks=(("user-agent", "qwencode/"),),
         openings=("You are Qwen Code,",),
         converses=True,
-        counts_chunks=True,  # after 240 s without a chunk the client repeats the call
+        counts_chunks=True,  # Qwen Code repeats a call after 240 s without a chunk
     ),
     Harness(
         "dynamo",
@@ -146,7 +146,7 @@ HARNESSES = (
     ),
     Harness("litellm", run=("x-litellm-trace-id",)),
 )
-"""Known harnesses, in the order in which they are tried."""
+"""Known agent harnesses, in the order in which they are tried."""
 
 
 def counts_chunks(headers: Mapping[str, str]) -> bool:

@@ -24,7 +24,7 @@ CONVERSATION = "conversation"
 PERSONAL = ("user", "prompt_cache_key", "safety_identifier")
 """Body fields that may name a person or a cache; rules use them only if configured."""
 RULES = ("header", "metadata", "headers", "harness", "baggage", *PERSONAL, CONVERSATION)
-"""All rules; a rule for a body field has the name of the field."""
+"""All rules of recognition; a rule for a body field has the name of the field."""
 DEFAULT_RULES = ("header", "metadata", "headers", "harness", "baggage")
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
@@ -32,12 +32,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """Result of a rule: the application of a call."""
+    """The application of a call, as a rule has recognised it."""
 
     rule: str
     """Name of the rule, or of the harness that sent the headers."""
     application_id: str
-    """Id within the tenant; for a sub-agent's session, the id it would have without a parent."""
+    """Id of the application within its tenant. For a sub-agent's session, the id that it would have
+    without a parent.
+    """
     parent_application_id: str | None = None
     """Id of the parent session's application; None for a root, or if unknown."""
     can_have_parent: bool = False
@@ -81,7 +83,7 @@ class Recognizer:
                 return replace(found, is_final=True) if is_final else found
         return None
 
-    def conversing(
+    def harness_without_session(
         self, headers: Mapping[str, str], path: str, fields: Mapping[str, Any]
     ) -> Harness | None:
         """Return the harness of a call without a session id; None if the harness is unknown.
@@ -198,7 +200,7 @@ class _PersonalReader:
         value = fields.get(self._field)
         if not isinstance(value, str) or not value:
             return None
-        # Hashed: the value may be an e-mail address, which logs must not contain.
+        # The value is hashed, because it may be an e-mail address, which logs must not contain.
         return Recognized(self._field, f"{self._field}/{_digest(value)}")
 
 

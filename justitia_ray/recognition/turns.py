@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 
 MODEL = "assistant"
-"""Role of turns of the model."""
+"""Role of the model's turns in a conversation."""
 _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
 """Kinds of content parts with the model's reasoning, which clients may omit from later calls."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
@@ -25,7 +25,8 @@ _BILLING_LINE = re.compile(
     r"\s*x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\s]*;?)*[ \t]*(?:\r?\n)?"
 )
 """First line of Claude Code's system prompt. It means nothing to a model, and its version and
-checksum (`cc_version`, `cch`) change with every call."""
+checksum (`cc_version`, `cch`) change with every call.
+"""
 
 
 class Turn(NamedTuple):

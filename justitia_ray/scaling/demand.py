@@ -19,34 +19,34 @@ class Demand:
 
     at: Seconds
     served: KvTokenTime = 0
-    """Total service charged since the scheduler started."""
+    """Total service charged since the scheduler started, in token·iterations."""
     prefill: KvTokenTime = 0
-    """Part of `served` that was for computing prompts."""
+    """Part of the service that was for computing prompts."""
     queued: KvTokenTime = 0
-    """Remaining service of the waiting inferences."""
+    """Remaining service of the waiting inferences, in token·iterations."""
     in_flight: KvTokenTime = 0
-    """Remaining service of the leased and running inferences."""
+    """Remaining service of the running inferences, in token·iterations."""
     expected_more: KvTokenTime = 0
     """Further service that open applications are predicted to request."""
     waiting: int = 0
     """Number of inferences in the queue, without suspended ones."""
     running: int = 0
-    """Number of leased or running inferences."""
     applications: int = 0
     """Number of live applications, without those that have been idle for longer than `hold_s`."""
     usable_kv_tokens: Tokens = 0
     """KV memory that all waiting and running inferences would use at once."""
     sequences: int = 0
-    """Number of sequences that all inferences would run at once; a lower bound, because a waiting
-    inference counts as one."""
+    """Number of sequences that all inferences would run at once. It is a lower bound, because a
+    waiting inference counts as one.
+    """
     replicas: int = 0
     """Number of replicas that accept work."""
     kv_tokens: Tokens = 0
     """KV memory of the replicas that accept work."""
     seats: int = 0
-    """Number of sequences that the accepting replicas can run at the same time."""
+    """Number of sequences that replicas accepting work can run at the same time."""
     held_tokens: Tokens = 0
-    """KV memory held by the leases of the replicas that accept work."""
+    """KV memory used by the leases of replicas that accept work."""
     promises: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
     """Work that must be served before the promised start of each waiting application."""
 

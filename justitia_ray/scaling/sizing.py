@@ -20,8 +20,8 @@ from justitia_ray.scaling.demand import Demand
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _INFLOW_HALF_LIVES_S: tuple[Seconds, ...] = (120.0, 300.0)
-"""Half-lives of two averages of the inflow, of which the lower is used: a short burst adds only its
-own work, and no replicas are kept for a load that has ended.
+"""Half-lives of two averages of the requested work, of which the lower is used: a short burst adds
+only its own work, and no replicas are kept for a load that has ended.
 """
 _RATE_HALF_LIFE_S: Seconds = 300.0
 """Half-life of the measured service rate, in seconds of full replicas."""
@@ -34,7 +34,7 @@ _USUAL_USE = 0.7
 _FULL = 0.4
 """Share of KV memory or seats in use above which a replica with waiting work counts as full."""
 _MOST_BUSY = 0.7
-"""Share of the service rate that the inflow may use; with 1 the queue grows without limit. In
+"""Share of the service rate that requested work may use; with 1 the queue grows without limit. In
 simulations this value gave shorter completion times per replica-hour than 0.6, 0.7 and 0.9.
 """
 
@@ -58,12 +58,12 @@ WHY_SO_MANY: Mapping[SizeReason, str] = {
     SizeReason.USABLE: "what waits and runs would not fill more replicas",
     SizeReason.PROMISE: "with fewer, open applications would start later than they were promised",
 }
-"""Sentence for each reason."""
+"""Sentences that explain the wanted number of replicas, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizingRules:
-    """Limits and delays that an operator sets for sizing."""
+    """Limits and delays that an operator sets for the number of replicas."""
 
     minimum: int = 1
     """Smallest number of replicas; with 0 all replicas stop while no application is open."""
@@ -110,7 +110,7 @@ class SizeDecision:
     """KV token-time that a full replica serves per second; None until any replica has been seen."""
     load_s: Seconds
     floor: int
-    """Smallest number of replicas with which promised starts are kept."""
+    """Smallest number of replicas with which all promised starts are kept."""
     replicas: int
     """Number of replicas that accept work."""
     starting: int
@@ -128,13 +128,13 @@ class ReplicaRate:
         """Decaying sums of service and of seconds, over the time in which replicas were full."""
         self._replica_s: Seconds = 0
         self._iterating: KvTokenTime = 0
-        """Decaying sums of decoded KV token-time and of held token-seconds, over all time."""
+        """Decaying sums of decoded KV token-time and of used token-seconds, over all time."""
         self._held_token_s: float = 0
         self._kv_tokens: float | None = None
         self._seats: float = 0
 
     def observe(self, before: Demand, now: Demand) -> None:
-        """Update the rate from two successive readings."""
+        """Update the service rate from two successive readings."""
         if now.replicas:
             self._kv_tokens = now.kv_tokens / now.replicas
             self._seats = now.seats / now.replicas
@@ -143,7 +143,7 @@ class ReplicaRate:
             return
         keep = 0.5 ** (lasted_s / _RATE_HALF_LIFE_S)
         held = (before.held_tokens + now.held_tokens) / 2
-        # An iteration serves the memory that is held; prefill is added to that.
+        # Decoding serves KV memory that is in use; the cost of computing prompts is extra.
         self._iterating = keep * self._iterating + served - (now.prefill - before.prefill)
         self._held_token_s = keep * self._held_token_s + held * lasted_s
         if _is_full(before) and _is_full(now):
@@ -153,7 +153,7 @@ class ReplicaRate:
             self._replica_s = keep * self._replica_s + replica_s
 
     def kv_per_s(self, now: Demand) -> float | None:
-        """Return the rate in KV token-time per second; None until a replica has been seen."""
+        """Return the service rate in KV token-time per second; None before any replica is seen."""
         if self._kv_tokens is None:
             return None
         used = _USUAL_USE * self._kv_tokens
@@ -176,7 +176,7 @@ def _is_full(demand: Demand) -> bool:
 
 
 class Inflow:
-    """Inflow of work: service between readings plus the growth of expected work."""
+    """Rate of requested work: service between readings plus the growth of expected work."""
 
     def __init__(self) -> None:
         # Averages start at 0, so that a first burst does not count as a constant load.
@@ -211,7 +211,7 @@ class Promises:
         self._due_at: dict[ApplicationId, Seconds] = {}
 
     def replicas_needed(self, demand: Demand, kv_per_s: float, target_s: Seconds) -> int:
-        """Update the promises; return the smallest number of replicas that keeps all of them.
+        """Update the promised starts; return the fewest replicas that keep all of them.
 
         A promise that the present replicas cannot keep requires all present replicas, but no more.
         """
@@ -243,7 +243,8 @@ class Sizer:
         self._promises = Promises()
         self._last: Demand | None = None
         self._late_since: Seconds | None = None
-        """Time since which the work exceeds what the requested replicas serve within the target."""
+        """Time since which the requested replicas are too few to serve all work within the target.
+        """
 
     def size(self, demand: Demand, rules: SizingRules, fleet: Fleet) -> SizeDecision:
         """Update the rates from a reading; return the wanted number of replicas.
@@ -259,7 +260,7 @@ class Sizer:
             self._rate.observe(demand, demand)
         elif demand.at - last.at >= _LEAST_APART_S:
             self._last = demand
-            if demand.served < last.served:  # a new scheduler counts from 0 again
+            if demand.served < last.served:  # a new scheduler counts service from 0
                 self._inflow = Inflow()
             else:
                 self._rate.observe(last, demand)
@@ -297,23 +298,22 @@ class Sizer:
         if not demand.applications and not demand.waiting and not demand.running:
             return 0, SizeReason.NOTHING
         if kv_per_s is None:
-            return 1, SizeReason.OPEN  # the first replica is needed to measure the service rate
+            return 1, SizeReason.OPEN  # a first replica measures the service rate
         have = demand.replicas + fleet.starting
         served = kv_per_s * (demand.replicas + fleet.starting / 2) * load_s
         later = max(0.0, demand.work + self._inflow.kv_per_s * load_s - served)
         usable = _useful_replicas(demand)
         standing = min(self._inflow.kv_per_s / kv_per_s, usable) / _MOST_BUSY
         now_needed = demand.work / rules.target_drain_s / kv_per_s
-        # A replica should serve for at least as long as it loads, because both times cost.
+        # Work must fill a new replica for at least as long as it loads, because both times cost.
         later_needed = later / max(rules.target_drain_s, load_s) / kv_per_s
         if self._overload_lasts(now_needed > have, demand.at, load_s):
-            # If the backlog lasts, a replica started at its beginning would serve by now.
+            # A replica that was started when the backlog began would serve by now.
             draining = now_needed
         elif later_needed > have:
             draining = later_needed
         else:
-            # Work that is served before a replica has loaded starts no replica, but keeps present
-            # ones.
+            # Work that is served before a new replica has loaded only keeps present replicas.
             draining = min(have, max(now_needed, later_needed))
         needed, reason = max(
             (standing, SizeReason.INFLOW),
@@ -323,10 +323,7 @@ class Sizer:
         return (asked, reason) if asked > 1 else (1, SizeReason.OPEN)
 
     def _overload_lasts(self, is_late: bool, at: Seconds, load_s: Seconds) -> bool:
-        """Record whether the work exceeds the target.
-
-        Return whether it has done so for `load_s`.
-        """
+        """Record whether the work exceeds the target; return whether for at least `load_s`."""
         if not is_late:
             self._late_since = None
         elif self._late_since is None:

@@ -90,7 +90,7 @@ def test_service_changes_no_sort_key(steps: list[Step], work: Fraction) -> None:
     }
 
     for tenant in pair.share.nodes.kept_leaves().values():
-        tenant.look(pair.share.clock.virtual_time, idle=False)
+        tenant.catch_up(pair.share.clock.virtual_time, idle=False)
 
     assert before == {
         name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present

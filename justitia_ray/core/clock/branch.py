@@ -1,8 +1,8 @@
 """A tenant node with children: GPS divides the node's own share of service among the children.
 
 The parent's clock gives the node φ·dV, and the node's clock shares that among its children, leaves
-(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `look` updates
-the node to the parent's V before a change below the node.
+(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `catch_up`
+updates the node to the parent's V before a change below the node.
 
 A node has two times: V of its own clock, by which its children are compared, and V of the parent,
 by which it is compared with its siblings. While service flows one is a fixed function of the other.
@@ -24,18 +24,18 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MAXIMUM_CACHED_LEVELS = 32
-"""Maximum number of results that a branch's clock caches: an event looks up the same few levels
-repeatedly.
+"""Maximum number of cached lookups of a tenant's virtual time, because an event repeats the same
+few.
 """
 
 
 class _ServiceCourse:
-    """Course of virtual time V during an amount of service, as sections between departures."""
+    """Virtual time as a function of delivered service, which is piecewise linear."""
 
     __slots__ = ("_legs", "_start")
 
     def __init__(self, start: VirtualTime, legs: list[tuple[VirtualTime, float]]) -> None:
-        """Record the course of V during one delivery of service.
+        """Record how virtual time rises while a GPS clock delivers service.
 
         Args:
             start: V at the beginning.
@@ -45,7 +45,7 @@ class _ServiceCourse:
         self._legs = legs
 
     def served_until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service delivered until V reached a level."""
+        """Return the service that was delivered until virtual time reached a level."""
         served: KvTokenTime = 0
         begin = self._start
         for end, weight in self._legs:
@@ -57,23 +57,23 @@ class _ServiceCourse:
 
 
 class BranchClock(VirtualClock):
-    """Clock of a branch of the tenant tree, which records the course of its V during service."""
+    """GPS clock of a tenant with children, which records how virtual time rises with service."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
         self._found: dict[VirtualTime, KvTokenTime] = {}
-        """Cached service until virtual time V reaches a level, by level; cleared by each change."""
+        """Cached amounts of service until virtual time reaches a level; cleared by each change."""
 
     def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
-        """Serve an amount among the active sessions, and return the course of V meanwhile."""
+        """Share service among the children, and return how virtual time rose meanwhile."""
         start, self._legs = self._virtual_time, []
         self.serve(amount)
         self._legs.append((self._virtual_time, self._active_weight))
         return _ServiceCourse(start, self._legs)
 
     def until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service after which V reaches a level if nothing more is charged.
+        """Return the service after which virtual time reaches a level without more charges.
 
         O(1) for a cached level, otherwise O(N log N).
         """
@@ -91,11 +91,10 @@ class BranchClock(VirtualClock):
             for one in self._sessions.values()
             if one.active
         ]
-        parts.sort()  # sum in a fixed order, so that the result is the same after a restart
+        parts.sort()  # floats are summed in a fixed order, so that a restart gives the same result
         return sum(parts)
 
     def serve(self, amount: KvTokenTime) -> None:
-        """Share `amount` of service among the active sessions."""
         self._found.clear()
         super().serve(amount)
 
@@ -113,7 +112,7 @@ class BranchClock(VirtualClock):
 
 
 class Branch:
-    """Tenant node with children, whose clock owes them what the parent owes the node."""
+    """Tenant with children, whose GPS clock divides the tenant's service among the children."""
 
     def __init__(
         self,
@@ -138,34 +137,34 @@ class Branch:
         self.name = path
         self.parent = parent
         self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
-        """Branches above this branch, from its parent to the top."""
+        """Tenants above this one, from its parent to the topmost."""
         self.weight = weight
         self.since = now
         self.clock = BranchClock(now if inner_time is None else inner_time)
         self.children: dict[ClientId, Node] = {}
-        """Children of this branch, by the names of their sessions in this branch's clock."""
+        """Children of this tenant, by the names of their GPS sessions."""
         self.live = 0
-        """Number of live applications below this branch."""
+        """Number of live applications of this tenant and all tenants below it."""
         self.stale: dict[ClientId, None] = {}
-        """Children whose keys may have changed; emptied by the order that sorts them."""
+        """Children whose sort keys may have changed; emptied by the policy that sorts them."""
         self._upcoming = LazyHeap()
-        """Children, each with V of this branch at which the child's next application is
-        finished.
+        """Heap of children, by this tenant's virtual time at which GPS finishes the child's next
+        application.
         """
         self._looked_at = looked_at
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """Return the parent's V at which the next application below is finished, or None."""
+        """Return the parent's virtual time at which the next application is finished, or None."""
         name = self._upcoming.first()
         return None if name is None else self.to_parent(self._upcoming.key(name)[0])
 
     def to_parent(self, level: VirtualTime) -> VirtualTime:
-        """Return V of the parent at which V of this branch will reach a level."""
+        """Return the parent's virtual time at which this tenant's reaches a level."""
         return self._parent_level_after(self.since, self.clock.until(level))
 
-    def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Update this branch to V of the parent: spend the service received since the last update.
+    def catch_up(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
+        """Spend the service that this tenant has received until the parent's time is `now`.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.
@@ -180,11 +179,10 @@ class Branch:
         )
 
     def charge(self, child: Node, amount: KvTokenTime, sequence: int) -> None:
-        """Increase the charge of a child of this branch."""
         self.clock.charge(child.name, amount, child.weight, sequence)
 
     def refund(self, child: Node, amount: KvTokenTime) -> list[Finished]:
-        """Refund a charge of a child; service given in excess goes to the child's siblings at once.
+        """Refund a charge of a child; service given in excess goes to its siblings at once.
 
         Returns:
             The applications of siblings that this finished.
@@ -193,11 +191,11 @@ class Branch:
         return self._pass_finishes(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change the weight φ of this branch after an update; debts are kept."""
+        """Change the weight φ of this tenant; the service that it is owed stays the same."""
         self.weight = weight
 
     def place(self, child: Node) -> None:
-        """Record when a child's next application is finished; mark the child's key as changed."""
+        """Record when GPS finishes a child's next application; its sort key has changed."""
         finish = child.next_finish
         if finish is None:
             self._upcoming.drop(child.name)
@@ -206,17 +204,16 @@ class Branch:
         self.stale[child.name] = None
 
     def remove(self, name: ClientId) -> None:
-        """Remove a child from this branch."""
         self.children.pop(name, None)
         self._upcoming.drop(name)
         self.stale[name] = None
 
     def _parent_level_after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
-        """Return V of the parent when the parent has served this branch `served` since `since`."""
+        """Return the parent's virtual time when this tenant has received `served` since `since`."""
         return since + served / self.weight if served else since
 
     def _pass_finishes(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
-        """Update the children whose finish times V has passed; return the finished applications."""
+        """Update children whose next applications are finished; return these applications."""
         level, found, due = self.clock.virtual_time, [], []
         while (name := self._upcoming.first()) is not None and (
             self._upcoming.key(name)[0] <= level
@@ -224,7 +221,7 @@ class Branch:
             self._upcoming.drop(name)
             due.append(self.children[name])
         for child in due:
-            for finished in child.look(level, idle=not self.clock.is_active(child.name)):
+            for finished in child.catch_up(level, idle=not self.clock.is_active(child.name)):
                 at = to_parent(finished.at)
                 finished.tenant.above[finished.application_id].append(at)
                 found.append(finished._replace(at=at))

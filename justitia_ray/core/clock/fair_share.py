@@ -40,12 +40,12 @@ SESSION_FIELDS: Fields = {
     "weight": RecordReader.positive,
     "sequence": RecordReader.integer,
 }
-"""Names of the fields in the record of a GPS session."""
+"""Names of the fields in the stored record of an application's GPS session."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Account of an application: the service charged to it, and the service attained."""
+    """Service charged to an application, and service that it has received."""
 
     weight: float
     sequence: int
@@ -53,32 +53,32 @@ class Account:
     attained: KvTokenTime = 0
     withdrawn: bool = False
     settlements: int = 0
-    """Number of times that rule 1 has doubled the charge."""
+    """Number of times that the charge was doubled because the service exceeded it (rule 1)."""
 
 
 class ServedShare:
-    """Accounts of all live applications, with V moved by delivered service.
+    """GPS accounts of all live applications; delivered service moves virtual time.
 
     Base of all kinds of accounts; `clock` has the GPS sessions.
     """
 
     moves_with_time: ClassVar[bool] = False
-    """Whether virtual time moves with time (`advance`), and not with service only."""
+    """Whether virtual time moves with time (`advance`) instead of service."""
     sets_apart: ClassVar[bool] = False
-    """Whether shares are by tenant. Then a charge may move the tags of other applications
-    (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`) and keep their
-    weight.
+    """Whether tenants share, instead of applications. Then a charge may move the tags of other
+    applications (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`)
+    and keep their weight.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
         self.accounts: dict[ApplicationId, Account] = {}
         self.served: KvTokenTime = 0
-        """Service that these accounts have recorded so far."""
+        """Service of all applications so far, in token·iterations."""
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return the set in which applications are recorded when their tags or charges change.
+        """Return a set to which applications are added when their tags or charges change.
 
         The set contains all sessions at first; the reader empties it. There is one reader: a new
         one replaces it.
@@ -87,14 +87,13 @@ class ServedShare:
         return self._moved
 
     def unwatch(self) -> None:
-        """Stop recording changes of tags and charges."""
         self._moved = None
 
     def advance(self, now: Seconds) -> None:
-        """Advance to `now`; has no effect here, because only service moves V."""
+        """Move virtual time to `now` under a nominal clock; otherwise do nothing."""
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Set the total KV memory of all replicas; has no effect here."""
+        """Set the total KV memory of all replicas; used only by the nominal clock."""
 
     def arrive(
         self,
@@ -104,7 +103,7 @@ class ServedShare:
         sequence: int,
         tenant: str = "",
     ) -> None:
-        """Open an account for a predicted cost Ĉ, with the charge max(2, Ĉ) (rule 6)."""
+        """Open an account with the predicted cost Ĉ as its charge, at least 2 (rule 6)."""
         charge = max(MINIMUM_CHARGE, cost)
         account = self.accounts[application_id] = Account(weight, sequence, charge)
         self._charge_application(application_id, account, charge)
@@ -118,7 +117,7 @@ class ServedShare:
     def _book_deliveries(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]], clock: VirtualClock
     ) -> list[ApplicationId]:
-        """Book the service of applications that share a clock."""
+        """Book the service of applications that share one GPS clock."""
         total: KvTokenTime = 0
         recharged: list[ApplicationId] = []
         moved = self._moved
@@ -138,7 +137,7 @@ class ServedShare:
         return recharged
 
     def adjust(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
-        """Change an application's charge for a prompt that will be, or was, computed (rule 8).
+        """Change an application's charge for computing a prompt (rule 8).
 
         A withdrawn application is charged when it submits (rule 5). A charge never falls below the
         service attained.
@@ -156,7 +155,7 @@ class ServedShare:
             self._refund_application(application_id, -amount)
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge and serve prefill that the tag of the application does not pay.
+        """Book a prompt computed again for which the application's tag does not pay.
 
         Return the service by which V moved: 0 here, because only tenants pay it.
         """
@@ -172,7 +171,7 @@ class ServedShare:
             self._refund_application(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
-        """Charge the refund of rule 4 again (rule 5); return whether there was a refund."""
+        """Charge an application's refund of rule 4 again (rule 5); return whether it had one."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             return False
@@ -181,7 +180,7 @@ class ServedShare:
         return True
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Raise an application's charge to the expected service (rule 7); return whether it rose.
+        """Raise a charge to the service expected at a new stage (rule 7); return whether it rose.
 
         A withdrawn application is charged for it when it submits (rule 5).
         """
@@ -202,7 +201,7 @@ class ServedShare:
         return self._release_application(application_id)
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an account: refund, set the new weight, charge again."""
+        """Change an application's weight: refund its charge, then charge it again."""
         account = self.accounts[application_id]
         was_withdrawn = account.withdrawn
         self.withdraw(application_id)
@@ -212,14 +211,14 @@ class ServedShare:
             self.resume(application_id)
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf and weight; without tenants only the weight changes.
+        """Move an application to another tenant; without tenants only change its weight.
 
         Received service stays with the old leaf.
         """
         self.reweigh(application_id, weight)
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag F of an application.
+        """Return the tag F of an application, the virtual time at which GPS finishes it.
 
         If it is withdrawn, the tag that a submission now would give it.
         """
@@ -231,43 +230,43 @@ class ServedShare:
         return max(finish, self.clock.virtual_time) + owed / account.weight
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag that orders the applications of a tenant; without tenants this is F."""
+        """Return the tag that orders the applications of one tenant; without tenants F."""
         return self.tag(application_id)
 
     def take_rekeyed(self) -> list[ClientId]:
-        """Return the tenants with changed tags since the last call; empty without tenants."""
+        """Return the tenants whose tags have changed since the last call; empty without tenants."""
         return []
 
     def take_branched(self) -> list[ClientId]:
-        """Return the clients whose order must be recreated; empty without tenants."""
+        """Return the tenants whose order must be rebuilt; empty without tenants."""
         return []
 
-    def grow(self, tree: TenantTree) -> None:
-        """Apply the weights of a changed tenant tree; has no effect here."""
+    def apply_weights(self, tree: TenantTree) -> None:
+        """Apply the weights of a changed tenant tree; do nothing without tenants."""
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the ended applications whose sessions GPS has dropped since the last call."""
+        """Return the ended applications that GPS has dropped since the last call."""
         return self.clock.take_forgotten()
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the GPS sessions of live applications, and of ended ones still owed service.
+        """Return the GPS sessions of live applications, and of ended ones that GPS still owes.
 
         Takes O(N).
         """
         return self.clock.sessions()
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the durable record of an application's GPS session, or None."""
+        """Return the stored form of an application's GPS session, or None."""
         if application_id not in self.clock:
             return None
         session = self.clock.session(application_id)
         return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the fields of the clock's record other than V; empty here."""
+        """Return what a snapshot stores beside virtual time; empty without tenants."""
         return {}
 
-    def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
+    def can_restore(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
         """Return whether stored records of these tenants can be restored into these accounts."""
         return True
 
@@ -279,10 +278,10 @@ class ServedShare:
         """
 
     def end_restore(self) -> None:
-        """Finish a restore; called after all calls of `restore_session` and all accounts."""
+        """Finish a restore, after all sessions and accounts are restored."""
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Restore shared parts of an application's record; has no effect here.
+        """Restore a tenant's state from an application's record; do nothing without tenants.
 
         Call before `restore_session`.
 
@@ -291,7 +290,7 @@ class ServedShare:
         """
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
-        """Restore an application's session; the caller restores the account of a live application.
+        """Restore an application's GPS session; the caller restores the account.
 
         Raises:
             ValueError: If the record is not from `session_record`.
@@ -319,14 +318,14 @@ class ServedShare:
         self.clock.reweigh(application_id, weight)
 
     def _release_application(self, application_id: ApplicationId) -> VirtualTime:
-        """Release the session of an application that has ended; return its final tag."""
+        """Release the GPS session of an application that has ended; return its final tag."""
         final = self.clock.session(application_id).finish
         self.clock.release(application_id)
         return final
 
 
 class UnsettledShare(ServedShare):
-    """Served clock without rules 1, 3 and 7, to measure the effect of settlement.
+    """GPS accounts whose charges never change after arrival, for studies of rules 1, 3 and 7.
 
     An overestimated application holds V back for good; an underestimated one keeps its place.
     """
@@ -334,7 +333,6 @@ class UnsettledShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of a report (rule 2); no charge changes."""
         total: KvTokenTime = 0
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
@@ -342,16 +340,15 @@ class UnsettledShare(ServedShare):
         self.clock.serve(total)
         return []
 
-    def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund nothing to an idle application: unserved charges are kept without settlement."""
+    def withdraw(self, application_id: ApplicationId) -> None: ...
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Leave the charge unchanged: an underestimated application keeps its tag."""
+        """Leave the charge unchanged, so that an underestimated application keeps its tag."""
         return False
 
 
 class NominalShare(UnsettledShare):
-    """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
+    """GPS accounts under the paper's clock: virtual time rises by M per iteration (v1, Eq. 2).
 
     Tags never change, not even in tool gaps.
 
@@ -368,20 +365,18 @@ class NominalShare(UnsettledShare):
         self._advanced_to: Seconds | None = None
 
     def advance(self, now: Seconds) -> None:
-        """Move V by the nominal service since the last call."""
         if self._advanced_to is not None and now > self._advanced_to:
             self.clock.serve((now - self._advanced_to) * self._rate)
         self._advanced_to = now if self._advanced_to is None else max(self._advanced_to, now)
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Move V at the rate of `kv_tokens` of KV memory from `now` on."""
         self.advance(now)
         self._rate = kv_tokens / self._iteration_s
 
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of a report, without a change of V or of a tag."""
+        """Book the service of a report, which moves neither virtual time nor a tag."""
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
         return []

@@ -20,10 +20,10 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class Hierarchy:
-    """Leaves and branches of the tenant tree by path, with the leaf of each application."""
+    """Tenant tree with the GPS clock of each tenant, and the tenant of each application."""
 
     def __init__(self, root: VirtualClock, weights: TenantTree) -> None:
-        """Create a tree without nodes.
+        """Create a tenant tree without nodes.
 
         Args:
             root: Clock of the top nodes.
@@ -31,25 +31,27 @@ class Hierarchy:
         """
         self.root = root
         self.beyond = VirtualClock()
-        """Clock of the applications beyond a quota; its only session is `BEYOND`."""
+        """GPS clock of applications beyond a quota; its only session is `BEYOND`."""
         self.weights = weights
         self.leaves: dict[ClientId, Tenant] = {}
-        """Leaves by path, also leaves whose sessions the clocks above have dropped."""
+        """Tenants without children, by path, also those that their parents' GPS clocks have
+        dropped.
+        """
         self.branches: dict[ClientId, Branch] = {}
-        """Branches by path, also branches whose sessions the clocks above have dropped."""
+        """Tenants with children, by path, also those that their parents' GPS clocks have dropped.
+        """
         self.path_of: dict[ApplicationId, ClientId] = {}
-        """Path of the leaf that has a record of an application, by application."""
+        """Path of the tenant that each application belongs to."""
         self.looked_at: dict[ClientId, Tenant] = {}
-        """Leaves that were updated together with a sibling since the last recorded change."""
+        """Tenants that were updated together with a sibling since changes were last recorded."""
 
     # --- edges
 
     def leaf_of(self, application_id: ApplicationId) -> Tenant:
-        """Return the leaf of an application."""
         return self.leaves[self.path_of[application_id]]
 
     def node(self, path: ClientId) -> Node | None:
-        """Return the branch or the leaf at a path; None if the path is unknown."""
+        """Return the tenant at a path; None if the path is unknown."""
         return self.branches.get(path) or self.leaves.get(path)
 
     def add_leaf(
@@ -60,7 +62,7 @@ class Hierarchy:
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> Tenant:
-        """Add a leaf.
+        """Add a tenant without children to the tree.
 
         Args:
             path: Its path. If the path is that of the parent, it is the leaf of the branch's own
@@ -86,7 +88,7 @@ class Hierarchy:
         weight: float,
         inner_time: VirtualTime | None = None,
     ) -> Branch:
-        """Add a branch without children; arguments as in `add_leaf`."""
+        """Add a tenant with children to the tree."""
         branch = Branch(path, parent, since, weight, self.looked_at, inner_time)
         self.branches[path] = branch
         if parent is not None:
@@ -94,7 +96,7 @@ class Hierarchy:
         return branch
 
     def drop(self, node: Node) -> list[ApplicationId]:
-        """Remove a node and all nodes below it; return the applications of the removed leaves."""
+        """Remove a tenant and all tenants below it; return their applications."""
         if node.parent is not None:
             node.parent.remove(node.name)
         if isinstance(node, Branch):
@@ -109,11 +111,11 @@ class Hierarchy:
     # --- clocks
 
     def clock_of(self, node: Node) -> VirtualClock:
-        """Return the clock that has the session of a node."""
+        """Return the GPS clock in which a tenant has its session."""
         return self.clock_below(node.parent, node.path)
 
     def clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
-        """Return the clock that has the sessions of a parent's children.
+        """Return the GPS clock in which the children of a tenant have their sessions.
 
         Args:
             parent: The parent; None: the root.
@@ -124,7 +126,7 @@ class Hierarchy:
         return self.beyond if path == BEYOND else self.root
 
     def forgotten(self) -> Iterator[Node]:
-        """Yield the nodes whose sessions the clocks above have dropped since the last call."""
+        """Yield the tenants that their parents' GPS clocks have dropped since the last call."""
         for clock in (self.root, self.beyond):
             for name in clock.take_forgotten():
                 if name not in clock and (node := self.node(name)) is not None:
@@ -135,36 +137,36 @@ class Hierarchy:
                     yield child
 
     def is_idle(self, node: Node) -> bool:
-        """Return whether the clock above a node owes the node nothing."""
+        """Return whether the parent's GPS clock owes a tenant nothing."""
         return not self.clock_of(node).is_active(node.name)
 
     def is_kept(self, node: Node) -> bool:
-        """Return whether the clocks above have sessions of a node and of all its parents."""
+        """Return whether a tenant, and all tenants above it, have GPS sessions."""
         return all(one.name in self.clock_of(one) for one in (node, *node.up))
 
     def kept_leaves(self) -> dict[ClientId, Tenant]:
-        """Return the leaves, by path, that have sessions in the clocks above."""
+        """Return the tenants without children, by path, that have GPS sessions."""
         return {path: leaf for path, leaf in self.leaves.items() if self.is_kept(leaf)}
 
     def kept_branches(self) -> dict[ClientId, Branch]:
-        """Return the branches, by path, that have sessions in the clocks above."""
+        """Return the tenants with children, by path, that have GPS sessions."""
         return {path: one for path, one in self.branches.items() if self.is_kept(one)}
 
     # --- weights
 
     def leaf_weight(self, leaf: Tenant, requested: float) -> float:
-        """Return the configured weight of a leaf; `requested` if there is none."""
-        if leaf.name != leaf.path:  # a branch's own applications have a leaf with their weight
+        """Return the configured weight of a tenant without children, or `requested`."""
+        if leaf.name != leaf.path:  # a parent tenant's own applications
             return requested
         weight = self.weights.node(described_by(leaf.path)).weight
         return requested if weight is None else weight
 
     def branch_weight(self, path: ClientId) -> float:
-        """Return the weight of a branch: the configured weight, or 1."""
+        """Return the configured weight of a tenant with children, or 1."""
         return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
 
     def part_of(self, path: ClientId, amount: KvTokenTime) -> KvTokenTime:
-        """Return the part of an amount of service that a leaf receives now.
+        """Return the part of an amount of service that a tenant receives now.
 
         The part is the weight φ over the active weight Φ, multiplied over all levels.
         """
@@ -176,7 +178,7 @@ class Hierarchy:
         return amount
 
     def fair_part(self, node: Node) -> float | None:
-        """Return the fraction of all service that a node receives now; None if nothing is owed."""
+        """Return a tenant's fraction of all service now; None if the tenant is owed nothing."""
         part = 1.0
         for one in (node, *node.up):
             if self.is_idle(one):
@@ -186,10 +188,10 @@ class Hierarchy:
 
 
 def own_leaf(path: ClientId) -> ClientId:
-    """Return the name of the leaf for a branch's own applications; no tenant can have this name."""
+    """Return a name, used by no tenant, for the own applications of a tenant with children."""
     return f"{path}{SEPARATOR}."
 
 
 def top(node: Node) -> Node:
-    """Return the highest node above a node, or the node itself if it is at the top."""
+    """Return the topmost node on the path of a tenant."""
     return node.up[-1] if node.up else node

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 Place: TypeAlias = tuple[VirtualTime, int, ApplicationId]
-"""Sort key of an application in a reference server: tag, arrival sequence, id."""
+"""Sort key of an application in its tenant: tag, arrival sequence, id."""
 
 
 class _Node:
@@ -43,7 +43,7 @@ class _Node:
 
 
 class PrefixSums:
-    """Sorted amounts with prefix sums, under insertions and removals.
+    """Sorted amounts with prefix sums, in a treap; changes and sums take O(log N).
 
     A Fenwick tree needs positions that are known in advance, but tags move. This is a treap whose
     nodes store the sums of their subtrees. Its shape depends only on its content, not on its
@@ -60,11 +60,9 @@ class PrefixSums:
 
     @property
     def total(self) -> KvTokenTime:
-        """Return the sum of all amounts."""
         return 0 if self._root is None else self._root.total
 
     def put(self, place: Place, amount: KvTokenTime) -> None:
-        """Set the remaining work of the application with this sort key."""
         rank = (blake2b(place[1].to_bytes(8), digest_size=8).digest(), place)
         path: list[_Node] = []
         node = self._root
@@ -80,7 +78,7 @@ class PrefixSums:
         self._attach_subtree(node, place, path)
 
     def remove(self, place: Place) -> None:
-        """Remove the amount of the application with this sort key.
+        """Remove the amount at this sort key.
 
         Raises:
             KeyError: If nothing is there.
@@ -109,7 +107,7 @@ class PrefixSums:
         return total
 
     def first(self) -> tuple[Place, KvTokenTime] | None:
-        """Return the smallest sort key and the remaining work there, or None."""
+        """Return the smallest sort key and the amount there, or None."""
         node = self._root
         if node is None:
             return None
@@ -118,7 +116,6 @@ class PrefixSums:
         return node.place, node.amount
 
     def change_first(self, amount: KvTokenTime) -> None:
-        """Set the amount at the smallest sort key, which must exist."""
         path: list[_Node] = []
         node = self._root
         while node is not None:
@@ -129,7 +126,7 @@ class PrefixSums:
             above.sum_up()
 
     def _attach_subtree(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
-        """Attach a subtree at the bottom of a path of nodes, and update the sums along the path."""
+        """Attach a subtree below the last node of a path, and update the sums along the path."""
         if not path:
             self._root = node
         elif place < path[-1].place:
@@ -166,43 +163,45 @@ def _join_subtrees(before: _Node | None, after: _Node | None) -> _Node | None:
 
 
 class ReferenceServer:
-    """Remaining work in order of tag, and the finish time of each application. O(log N)."""
+    """Model of a tenant's service in which its applications are served one by one, by tag."""
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
-        """V of the root clock up to which the received service has been spent."""
+        """Virtual time of the root of the tenant tree up to which the received service has been
+        spent.
+        """
         self.weight = weight
-        """Weight φ of the tenant: work per unit of the root's V."""
+        """Weight φ of the tenant: service that it receives while the root's virtual time rises by
+        1.
+        """
         self._work = PrefixSums()
         self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
-        """Sort key and remaining work of each unfinished application."""
+        """Sort key and remaining work of each application that the model has not finished."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
-        """V of the root clock at which applications without remaining work were finished."""
+        """Virtual time of the root at which the model finished each application."""
         self._just_finished: dict[ApplicationId, VirtualTime] = {}
 
     @property
     def total(self) -> KvTokenTime:
-        """Return the remaining work of all applications at the last update."""
         return self._work.total
 
     def remaining(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the remaining work of an application at the last update."""
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
-        """Return the service received from the root since the last update; infinite if `idle`."""
+        """Return the service that the tenant has received since the last update."""
         return inf if idle else self.weight * (now - self.since)
 
     def work_up_to(self, place: Place) -> KvTokenTime:
-        """Return R, the remaining work at a sort key and all smaller keys, at the last update."""
+        """Return the remaining work of all applications up to a sort key, at the last update."""
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return V at which an application was finished; None if the application is unfinished."""
+        """Return the virtual time at which an application was finished, or None."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the root's V at which an application is, or was, finished.
+        """Return the root's virtual time at which an application is, or was, finished.
 
         Raises:
             KeyError: If it is not known.
@@ -212,25 +211,24 @@ class ReferenceServer:
         return self._finish_applications_at(self._owed[application_id][0])
 
     def next_finish(self) -> VirtualTime | None:
-        """Return the parent's V at which the first application is finished; None without work."""
+        """Return the virtual time at which the first application is finished; None without work."""
         first = self._work.first()
         return None if first is None else self.since + first[1] / self.weight
 
     def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
-        """Return the applications finished since the last call, each with V at its finish."""
+        """Return the applications finished since the last call, with the virtual times."""
         finished, self._just_finished = self._just_finished, {}
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Serve the share received until the root's V is `now`; return the served applications."""
-        served = self._spend_in_order(share, at_once=False)
+        """Serve applications until virtual time is `now`; return those that were served."""
+        served = self._serve_in_order(share, at_once=False)
         self.since = now
         return served
 
     def charge(
         self, application_id: ApplicationId, tag: VirtualTime, sequence: int, amount: KvTokenTime
     ) -> None:
-        """Add work of an application, and set the tag of the application."""
         remaining = self.remaining(application_id) + amount
         self._remove_unfinished(application_id)
         self._set_remaining((tag, sequence, application_id), remaining)
@@ -253,15 +251,14 @@ class ReferenceServer:
             self._set_remaining((tag, sequence, application_id), remaining - taken)
         elif remaining:
             self._finish_application(application_id, self.since)
-        return self._spend_in_order(amount - taken, at_once=True)
+        return self._serve_in_order(amount - taken, at_once=True)
 
     def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
-        """Change the tag of an application; no effect on a finished application."""
         if application_id in self._owed:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Transfer remaining work of an application to the position of the one it overtook.
+        """Move work of an application to the position of another that it has overtaken.
 
         At most the remaining work of `source`; nothing if `target` has none. Applications between
         the two, and `target`, are finished later by that amount; nothing else changes.
@@ -275,18 +272,16 @@ class ReferenceServer:
         self._set_remaining(place, remaining - moved)
 
     def forget(self, application_id: ApplicationId) -> None:
-        """Drop the finish time of an application."""
         self._finished.pop(application_id, None)
         self._just_finished.pop(application_id, None)
 
     def restore(self, place: Place, remaining: KvTokenTime, finished: VirtualTime | None) -> None:
-        """Restore an application from a snapshot."""
         if remaining > 0:
             self._set_remaining(place, remaining)
         elif finished is not None:
             self._finished[place[2]] = finished
 
-    def _spend_in_order(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
+    def _serve_in_order(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
         served: list[ApplicationId] = []
         spent: KvTokenTime = 0
         while amount > 0 and (first := self._work.first()) is not None:
@@ -307,7 +302,6 @@ class ReferenceServer:
         return self.since + self._work.up_to(place) / self.weight
 
     def _set_remaining(self, place: Place, remaining: KvTokenTime) -> None:
-        """Set an application's remaining work; with 0 the application is finished."""
         if remaining > 0:
             self._finished.pop(place[2], None)
             self._just_finished.pop(place[2], None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """An application that a reference server has finished, with V of a node at that time."""
+    """An application that is finished in the model of its tenant, with the virtual time then."""
 
     tenant: Tenant
     application_id: ApplicationId
@@ -26,12 +26,12 @@ class Finished(NamedTuple):
 
 
 class Tenant:
-    """A tenant's applications: live ones, and ended ones that GPS still owes service.
+    """Applications of one tenant: live ones, and ended ones that GPS still owes service.
 
-    GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV: `look`
-    updates them to the parent's V before each change. At every update both owe the same total,
-    which the parent owes the tenant: both get the same charges and refunds, and neither is idle
-    while it owes anything.
+    GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV.
+    `catch_up` updates them to the parent's V before each change. At every update both owe the same
+    total, which the parent owes the tenant: both get the same charges and refunds, and neither is
+    idle while it owes anything.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Tenant:
         """
         self.path = path
         self.name = path
-        """Name of the tenant's session in the parent's clock."""
+        """Name of the tenant's session in its parent's GPS clock."""
         self.parent = parent
         self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
-        """Branches above this tenant, from its parent to the top."""
+        """Tenants above this one, from its parent to the topmost."""
         self.gps = VirtualClock(inner_time)
         self.server = ReferenceServer(now, weight)
         self.live: set[ApplicationId] = set()
@@ -64,8 +64,7 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """V of each node above the parent, up to the root, at the time when the reference server
-        finished an application, by application.
+        """Virtual times, of all tenants above the parent, at which each application was finished.
         """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
@@ -73,35 +72,34 @@ class Tenant:
 
     @property
     def carrier(self) -> ApplicationId | None:
-        """Return the application whose durable record contains the tenant's state, or None."""
+        """Return the application whose stored record also contains the tenant's state, or None."""
         if self._carrier not in self._members:
             self._carrier = next(iter(self._members), None)
         return self._carrier
 
     @property
     def members(self) -> list[ApplicationId]:
-        """Return the applications of this tenant that have a durable record."""
+        """Return the applications of this tenant that have a stored record."""
         return list(self._members)
 
     def has_debt(self, application_id: ApplicationId) -> bool:
-        """Return whether GPS or the reference server owed an application work when last updated."""
+        """Return whether an application was still owed service at the last update."""
         return self.gps.session(application_id).active or self.server.remaining(application_id) > 0
 
     @property
     def weight(self) -> float:
-        """Return φ, the weight of this tenant among the children of its parent."""
         return self.server.weight
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """Return V of the parent at which the next application is finished.
+        """Return the parent's virtual time at which the next application is finished.
 
         None without remaining work.
         """
         return self.server.next_finish()
 
-    def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Update the tenant to V of the parent: spend the service received since the last update.
+    def catch_up(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
+        """Spend the service that this tenant has received until the parent's time is `now`.
 
         `idle`: the parent owes nothing more.
 
@@ -116,24 +114,23 @@ class Tenant:
         return self.take_finished()
 
     def take_finished(self) -> list[Finished]:
-        """Return applications finished since the last call, each with the parent's V then."""
+        """Return applications finished since the last call, with the parent's virtual time then."""
         finished = [Finished(self, name, at) for name, at in self.server.take_finished()]
         for one in finished:
             self.above[one.application_id] = []
         return finished
 
     def move_below(self, branch: Branch, name: ClientId) -> None:
-        """Move this tenant below the branch that replaces it, under the name `name`."""
+        """Move this tenant's applications below the new tenant that replaces it in the tree."""
         self.name, self.parent, self.up = name, branch, (branch, *branch.up)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change the weight φ of this tenant after an update; debts are kept."""
+        """Change the weight φ of this tenant; the service that it is owed stays the same."""
         self.server.weight = weight
 
     def charge(
         self, application_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
     ) -> None:
-        """Increase the charge of an application."""
         self._members[application_id] = None
         self.gps.charge(application_id, amount, weight, sequence)
         tag = self.gps.session(application_id).finish
@@ -148,27 +145,27 @@ class Tenant:
         self._note_served([application_id, *served])
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an application inside this tenant; debts are kept."""
+        """Change the weight of an application; the service that it is owed stays the same."""
         self.gps.reweigh(application_id, weight)
         self.server.move(application_id, self.gps.session(application_id).finish)
         self._note_served([application_id])
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Transfer work of an application to the position of another that it has overtaken."""
+        """Move work of an application to the position of another that it has overtaken."""
         self.server.transfer(source, target, amount)
         self._note_served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the refund after which GPS and the reference server owe an application nothing."""
+        """Return the refund after which an application is owed nothing."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
-        """Drop an ended application once neither GPS nor the reference server owes it service."""
+        """Drop an ended application once it is owed nothing."""
         self.live.discard(application_id)
         self._note_served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
-        """Transfer the debt to an ended application to another id with the same sort key."""
+        """Let an ended application that is still owed service have another id."""
         session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))
@@ -179,7 +176,7 @@ class Tenant:
     def after_charge(
         self, application_id: ApplicationId, amount: KvTokenTime, now: VirtualTime, *, idle: bool
     ) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag and finish time after a charge that is made when the parent's V is `now`.
+        """Return the tag and finish time that an application would have after a charge.
 
         No state is updated, because a query must not change how later sums round. O(N log N).
         """
@@ -201,7 +198,6 @@ class Tenant:
         *,
         live: bool,
     ) -> None:
-        """Restore an application from a snapshot."""
         self._members[application_id] = None
         if live:
             self.live.add(application_id)
@@ -210,20 +206,19 @@ class Tenant:
         self._note_served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
-        """Make an application the carrier: the tenant's state is then in its durable record."""
+        """Store the tenant's state in the record of this application from now on."""
         self._carrier = application_id
 
     def note_carrier(self) -> None:
-        """Mark the record of the carrier as changed, because the tenant's state has changed."""
+        """Mark the record that contains the tenant's state as changed."""
         if (carrier := self.carrier) is not None:
             self._changed[carrier] = None
 
     def note_all(self) -> None:
-        """Mark the records of all applications of this tenant as changed."""
         self._changed.update(self._members)
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications whose durable record changed since the last call."""
+        """Return the applications whose stored records have changed since the last call."""
         changed, self._changed = self._changed, {}
         carrier = self.carrier
         if changed and carrier is not None:
@@ -231,7 +226,7 @@ class Tenant:
         return list(changed)
 
     def _note_served(self, application_ids: list[ApplicationId]) -> None:
-        """Mark served applications' records as changed; release ended ones without work."""
+        """Mark the records of served applications as changed; release ended ones without work."""
         for application_id in application_ids:
             self._changed[application_id] = None
             ended = application_id not in self.live

@@ -57,13 +57,13 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, 
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
-"""Relative difference between the service owed to a branch and the sum owed to its children, above
-which `end_restore` replaces the first by the second.
+"""Relative error of the service owed to a tenant against the sum owed to its children, above which
+a restore corrects it.
 """
 
 
 class TenantShare(ServedShare):
-    """Accounts under the served clock with fairness between tenants.
+    """GPS accounts with fairness between tenants; delivered service moves virtual time.
 
     `clock` is the root's clock.
 
@@ -82,16 +82,16 @@ class TenantShare(ServedShare):
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Cached keys of applications; each change of the tree clears the cache."""
+        """Cached sort keys of applications; each change of the tree clears the cache."""
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
-        """Tag and sequence number of each branch during a restore, by path."""
+        """Tag and sequence number of each tenant with children during a restore, by path."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
-        """Set in which an application is recorded when its key changes, for each watched tenant."""
+        """Sets to which applications are added when their sort keys change, by tenant."""
 
     # --- recorded changes
 
     def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
-        """Return the set in which a tenant's applications are recorded when their keys change.
+        """Return a set to which a tenant's applications are added when their sort keys change.
 
         The set contains all applications of the tenant at first; the reader empties it. Each tenant
         has one reader: a new one replaces it.
@@ -101,26 +101,23 @@ class TenantShare(ServedShare):
         return moved
 
     def unwatch_tenant(self, name: ClientId) -> None:
-        """Stop recording key changes inside a tenant."""
         self._watched.pop(name, None)
 
     def unwatch(self) -> None:
-        """Stop recording all key changes, also those inside tenants."""
         super().unwatch()
         self._watched.clear()
 
     def take_rekeyed(self) -> list[ClientId]:
-        """Return the top nodes with changed tags below them since the last call."""
+        """Return the topmost tenants with changed tags below them since the last call."""
         rekeyed, self._rekeyed = self._rekeyed, {}
         return list(rekeyed)
 
     def take_branched(self) -> list[ClientId]:
-        """Return the top nodes with a leaf below them that became a branch since the last call."""
+        """Return the topmost tenants below which a tenant got its first child."""
         branched, self._branched = self._branched, {}
         return list(branched)
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications whose records changed or were dropped since the last call."""
         for node in self.nodes.forgotten():
             self._drop_subtree(node)
         changed, self._changed = self._changed, {}
@@ -136,7 +133,7 @@ class TenantShare(ServedShare):
         sequence: int,
         tenant: str = "",
     ) -> None:
-        """Open an account for a predicted cost Ĉ, and charge max(2, Ĉ) (rule 6).
+        """Open an account with the predicted cost Ĉ as its charge, at least 2 (rule 6).
 
         If the id belonged to an ended application that is still owed service, the new account takes
         over this debt, unless it is in the other tree.
@@ -150,7 +147,6 @@ class TenantShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of a report (rules 1 and 2), each application under its own clock."""
         if BEYOND not in self.nodes.beyond:
             return super().deliver(deliveries)
         with_quota: list[tuple[ApplicationId, KvTokenTime]] = []
@@ -162,7 +158,7 @@ class TenantShare(ServedShare):
         return recharged + (self._book_deliveries(without, self.nodes.beyond) if without else [])
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge a tenant, at all levels, for prefill that the tag of its application does not pay.
+        """Charge a tenant, at all levels, for a prompt for which no application pays.
 
         It is served at once (rules 6 and 2) to an application of the tenant's own that has ended:
         GPS gives it the service later, from the tenant's share.
@@ -177,7 +173,7 @@ class TenantShare(ServedShare):
         return amount
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf, and charge the unserved part of its charge in that leaf.
+        """Move an application to another tenant, which is charged the unserved part.
 
         Service that the servers of the old leaf still owe to the application was received before
         GPS gave it. This debt stays in the old leaf, owed to an ended application: otherwise the
@@ -199,7 +195,7 @@ class TenantShare(ServedShare):
             self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Transfer an application's work to the position of the one it overtook in its tenant.
+        """Move an application's work to the position of the one that it overtook in its tenant.
 
         Only the places in the reference server change: tags inside the tenant, the total debt of
         each server, and keys of other tenants stay.
@@ -209,8 +205,7 @@ class TenantShare(ServedShare):
         self._store_final_keys(tenant)
         self._note_changes(tenant)
 
-    def grow(self, tree: TenantTree) -> None:
-        """Apply the weights of a changed tenant tree; what each node is owed is kept."""
+    def apply_weights(self, tree: TenantTree) -> None:
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
@@ -223,7 +218,7 @@ class TenantShare(ServedShare):
     # --- keys
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the root's V at which the reference server finishes an application.
+        """Return the root's virtual time at which an application is finished.
 
         For a withdrawn application: the tag that a submission now would give it (rule 5).
         """
@@ -237,7 +232,7 @@ class TenantShare(ServedShare):
         return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag F_x inside the tenant.
+        """Return the tag of an application inside its tenant.
 
         Of a withdrawn application, the tag that a submission now would give it.
         """
@@ -246,7 +241,6 @@ class TenantShare(ServedShare):
         return self.keys.after_resuming(application_id)[0]
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the GPS sessions of the applications inside all tenants."""
         return {
             application_id: session
             for tenant in self.nodes.kept_leaves().values()
@@ -256,14 +250,13 @@ class TenantShare(ServedShare):
     # --- durable state
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the durable record of an application's GPS session, or None."""
         return application_record(self.nodes, application_id)
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the branches by path, with their sessions in the clocks above."""
+        """Return the tenants with children by path, with their GPS sessions."""
         return branch_records(self.nodes)
 
-    def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
+    def can_restore(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
         """Return whether stored records of these tenants can be restored into these accounts.
 
         Records of earlier versions have all tenants at the top, whatever their paths.
@@ -271,7 +264,7 @@ class TenantShare(ServedShare):
         return bool(clock_state) or not any(SEPARATOR in tenant for tenant in tenants)
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the branches; `end_restore` adds the sessions of the branches."""
+        """Restore the tenants with children; `end_restore` adds their GPS sessions."""
         if BEYOND in state:
             reader = RecordReader(state[BEYOND], ("above",), None, where=BEYOND)
             self.nodes.beyond.start(reader.number("above"))
@@ -283,7 +276,7 @@ class TenantShare(ServedShare):
             self._restored[path] = fields["finish"], fields["sequence"]
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Restore a tenant if this application's record carries the tenant's state."""
+        """Restore a tenant if this application's record contains the tenant's state."""
         if "carries" not in record:
             return
         reader = RecordReader(record, ("tenant", "carries"), None)
@@ -295,7 +288,6 @@ class TenantShare(ServedShare):
         tenant.carry(application_id)
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
-        """Restore an application of a tenant that has been restored."""
         fields = read_fields(record, MEMBER_FIELDS)
         del fields["tenant"]
         name = leaf_path(record)
@@ -311,7 +303,7 @@ class TenantShare(ServedShare):
                 branch.live += 1
 
     def end_restore(self) -> None:
-        """Restore the sessions of the branches after the sessions of everything below the branches.
+        """Restore the GPS sessions of tenants with children, after everything below them.
 
         If a scheduler died between two parts of a save, a branch may be owed a different amount
         than its children together; it then gets the sum of its children's debts.
@@ -357,7 +349,7 @@ class TenantShare(ServedShare):
         self._note_changes(tenant)
 
     def _reweigh_application(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an application inside its tenant, and the weight of the tenant."""
+        """Change the weight of an application in its tenant, and the tenant's own weight."""
         tenant = self._updated_tenant(application_id)
         tenant.reweigh(application_id, weight)
         self._store_final_keys(tenant)
@@ -378,7 +370,7 @@ class TenantShare(ServedShare):
         return final
 
     def _join_leaf(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
-        """Add a live application to a leaf; the caller then charges the application."""
+        """Add a live application to a tenant; the caller then charges the application."""
         leaf = self.nodes.leaves.get(path) or self._add_leaf(path, None, weight)
         self._set_weight(leaf, self.nodes.leaf_weight(leaf, weight), notes=False)
         leaf.live.add(application_id)
@@ -387,7 +379,7 @@ class TenantShare(ServedShare):
         self.nodes.path_of[application_id] = path
 
     def _rename_ended_debt(self, application_id: ApplicationId, tenant: Tenant) -> None:
-        """Rename an ended application in a leaf, so that a new one does not take over its debt."""
+        """Rename an ended application, so that a new one with its id does not get its service."""
         if application_id in tenant:
             names = (f"{application_id}|{number}" for number in count())  # no caller can use it
             ended = next(name for name in names if name not in self.nodes.path_of)
@@ -396,7 +388,7 @@ class TenantShare(ServedShare):
             self._note_changes(tenant)
 
     def _refund_ended_debt(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
-        """Refund what GPS owes an ended application with a new one's id; return the amount."""
+        """Refund the unserved charge of an ended application whose id is used again."""
         if application_id not in self.nodes.path_of:
             return 0
         tenant = self._updated_tenant(application_id)
@@ -411,7 +403,7 @@ class TenantShare(ServedShare):
         return debt
 
     def _set_weight(self, node: Node, weight: float, *, notes: bool = True) -> None:
-        """Change the weight of a node of the tenant tree; what GPS owes it stays the same.
+        """Change the weight of a tenant; the service that GPS owes it stays the same.
 
         Args:
             node: The node.
@@ -434,14 +426,14 @@ class TenantShare(ServedShare):
             self._mark_path_changed(node)
 
     def _store_final_keys(self, tenant: Tenant) -> None:
-        """Store the final keys, at all levels, of applications that the last change finished."""
+        """Store the final sort keys of applications that the last change finished."""
         for _, application_id, at in tenant.take_finished():
             for branch in tenant.up:
                 at = branch.to_parent(at)
                 tenant.above[application_id].append(at)
 
     def _store_keys_above(self, finished: list[Finished], branch: Branch | None) -> None:
-        """Store the final keys above a branch, for applications just finished below the branch."""
+        """Store the sort keys, above a tenant, of applications that are finished now."""
         if branch is not None:
             for tenant, application_id, _ in finished:
                 tenant.above[application_id] += [one.since for one in (branch, *branch.up)]
@@ -455,14 +447,14 @@ class TenantShare(ServedShare):
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> Tenant:
-        """Add a leaf, and the branches above the leaf; `since` is None except in a restore."""
+        """Add a tenant without children, and missing tenants above it."""
         parent = self.nodes.branches.get(path)
         if parent is None and SEPARATOR in path:
             parent = self._branch_of(path.rpartition(SEPARATOR)[0], looks=since is None)
         return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
     def _branch_of(self, path: ClientId, *, looks: bool) -> Branch | None:
-        """Return the branch at a path, made from the leaf there if necessary; None for the root.
+        """Return the tenant at a path as one that has children; None for the root.
 
         Args:
             path: The path; empty for the root.
@@ -477,7 +469,7 @@ class TenantShare(ServedShare):
         return parent
 
     def _grow_branch(self, path: ClientId, parent: Branch | None, *, looks: bool) -> Branch:
-        """Add a branch. What is owed to a leaf at the same path moves to the branch's own leaf."""
+        """Add a tenant with children; its own applications become one of these children."""
         if looks and parent is not None:
             self._update_path(parent)
         leaf = self.nodes.leaves.get(path)
@@ -516,30 +508,29 @@ class TenantShare(ServedShare):
         return self.accounts[last].weight
 
     def _drop_subtree(self, node: Node) -> None:
-        """Remove a node whose session the clock above has dropped, with all nodes below it."""
+        """Remove a tenant that the GPS clock above has dropped, with all tenants below it."""
         self._changed.update(dict.fromkeys(self.nodes.drop(node)))
 
     def _updated_tenant(self, application_id: ApplicationId) -> Tenant:
-        """Update the tenant of an application, and all nodes above the tenant, to the root's V."""
+        """Return an application's tenant, after updating all tenants on its path."""
         tenant = self.nodes.leaf_of(application_id)
         self._update_path(tenant)
         return tenant
 
     def _update_path(self, node: Node) -> None:
-        """Update a node, and all nodes above it, to the root's V."""
+        """Spend the service that the tenants on a path have received so far."""
         self._tags.clear()
         clock = self.nodes.clock_of(top(node))
         for branch in reversed(node.up):
-            finished = branch.look(clock.virtual_time, idle=not clock.is_active(branch.name))
+            finished = branch.catch_up(clock.virtual_time, idle=not clock.is_active(branch.name))
             if finished:
                 self._store_keys_above(finished, branch.parent)
             clock = branch.clock
-        finished = node.look(clock.virtual_time, idle=not clock.is_active(node.name))
+        finished = node.catch_up(clock.virtual_time, idle=not clock.is_active(node.name))
         if finished:
             self._store_keys_above(finished, node.parent)
 
     def _note_changes(self, tenant: Tenant) -> None:
-        """Record the applications whose keys or records have changed."""
         self._mark_path_changed(tenant)
         if self.nodes.looked_at:
             looked_at = list(self.nodes.looked_at.values())
@@ -549,7 +540,7 @@ class TenantShare(ServedShare):
         self._mark_members_changed(tenant)
 
     def _mark_path_changed(self, node: Node) -> None:
-        """Mark a node, and all nodes above it, as having changed keys below."""
+        """Mark all tenants on a path, because sort keys below them have changed."""
         self._tags.clear()
         while node.parent is not None:
             node.parent.place(node)

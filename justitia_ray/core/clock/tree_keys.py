@@ -17,7 +17,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class TreeKeys:
-    """Keys of the applications in a tenant tree, at each level of the tree."""
+    """Sort keys of the applications in a tenant tree, at each level of the tree."""
 
     def __init__(self, nodes: Hierarchy, accounts: Mapping[ApplicationId, Account]) -> None:
         self._nodes = nodes
@@ -26,7 +26,7 @@ class TreeKeys:
     def key(
         self, leaf: Tenant, application_id: ApplicationId, branch: Branch | None = None
     ) -> VirtualTime:
-        """Return V of a branch, or of the root, at which an application of a leaf is finished."""
+        """Return the virtual time of a tenant, or of the root, when an application is finished."""
         finished = leaf.server.finished(application_id)
         if finished is not None:
             level = len(leaf.up) if branch is None else leaf.up.index(branch)
@@ -39,13 +39,13 @@ class TreeKeys:
         return at
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
-        """Return V of a branch (None: of the root) at which an application below is finished."""
+        """Return the virtual time of a tenant at which an application below it is finished."""
         return self.key(self._nodes.leaf_of(application_id), application_id, branch)
 
     def key_above(
         self, branch: Branch, application_id: ApplicationId, at: VirtualTime
     ) -> VirtualTime:
-        """Return V of a branch's parent at which an application below the branch is finished.
+        """Return the virtual time of a tenant's parent at which an application is finished.
 
         Args:
             branch: A branch above the application.
@@ -58,7 +58,7 @@ class TreeKeys:
         return leaf.above[application_id][leaf.up.index(branch)]
 
     def top_time(self, path: ClientId) -> VirtualTime:
-        """Return V of the topmost clock above a leaf, in which its keys are compared."""
+        """Return the virtual time at the top of the tree for the path of a tenant."""
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
     def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
@@ -84,12 +84,12 @@ class TreeKeys:
 
 
 def _still_owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
-    """Return whether GPS has not served all charges of a node when virtual time is `now`."""
+    """Return whether GPS has not served all charges of a tenant at a virtual time."""
     return node.name in clock and clock.session(node.name).finish > now
 
 
 def _share_received(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
-    """Return the service that a branch received since its last update, when V above it is `now`."""
+    """Return the service that a tenant has received since its last update."""
     if not _still_owes(clock, branch, now):
         return float("inf")
     return branch.weight * (now - branch.since)
@@ -102,7 +102,7 @@ def _service_until(
     child: Node,
     amount: KvTokenTime,
 ) -> KvTokenTime:
-    """Return the service during which V rises from `now` to `level` if a child is charged more."""
+    """Return the service during which virtual time rises to a level after one more charge."""
     tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
     owed: KvTokenTime = 0
     if child.name in clock:

@@ -20,7 +20,7 @@ MEMBER_FIELDS: Fields = {
     "remaining": RecordReader.number,
     "finished": RecordReader.number_or_none,
 }
-"""Names of the fields in the record of an application."""
+"""Names of the fields in the stored record of an application."""
 
 NODE_FIELDS: Fields = {
     **SESSION_FIELDS,
@@ -28,11 +28,11 @@ NODE_FIELDS: Fields = {
     "since": RecordReader.number,
     "virtual_time": RecordReader.number,
 }
-"""Names of the fields in the state of a leaf or a branch."""
+"""Names of the fields in the stored state of a tenant."""
 
 
 def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Record | None:
-    """Return the tag and the remaining reference work of an application.
+    """Return the stored form of an application in its tenant: its tag and remaining work.
 
     None if nothing is owed.
 
@@ -72,7 +72,7 @@ def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Recor
 
 
 def branch_records(nodes: Hierarchy) -> dict[str, Any]:
-    """Return the branches by path, with their sessions in the clocks above."""
+    """Return the stored form of the tenants with children, by path."""
     found: dict[str, Any] = {}
     for path, branch in nodes.kept_branches().items():
         session = nodes.clock_of(branch).session(branch.name)
@@ -90,6 +90,6 @@ def branch_records(nodes: Hierarchy) -> dict[str, Any]:
 
 
 def leaf_path(record: Record) -> ClientId:
-    """Return the path of the leaf to which the record of an application belongs."""
+    """Return the path of the tenant to which an application's record belongs."""
     tenant = RecordReader(record, ("tenant",), None).text("tenant")
     return beyond(tenant) if "beyond" in record else tenant

@@ -19,22 +19,20 @@ _COMPACT_ABOVE = 64
 
 @dataclass(slots=True)
 class GpsSession:
-    """Session of GPS: the account of an application at the fluid server."""
+    """Account of an application, or of a tenant, in the ideal server GPS."""
 
     finish: VirtualTime
     """Finish tag F: virtual time at which ideal fair sharing will have served the whole charge."""
     weight: float
     sequence: int
-    """Arrival sequence number of the session, which orders sessions with equal tags."""
+    """Number by arrival, which orders accounts with equal tags."""
     active: bool = False
     released: bool = False
-    """Whether the application has ended: the session is dropped when GPS owes the application
-    nothing.
-    """
+    """Whether the application has ended; the account is dropped when GPS owes it nothing."""
 
 
 class VirtualClock:
-    """Virtual time V, tags and active sessions of GPS. Operations take amortised O(log N)."""
+    """The fluid server GPS: virtual time V and the accounts of its sessions. O(log N) amortised."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         self._virtual_time = virtual_time
@@ -46,7 +44,7 @@ class VirtualClock:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """Return the current V, which never falls, and does not move without an active session."""
+        """Return virtual time V, which never falls, and stands still without active sessions."""
         return self._virtual_time
 
     @property
@@ -55,7 +53,7 @@ class VirtualClock:
         return self._active_weight
 
     def start(self, virtual_time: VirtualTime) -> None:
-        """Set V to that of an earlier clock.
+        """Set virtual time to that of an earlier clock.
 
         Raises:
             ValueError: If the clock has sessions, whose tags are relative to its V.
@@ -68,7 +66,7 @@ class VirtualClock:
         return session_id in self._sessions
 
     def session(self, session_id: ApplicationId) -> GpsSession:
-        """Return a session, for reading.
+        """Return the account of an application or a tenant in GPS, for reading.
 
         Raises:
             KeyError: If the session is unknown, or has been dropped.
@@ -90,7 +88,7 @@ class VirtualClock:
         return session.weight * max(0, session.finish - self._virtual_time)
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return all sessions by id, in order of their first charge."""
+        """Return all GPS sessions by id, in order of their first charge."""
         return dict(self._sessions)
 
     def backlog(self) -> KvTokenTime:
@@ -100,7 +98,7 @@ class VirtualClock:
         )
 
     def after(self, amount: KvTokenTime) -> VirtualTime:
-        """Return virtual time V after `amount` more service, without changing V. O(N log N)."""
+        """Return virtual time after `amount` more service, without changing it. O(N log N)."""
         virtual_time, weight = self._virtual_time, self._active_weight
         active = [session for session in self._sessions.values() if session.active]
         for session in sorted(active, key=lambda session: session.finish):
@@ -115,7 +113,7 @@ class VirtualClock:
     def charge(
         self, session_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
     ) -> None:
-        """Increase the charge of a session by `amount`: F = max(F, V) + amount/w.
+        """Increase the charge of a GPS session by `amount`: F = max(F, V) + amount/w.
 
         A known session keeps its weight and sequence, unless it was released: then its id is
         reused, and the new session takes over what GPS still owes the old one.
@@ -131,7 +129,7 @@ class VirtualClock:
         self._schedule_departure(session_id, session)
 
     def serve(self, amount: KvTokenTime) -> None:
-        """Share `amount` of service among the active sessions, from one departure to the next."""
+        """Share `amount` of service among the active GPS sessions."""
         while True:
             self._drop_outdated_departures()
             if not self._departures:
@@ -140,7 +138,7 @@ class VirtualClock:
             until_departure = (finish - self._virtual_time) * self._active_weight
             if until_departure > amount:
                 reached = self._virtual_time + amount / self._active_weight
-                if reached < finish:  # rounding must not move V past the next departure
+                if reached < finish:  # rounding must not move virtual time past the next departure
                     self._virtual_time = reached
                     return
             self._virtual_time = finish
@@ -149,7 +147,7 @@ class VirtualClock:
             self._end_departure(session_id, self._sessions[session_id])
 
     def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
-        """Refund `amount` of an earlier charge of a session.
+        """Refund `amount` of an earlier charge of a GPS session.
 
         The part that GPS has not served lowers F; the remainder was served to this session in
         excess, and is served to the others now.
@@ -159,13 +157,13 @@ class VirtualClock:
         unserved = min(amount, ahead)
         if amount < ahead:
             session.finish -= unserved / session.weight
-        else:  # set V exactly, whatever the rounding of the previous line
+        else:  # rounding must not leave the tag above virtual time
             session.finish = min(session.finish, self._virtual_time)
         self._schedule_departure(session_id, session)
         self.serve(amount - unserved)
 
     def release(self, session_id: ApplicationId) -> None:
-        """Drop a session when GPS owes it nothing: now, or when V reaches its tag."""
+        """Drop a GPS session when it is owed nothing: now, or when V reaches its tag."""
         session = self._sessions.get(session_id)
         if session is None:
             return
@@ -174,7 +172,7 @@ class VirtualClock:
             self._forget_session(session_id)
 
     def reweigh(self, session_id: ApplicationId, weight: float) -> None:
-        """Change the weight of a session; the service that GPS owes the session stays the same.
+        """Change the weight of a GPS session; the service that it is owed stays the same.
 
         Raises:
             KeyError: If the session is unknown, or has been dropped.
@@ -197,7 +195,6 @@ class VirtualClock:
         *,
         released: bool,
     ) -> None:
-        """Restore a session from a snapshot that was taken at the current V."""
         session = GpsSession(finish, weight, sequence)
         self._sessions[session_id] = session
         self._schedule_departure(session_id, session)
@@ -205,7 +202,7 @@ class VirtualClock:
             self.release(session_id)
 
     def take_forgotten(self) -> list[ApplicationId]:
-        """Return the released sessions that were dropped since the last call."""
+        """Return the released GPS sessions that were dropped since the last call."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
@@ -232,7 +229,7 @@ class VirtualClock:
     def _count_inactive(self, session: GpsSession) -> None:
         session.active = False
         self._active_count -= 1
-        # Without active sessions the weight is exactly 0, so that rounding errors do not add up.
+        # Rounding errors end with the last active session, whose weight leaves exactly 0.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
 
     def _forget_session(self, session_id: ApplicationId) -> None:

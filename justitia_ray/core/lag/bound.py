@@ -26,19 +26,19 @@ from justitia_ray.units import ApplicationId, KvTokenTime
 
 @dataclass(slots=True)
 class ApplicationBound:
-    """Bound on the lag of one application, as of the application's last start."""
+    """Upper bound on how far one application lags behind GPS."""
 
     proven: bool = True
-    """False if the application's last start was made under an earlier order: then no bound is
-    known.
+    """Whether the present order bounds this lag. False if the last start was made under another
+    order.
     """
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Sum of the terms of the bound for all t0 but the last (`DelayBound`)."""
+    """Part of the upper bound on the lag that no longer changes, in token·iterations."""
     open: KvTokenTime = 0
-    """Term of the bound for the last t0, the last start of an application with a larger tag."""
+    """Part of the upper bound on the lag that may still change, in token·iterations."""
     reference: int | None = None
-    """Sequence number of the start at the last t0."""
+    """Sequence number of the last start of an application with a larger tag."""
 
     @property
     def bound(self) -> KvTokenTime | None:
@@ -51,32 +51,32 @@ class _RecordedStart:
     key: Key
     number: int
     term: KvTokenTime
-    """Part of the bound of each application for which this start is t0."""
+    """Amount that this start adds to the upper bounds of other applications' lags."""
     exceptions: KvTokenTime
 
 
 class DelayBound:
-    """Starts that may still bound the lag of an application (its t0).
+    """Starts that may delay applications with smaller tags, and so bound their lags.
 
     A change takes amortised O(1).
     """
 
     def __init__(self) -> None:
         self.in_flight: KvTokenTime = 0
-        """Work in flight I: the most service that all inferences in flight can still receive."""
+        """Work in flight I: the most service that all running inferences can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_RecordedStart((inf,), 0, 0, 0)]
-        """Starts in time order, with falling keys: a later start with a larger key replaces earlier
-        starts.
+        """Starts in order of time, of which a later one with a larger sort key replaces earlier
+        ones.
         """
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:
-        """Drop the starts under another order. `nothing_known`: inferences may wait already."""
+        """Drop all starts, because the order has changed."""
         self._starts = [] if nothing_known else [_RecordedStart((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
-        """Record a start in order. Call after the work of the start is in `in_flight`.
+        """Record a start that followed the order. Call after its work is in `in_flight`.
 
         Args:
             key: The application's tag and arrival sequence number.
@@ -106,7 +106,7 @@ class DelayBound:
 
 
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
-    """Return the service that an application may request beyond what GPS owes the application.
+    """Return the service that an application may request beyond what GPS owes it.
 
     In token·iterations; 0 while the application is withdrawn, or ahead of GPS.
     """

@@ -26,7 +26,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, V
 
 
 class LagAccounts:
-    """Accounts from which lags are measured: the scheduler's accounts, or separate shadow accounts.
+    """GPS accounts from which lags are measured: the scheduler's own, or separate copies.
 
     The shadow accounts are a `ServedShare` that receives the service of this run and the true
     costs; if true costs are unknown, the predictions, with settlement. The scheduler's own accounts
@@ -43,18 +43,17 @@ class LagAccounts:
 
     @property
     def are_own(self) -> bool:
-        """Return whether lags are measured from the scheduler's own accounts."""
         return self._shadow is None
 
     @property
     def share(self) -> ServedShare:
-        """Return the accounts; an application of an earlier scheduler may be missing."""
+        """Return the GPS accounts, which may lack applications of an earlier scheduler."""
         share = self._own if self._shadow is None else self._shadow
         assert share is not None
         return share
 
     def follow(self, own: ServedShare, options: PolicyOptions) -> None:
-        """Measure lags from other accounts of the scheduler, after a change of policy."""
+        """Measure lags from the GPS accounts of another policy."""
         self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
             "served",
             "application",
@@ -65,7 +64,7 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Drop shadow accounts that are no longer needed; return whether there were any.
+        """Return to the scheduler's own accounts if possible; return whether this was a change.
 
         Called when no application is live.
         """
@@ -75,7 +74,7 @@ class LagAccounts:
         return True
 
     def arrive(self, application: Application) -> None:
-        """Charge an application in the shadow accounts. Called before the scheduler charges it."""
+        """Charge an application in the separate GPS accounts, before the scheduler charges it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copied_accounts(self.share)
@@ -85,20 +84,20 @@ class LagAccounts:
             )
 
     def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
-        """Return the shadow accounts, if any.
+        """Return the separate GPS accounts, or None if the scheduler's own are used.
 
         An account of this application is opened if missing.
         """
         return None if self._shadow is None else self._with_account(application_id)
 
     def settle(self, application_id: ApplicationId, final_tag: VirtualTime) -> VirtualTime:
-        """Close an account; return its final tag (`final_tag` in the scheduler's own accounts)."""
+        """Close an account and return its final tag."""
         if self._shadow is None:
             return final_tag
         return self._with_account(application_id).settle(application_id)
 
     def deliver(self, charges: Sequence[tuple[ApplicationId, KvTokenTime]]) -> None:
-        """Book the service of one report in the shadow accounts."""
+        """Book the service of one report in the separate GPS accounts."""
         if self._shadow is not None:
             for application_id, _ in charges:
                 self._with_account(application_id)
@@ -125,7 +124,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts, after opening one for an earlier scheduler's application."""
+        """Return the GPS accounts, after adding an earlier scheduler's application."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -146,7 +145,6 @@ def _true_cost(application: Application) -> KvTokenTime:
 
 
 def _copied_accounts(share: ServedShare) -> ServedShare:
-    """Return independent copies of accounts."""
     copy = ServedShare(VirtualClock(share.clock.virtual_time))
     for name, session in share.clock.sessions().items():
         copy.clock.restore_session(
@@ -158,14 +156,14 @@ def _copied_accounts(share: ServedShare) -> ServedShare:
 
 @dataclass(slots=True)
 class _MeasuredLag:
-    """Lag of one live application, as measured so far."""
+    """Lag of one live application behind GPS, as measured so far."""
 
     served: KvTokenTime
-    """Total service S when the application arrived."""
+    """Service of all replicas when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """Total service S when the application was last charged again, which delays the time at which
-    GPS finishes it.
+    """Service of all replicas when the application was last charged. A charge delays its finish in
+    GPS.
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
@@ -173,7 +171,7 @@ class _MeasuredLag:
 
 
 class LagMeter:
-    """Measures lags of applications from a ledger's events. An event takes amortised O(log N)."""
+    """Measures how far applications lag behind GPS. An event takes amortised O(log N)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -183,10 +181,10 @@ class LagMeter:
         self._standings: dict[ApplicationId, _MeasuredLag] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
         self._by_tag: Order | None = None
-        """The policy, if the bound on lags holds for its order; otherwise None."""
+        """The policy, if its order bounds the lags; otherwise None."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
-        """Function that returns the slack that the last start needed, if the policy allows
-        overtaking on credit.
+        """Function that returns the slack needed by the last start that overtook; None if none may
+        overtake.
         """
 
     # --- queries
@@ -205,11 +203,11 @@ class LagMeter:
         return self._accounts.tag(application_id)
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached an application's tag when the measurement began."""
+        """Return whether GPS had not finished an application when the measurement began."""
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if the application waits, as if it started now."""
+        """Return how far a live application lags behind GPS; if it waits, as if it started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:
@@ -225,7 +223,7 @@ class LagMeter:
     # --- the events of the ledger
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
-        """Use other accounts and another order; earlier starts no longer give a bound."""
+        """Measure lags from other accounts; starts under the earlier order give no bound."""
         self._accounts.follow(fair_share, policy.options)
         self._by_tag = None
         if policy.BY_TAG and policy.options.backfill is not None:
@@ -236,10 +234,6 @@ class LagMeter:
             standing.own_bound = ApplicationBound(proven=False)
 
     def arriving(self, application: Application) -> None:
-        """Create the entry of an application that is about to be charged (rule 6).
-
-        The first application of a busy period ends the shadow if that is possible.
-        """
         if len(self._state.applications) == 1 and self._accounts.rejoin():
             self.history.start_over()
             self._bound.forget(nothing_known=False)
@@ -248,38 +242,37 @@ class LagMeter:
         self._measured_lag_of(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Count a refunded credit, which other applications receive now, as an exception."""
+        """Add an application's refund to the exceptions in the bound on other lags."""
         self.history.begin(self.virtual_time)
         if self._accounts.are_own:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Withdraw an application from the shadow accounts, and store V."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Start a new bound for a resumed application: GPS now finishes it later."""
+        """Start a new bound for an application after a tool gap, because GPS finishes it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Start a new bound for a reweighed application: GPS may now finish it later."""
+        """Start a new bound for an application with a new weight: GPS may finish it later."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
         self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Count an application's work in flight as an exception: GPS now serves that work later."""
+        """Add an application's running work to the exceptions in the bound on other lags."""
         if self._accounts.are_own:
             self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Remove an application whose account was closed (rule 3); return the application's lag.
+        """Remove an application whose account was closed (rule 3); return its lag.
 
         None if the application never started, or was late before this scheduler began.
         """
@@ -291,7 +284,7 @@ class LagMeter:
         return self._lag_at(standing, standing.last_start, standing.own_bound, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Extend the path of an application before an inference joins its empty waiting line."""
+        """Record for how long none of an application's inferences waited."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
@@ -305,7 +298,7 @@ class LagMeter:
             self.losing_credit(name)
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Count a readmitted application's credit as an exception, and give it no bound.
+        """Add a suspended application's credit to the exceptions; its own lag has no bound.
 
         The service that GPS gave it in the meantime now puts it before others, and its delay was
         not due to the order.
@@ -325,12 +318,12 @@ class LagMeter:
             nothing_waits: Whether no other inference waits.
         """
         standing = self._measured_lag_of(application.application_id)
-        if self._order_with_bound is None:
-            self._enter_flight(standing, inference)
+        if self._policy_with_bound is None:
+            self._count_in_flight(standing, inference)
         else:
             key = self._tag_key(application)
             self._bound.update(standing.own_bound, key)
-            work = self._enter_flight(standing, inference)
+            work = self._count_in_flight(standing, inference)
             if passing:
                 self._bound.exceptions += work
             else:
@@ -343,7 +336,7 @@ class LagMeter:
     def adopted(self, inference: Inference) -> None:
         """Count an inference with a lease of an earlier scheduler as started out of order."""
         self.history.begin(self.virtual_time)
-        self._bound.exceptions += self._enter_flight(
+        self._bound.exceptions += self._count_in_flight(
             self._measured_lag_of(inference.application_id), inference
         )
 
@@ -354,7 +347,7 @@ class LagMeter:
         self._measured_lag_of(inference.application_id).in_flight -= work
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Book service in the shadow accounts, and update the work in flight.
+        """Book the service of a report, and update the work in flight.
 
         The service doubled the charges of the `recharged` applications.
         """
@@ -365,7 +358,7 @@ class LagMeter:
         self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences.get(delivery.request_id)
-            if inference is None:  # stopped: the inference has no work left
+            if inference is None:  # a stopped inference has no work left
                 continue
             self._reweigh_flight(self._measured_lag_of(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))
@@ -373,7 +366,7 @@ class LagMeter:
     # --- internals
 
     @property
-    def _order_with_bound(self) -> Order | None:
+    def _policy_with_bound(self) -> Order | None:
         return self._by_tag if self._accounts.are_own else None
 
     def _measured_lag_of(self, application_id: ApplicationId) -> _MeasuredLag:
@@ -398,7 +391,7 @@ class LagMeter:
         if history.is_long(len(self._standings)):
             history.keep_only([*settled, *map(self._accounts.tag, self._standings)])
 
-    def _enter_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
+    def _count_in_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
         """Count an inference as in flight.
 
         Return the most service that the inference can receive.
@@ -428,7 +421,7 @@ class LagMeter:
         if late is None:
             return None
         work, seconds, report = late
-        bound = None if self._order_with_bound is None else own_bound.bound
+        bound = None if self._policy_with_bound is None else own_bound.bound
         if bound is None:
             return Lag(work, seconds, None, None)
         bound += report

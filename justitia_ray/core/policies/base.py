@@ -33,24 +33,24 @@ class Delivery(NamedTuple):
     tokens_before: Tokens
     tokens_after: Tokens
     amount: KvTokenTime
-    """KV token-time of the delivery, without the part that an earlier scheduler has booked."""
+    """KV token-time of the delivery, without the part that an earlier scheduler has counted."""
     choices: int = 1
     unbooked: float = 1.0
-    """Fraction of the service that no earlier scheduler has booked."""
+    """Fraction of the service that no earlier scheduler has counted."""
     prefill: PrefillPaid = NOTHING_PAID
-    """Prefill received in the delivery, in addition to `amount`."""
+    """Cost of the prompt that was computed since the last report, in addition to `amount`."""
 
     @property
     def tag_amount(self) -> KvTokenTime:
-        """Return the KV token-time and prefill of the delivery that the tag pays for."""
+        """Return the part of the delivered service for which the application's tag pays."""
         return self.amount + self.prefill.paid
 
     def worth(self, h: CostFunction) -> KvTokenTime:
-        """Return h(p, after): the service that the inference has received in total."""
+        """Return the service h(p, d) that the inference has received in total."""
         return choices_cost(h, self.prompt_tokens, self.tokens_after, self.choices)
 
     def cost(self, h: CostFunction) -> KvTokenTime:
-        """Return h(p, after) − h(p, before), multiplied by the unbooked fraction."""
+        """Return the cost of the delivery by a cost function, without parts counted earlier."""
         before = choices_cost(h, self.prompt_tokens, self.tokens_before, self.choices)
         return self.unbooked * (self.worth(h) - before)
 
@@ -60,7 +60,7 @@ class PolicyContext:
     """Accounts, options and queries that the constructor of a policy receives."""
 
     fair_share: ServedShare
-    """Accounts of the applications; they are kept under every policy."""
+    """Accounts of the applications, which are kept under every policy."""
     options: PolicyOptions
     application: Callable[[ApplicationId], Application]
     """Function that returns a live application by its id."""
@@ -73,7 +73,7 @@ class PolicyContext:
 
 
 class Order(ABC):
-    """Order of clients, and of the work of each client. Subclasses must define only `key`.
+    """Order of clients (applications or tenants) and of their work. Subclasses define `key`.
 
     By default clients are applications, with their inferences in FIFO order. A key may change when
     a hook of an `Observer` returns its client, and with the tag of its application.
@@ -82,11 +82,11 @@ class Order(ABC):
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
     """Options of the policy in addition to those of every policy."""
     CLOCKS: ClassVar[tuple[str, ...]] = ("served", "nominal", "unsettled")
-    """Clocks with which the policy works."""
+    """Clocks (values of the option `clock`) with which the policy works."""
     DEFAULT_COST: ClassVar[str] = "kv_token_time"
     """Cost function of the policy, unless the option `cost` names another."""
     ACCOUNTS_IN_COST: ClassVar[bool] = False
-    """Whether the accounts are kept in the policy's cost, instead of KV token-time."""
+    """Whether the accounts count the policy's own cost instead of KV token-time."""
     GOES_ON_FROM: ClassVar[tuple[str, ...]] = ()
     """Names of other policies whose stored state this policy can restore."""
     INVARIANTS: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
@@ -94,14 +94,16 @@ class Order(ABC):
     BY_TAG: ClassVar[bool] = False
     """Whether applications are ordered by their tags, so that the bound on their lag holds."""
     holds_back: ClassVar[bool] = False
-    """Whether `eligible_at` may return a time after now."""
+    """Whether the policy may hold clients back (`eligible_at`), so that they get no leases for some
+    time.
+    """
     by_leaf: bool = False
-    """Whether clients are nodes above the leaves of the accounts, so that `move` may give an
-    application another client. Otherwise the client of an application never changes.
+    """Whether a client is a node above leaves of the tenant tree, so that an application may get
+    another client (`move`). Otherwise the client of an application never changes.
     """
     keeps_place_in_flight: bool = False
-    """Whether a running inference keeps the position that it had when granted, by
-    `engine_priority`. Otherwise its position follows its present key in queries and in the
+    """Whether a running inference keeps the position that it had when it was leased
+    (`engine_priority`). Otherwise its position follows its present key in queries and in the
     simulator; no engine does this.
     """
     moves_with_service: bool = False
@@ -117,7 +119,7 @@ class Order(ABC):
         self.options = context.options
 
     def client(self, application: Application) -> ClientId:
-        """Return the client to which an application belongs; see `by_leaf`."""
+        """Return the client to which an application belongs: the application or its tenant."""
         return application.application_id
 
     @abstractmethod
@@ -154,7 +156,7 @@ class Order(ABC):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the priority of a grant in the engine, lower first; fixed at admission.
+        """Return the priority of an inference in the engine, lower first; fixed at admission.
 
         By default the engine serves in the order of the grants.
         """

@@ -17,12 +17,12 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
 class ClientPolicy(Policy):
-    """A policy that counts by client. Subclasses define the counts, and when to drop them."""
+    """Base class of policies that count service by client. Subclasses define the counts."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (UNIT,)
 
     def client(self, application: Application) -> ClientId:
-        """Return the application, or the top node of its tenant.
+        """Return the application, or the topmost node of its tenant.
 
         All tenants below one top node are one client: a caller that names more tenants gains
         nothing.
@@ -42,16 +42,14 @@ class ClientPolicy(Policy):
         """Drop the counts of a client that will not return; the client may be unknown."""
 
     @abstractmethod
-    def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the inferences of an ended application."""
+    def forget_application(self, application_id: ApplicationId) -> None: ...
 
     @abstractmethod
-    def counted(self) -> dict[str, Any]:
-        """Return the counts of the policy, as JSON."""
+    def counted(self) -> dict[str, Any]: ...
 
     @abstractmethod
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts that `counted` returned.
+        """Restore the result of `counted`.
 
         Raises:
             KeyError, TypeError, ValueError: If they have another form.
@@ -79,7 +77,7 @@ class ClientPolicy(Policy):
 
 
 class MeteredPolicy(ClientPolicy):
-    """Policy that charges h(p, 0) at admission and tokens as reported, each inference only once.
+    """Policy that charges a prompt at admission and tokens as reported, each inference only once.
 
     An inference may be granted several times, report tokens that it has produced before, or return
     to another scheduler; its charges still sum to h(p, g). With a single scheduler `Delivery.cost`
@@ -97,7 +95,7 @@ class MeteredPolicy(ClientPolicy):
 
     @abstractmethod
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Charge a client for an amount of service to one of its applications."""
+        """Add service to the count of a client (application or tenant)."""
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Charge the prompt, h(p, 0), when an inference is leased for the first time."""
@@ -105,20 +103,20 @@ class MeteredPolicy(ClientPolicy):
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            # tokens produced under an earlier policy are not charged
+            # Tokens that were produced under an earlier policy are not charged.
             charged[inference.request_id] = self._cost_so_far(inference)
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the reported tokens: h(p, after) less the earlier charges of the inference."""
+        """Charge the reported tokens, without the earlier charges of the inference."""
         changed: dict[ClientId, None] = {}
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
             charged = self._charged.setdefault(delivery.application_id, {})
             worth = delivery.worth(self._cost)
             before = charged.get(delivery.request_id)
-            if before is None:  # it was granted under another policy
+            if before is None:  # leased under another policy
                 before = worth - delivery.cost(self._cost)
             charged[delivery.request_id] = max(before, worth)
             self.charge(application, max(0, worth - before))
@@ -126,7 +124,7 @@ class MeteredPolicy(ClientPolicy):
         return list(changed)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Drop an ended inference, after charging the service that was not charged yet.
+        """Charge the uncharged service of an ended inference, and drop the inference.
 
         The remaining charge is above 0 only after a restart, if an earlier report was wrongly
         assumed to be booked.
@@ -138,15 +136,13 @@ class MeteredPolicy(ClientPolicy):
         return (self.client(application),)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the charges of an application's inferences."""
         self._charged.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the charges of unfinished inferences."""
         return {"charged": {name: dict(charged) for name, charged in self._charged.items()}}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the charges that `counted` returned.
+        """Restore the result of `counted`.
 
         Raises:
             ValueError: If they have another form.

@@ -14,13 +14,13 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, VirtualTime
 
 _RANKS_BEYOND_QUOTA = 0x7FF0 << 48
-"""Engine rank of an infinite tag. The ranks of applications beyond quota follow it; they keep 52
-bits of the tags.
+"""Engine priority of an infinite tag. Applications beyond quota have larger priorities, which keep
+52 bits of their tags.
 """
 
 
 class JustitiaPolicy(Order):
-    """Smallest (tag F, arrival sequence) first; the first application gets all that it can use."""
+    """Policy that serves the application with the smallest tag F first, as far as memory allows."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set", True, flag),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True
@@ -29,13 +29,13 @@ class JustitiaPolicy(Order):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._tree: TenantShare | None = None
-        """The accounts, if fairness is between tenants; otherwise None."""
+        """Accounts of the tenant tree; None without fairness between tenants."""
         if isinstance(context.fair_share, TenantShare):
             self._tree = context.fair_share
         self.by_leaf = self._tree is not None
 
     def client(self, application: Application) -> ClientId:
-        """Return the application; with fairness between tenants the top node of its tenant."""
+        """Return the application; with fairness between tenants the topmost node of its tenant."""
         if self._tree is not None:
             return application.leaf.partition(SEPARATOR)[0]
         if self.options.fairness == "tenant":
@@ -43,7 +43,7 @@ class JustitiaPolicy(Order):
         return application.application_id
 
     def members_order(self, client: ClientId) -> LazyHeap:
-        """Return the order below a top node: by key, and by tag F_x inside a tenant."""
+        """Return the order below a topmost tenant: by key, and by tag inside a tenant."""
         if self._tree is None or self._tree.nodes.branches.get(client) is None:
             return self._leaf_order(client)
         return self._tree_order(self._tree, client)
@@ -57,14 +57,14 @@ class JustitiaPolicy(Order):
         return (inf, *key) if self._is_beyond_quota(application) else key
 
     def application_key(self, application: Application) -> Key:
-        """Return an application's key in its tenant; not used without fairness between tenants."""
+        """Return an application's key in its tenant; unused without fairness between tenants."""
         tag = self.fair_share.tag_in_tenant(application.application_id)
         return (tag, application.sequence)
 
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return F as an integer of the same rank, so that the engine uses the same order."""
+        """Return the tag F as an integer priority, so that the engine uses the same order."""
         return self._rank_of_tag(application, self.fair_share.tag(application.application_id))
 
     def _rank_of_tag(self, application: Application, tag: VirtualTime) -> int:
@@ -77,11 +77,9 @@ class JustitiaPolicy(Order):
         return application.is_deprioritised and self._tree is not None
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
-        """Return the order below a top node."""
         return TreeOrder(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
-        """Return an order of a tenant's applications, sorted by F_x."""
         return LazyHeap()
 
 

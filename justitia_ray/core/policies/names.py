@@ -13,7 +13,7 @@ POLICIES: dict[str, str] = {
     "vtc": f"{_HERE}.vtc:VtcPolicy",
     "justitia-guarded": f"{_HERE}.guarded.policy:GuardedPolicy",
 }
-"""Import path of each policy by name. A policy's module is imported when the policy is selected."""
+"""Import path of each policy by name; its module is imported only when the policy is selected."""
 
 _LAB = "justitia_ray.lab.policies"
 
@@ -27,22 +27,22 @@ LAB_POLICIES: dict[str, str] = {
     "mlfq": f"{_LAB}.attained_service:MlfqPolicy",
     "plas": f"{_LAB}.attained_service:PlasPolicy",
 }
-"""Baselines from papers: simulations and benchmarks accept these names, the service only the import
-path.
+"""Names of policies from papers, which simulations and benchmarks accept; the service accepts only
+import paths.
 """
 
 _MOVED = {"order": "finish", "guard_iterations": 0}
-"""Options that `justitia` had in an earlier release, with their defaults then. The next release
-does not accept them.
+"""Former options of the policy `justitia`, with their former defaults; the next release refuses
+them.
 """
 
 
 _REMOVED = ("kv_share_cap",)
-"""Options of an earlier release that have no effect. The next release refuses them."""
+"""Former options that have no effect; the next release refuses them."""
 
 
 def policy_path(name: str) -> str:
-    """Return the import path of a policy of the lab; other names are returned unchanged."""
+    """Return the import path of a policy of the package `lab`, or any other name unchanged."""
     return LAB_POLICIES.get(name, name)
 
 
@@ -62,7 +62,7 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
 
 def advice(policy: str, options: Mapping[str, object]) -> str | None:
-    """Return how to write an earlier release's policy and options now; None: as before.
+    """Return how to write an earlier release's policy and options now; None: unchanged.
 
     In this release the service still starts with the old form.
     """

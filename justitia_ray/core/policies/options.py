@@ -75,7 +75,6 @@ def whole(least: int, *, or_unlimited: bool = False) -> Callable[[Any], int | No
 
 
 def flag(value: Any) -> bool:
-    """Parse true or false."""
     if not isinstance(value, bool):
         raise ValueError("is not true or false")
     return value
@@ -90,7 +89,7 @@ def cost_name(value: Any) -> str:
 
 
 UNIT = Option("unit", "application", one_of("application", "tenant"))
-"""Unit of policies that compare clients."""
+"""Option `unit`: whether a policy compares applications or tenants."""
 
 COMMON: tuple[Option, ...] = (
     Option("clock", "served", one_of("served", "nominal", "unsettled")),
@@ -106,25 +105,28 @@ class PolicyOptions:
     """Parsed options of a policy: those of accounts and admission, and those of its own."""
 
     clock: str = "served"
-    """How V moves: by delivered service (`served`), by time at the nominal rate as in the paper
-    (`nominal`), or by delivered service without settlement, for studies (`unsettled`).
+    """Clock that moves virtual time V: by delivered service (`served`), by time at the nominal rate
+    as in the paper (`nominal`), or by delivered service without settlement, for studies
+    (`unsettled`).
     """
     nominal_iteration_s: float = 0.03
-    """Seconds per decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
+    """Seconds per decode iteration for the nominal clock. The Justitia paper (v1, Sec. V) measures
+    about 30 ms.
+    """
     cost: str = "kv_token_time"
     """Name of the cost function by which the policy charges."""
     fairness: str = "application"
-    """Entities between which the accounts share: applications, or tenants and then their
+    """Entities between which the accounts share service: applications, or tenants and then their
     applications.
     """
     backfill: int | None = 0
-    """Number of times that the first application in order may be overtaken by inferences that fit
-    while its own inference does not; None: no limit.
+    """Number of times that the first application in order may be overtaken while it fits on no
+    replica; None: no limit.
     """
     accounts_cost: str = "kv_token_time"
     """Name of the cost function of the accounts."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Options of this policy that no other policy has."""
+    """Options that only this policy has."""
 
     @property
     def cost_function(self) -> CostFunction:
@@ -139,6 +141,6 @@ class PolicyOptions:
         return " ".join([self.clock, *fairness, *cost])
 
     def same_accounts(self, other: "PolicyOptions") -> bool:
-        """Return whether accounts kept under one set of options can continue under another set."""
+        """Return whether accounts of one set of options can be used under another set."""
         same_rate = self.nominal_iteration_s == other.nominal_iteration_s
         return self.accounts_kind == other.accounts_kind and (self.clock == "served" or same_rate)

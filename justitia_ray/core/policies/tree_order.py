@@ -23,7 +23,7 @@ from justitia_ray.units import ApplicationId, ClientId
 
 
 class _FirstBelow(NamedTuple):
-    """Application with the smallest key below a node, with its key in the branch above the node."""
+    """Application with the smallest sort key below a tenant."""
 
     key: Key
     name: ApplicationId
@@ -32,7 +32,7 @@ class _FirstBelow(NamedTuple):
 
 
 class _ChildOrder:
-    """Children of a branch with waiting work, in the order in which they were last sorted."""
+    """Children of a tenant with waiting work, in the order in which they were last sorted."""
 
     __slots__ = ("branch", "first", "firsts", "heads")
 
@@ -40,15 +40,13 @@ class _ChildOrder:
         self.branch = branch
         self.firsts: dict[ClientId, _FirstBelow] = {}
         self.heads = LazyHeap()
-        """Children of the branch, each sorted by the key of its first application."""
+        """Heap of the tenant's children, sorted by the key of each child's first application."""
         self.first: _FirstBelow | None = None
-        """Smallest entry of `firsts`, the first applications of the children; None if no
-        application waits.
-        """
+        """First application below this tenant; None if no application waits."""
 
 
 class TreeOrder(LazyHeap):
-    """Applications below a top node that is a branch. A change costs O(depth · n log n).
+    """Waiting applications below a topmost tenant with children. A change costs O(depth · n log n).
 
     n is the number of children of a branch that are active in its clock. Reading the first
     application costs O(1) if no key has changed since the last time.
@@ -73,7 +71,7 @@ class TreeOrder(LazyHeap):
         application: Callable[[ApplicationId], Application],
         members: Callable[[ClientId], LazyHeap],
     ) -> None:
-        """Create an empty order.
+        """Create an order without applications.
 
         Args:
             share: The accounts, whose branches mark from now on the children whose keys may have
@@ -149,7 +147,7 @@ class TreeOrder(LazyHeap):
         return None if order is None else order.first()
 
     def hide(self, path: str) -> bool:
-        """Exclude a node of the tenant tree, and everything below the node."""
+        """Exclude a tenant, and all tenants below it."""
         if path == self._top:
             return False
         self._hidden[path] = None
@@ -157,7 +155,7 @@ class TreeOrder(LazyHeap):
         return True
 
     def show_hidden(self) -> None:
-        """Include the hidden nodes again."""
+        """Include excluded tenants again."""
         hidden, self._hidden = self._hidden, {}
         for path in hidden:
             self._mark_changed(self._nodes.node(path))
@@ -173,9 +171,7 @@ class TreeOrder(LazyHeap):
         O(1) if no key below the branch changed.
         """
         level = self._levels.get(branch.path)
-        if (
-            level is None or level.branch is not branch
-        ):  # a dropped branch may have been added again
+        if level is None or level.branch is not branch:  # added again
             level = self._levels[branch.path] = _ChildOrder(branch)
         if not branch.stale:
             return level
@@ -196,7 +192,7 @@ class TreeOrder(LazyHeap):
         return level
 
     def _first_below(self, branch: Branch, child: Branch | Tenant) -> _FirstBelow | None:
-        """Return the application with the smallest key below a child of a branch, or None."""
+        """Return the application with the smallest sort key below a child of a tenant, or None."""
         if isinstance(child, Branch):
             first = self._sort_changed_children(child).first
             if first is None:
@@ -211,7 +207,7 @@ class TreeOrder(LazyHeap):
         return _FirstBelow(key, name, leaf)
 
     def _mark_changed(self, node: Branch | Tenant | None) -> None:
-        """Mark a node, and all nodes above it: their first applications may have changed."""
+        """Mark a tenant, and all above it, because their first applications may have changed."""
         while node is not None and node.parent is not None:
             node.parent.stale[node.name] = None
             node = node.parent
@@ -222,7 +218,7 @@ class TreeOrder(LazyHeap):
         return branch
 
     def _in_order_below(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
-        """Yield the applications below a branch in order, with their keys in the branch."""
+        """Yield the waiting applications below a tenant in order, with their sort keys."""
         heads = self._sort_changed_children(branch).heads
         begun = []
         for number, name in enumerate(list(heads)):
@@ -242,7 +238,7 @@ class TreeOrder(LazyHeap):
     def _in_order_below_child(
         self, branch: Branch, child: Branch | Tenant
     ) -> Iterator[tuple[Key, ApplicationId]]:
-        """Yield the applications below a child in order, with their keys in the branch above."""
+        """Yield the waiting applications below a child of a tenant, with their sort keys there."""
         if isinstance(child, Branch):
             names: Iterator[str] = (name for _, name in self._in_order_below(child))
         else:

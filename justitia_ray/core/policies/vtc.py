@@ -51,10 +51,10 @@ class ClientCounters:
         self._counters: dict[ClientId, ClientCounter] = {}
         self._last_left: ClientId | None = None
         self._level_left: KvTokenTime = 0
-        """Last counter of the client that left the queue last, if this client has been dropped."""
+        """Last counter of the client that left the queue last, if this client was dropped."""
 
-    def see(self, client: ClientId, application: Application) -> ClientCounter:
-        """Return the counter of a client, 0 if it is new, with the weight of this application.
+    def counter_of(self, client: ClientId, application: Application) -> ClientCounter:
+        """Return the counter of a client (application or tenant), 0 if it is new.
 
         The applications of a tenant should have the same weight. If they differ, the weight of the
         application opened last counts from its first submission on, even after the application has
@@ -76,7 +76,7 @@ class ClientCounters:
         return iter(self._counters)
 
     def level(self, client: ClientId) -> KvTokenTime:
-        """Return the counter of a client; 0 if the client is unknown."""
+        """Return the counter of a client (application or tenant); 0 if the client is unknown."""
         counter = self._counters.get(client)
         return 0 if counter is None else counter.value
 
@@ -126,13 +126,13 @@ class Bill:
     """Charge for an admitted inference that has not ended."""
 
     charged: KvTokenTime
-    """Charge in the unit of h, before the division by the weight."""
+    """Charge in the unit of the cost function h, before the division by the weight."""
     predicted_tokens: Tokens
-    """Output d̂ charged on admission, over all sequences of the inference."""
+    """Output tokens d̂ charged on admission, over all sequences of the inference."""
     output_tokens: Tokens
-    """Output tokens so far, a maximum that outlives the scheduler."""
+    """Output tokens so far, over all attempts and schedulers."""
     weight: float
-    """Weight of the client on admission: a refund uses the weight of the charge."""
+    """Weight of the client on admission. A refund uses the weight of the charge."""
 
 
 _BILL: Fields = {
@@ -144,16 +144,14 @@ _BILL: Fields = {
 
 
 class VtcPolicy(ClientPolicy):
-    """Smallest (counter, first seen) first; FIFO inside a client.
+    """Policy VTC (OSDI 2024): the client with the smallest counter first; FIFO inside a client.
 
     This is Alg. 3 of the paper with a prediction of 0 for every inference, which is Alg. 2.
     """
 
     DEFAULT_COST: ClassVar[str] = "compute"
     LIFTS: ClassVar[bool] = True
-    """Whether the counter of a client that starts to wait is lifted to the level of the waiting
-    clients.
-    """
+    """Whether a client that starts to wait gets at least the counter of the waiting clients."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -162,7 +160,7 @@ class VtcPolicy(ClientPolicy):
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
         """Clients that waited before a restart, whether or not they wait again; empty after the
-        first grant.
+        first lease.
         """
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -178,12 +176,12 @@ class VtcPolicy(ClientPolicy):
         """Called with the output tokens, above 0, of a client's inference that has ended."""
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Lift the counter of a client that had no waiting inference (VTC, Alg.
+        """Lift the counter of a client that had no waiting inference (VTC, Alg. 2).
 
         2, lines 8 to 14).
         """
         client = self.client(application)
-        counter = self.counters.see(client, application)
+        counter = self.counters.counter_of(client, application)
         if (
             not self.LIFTS
             or client in self._returning
@@ -208,7 +206,7 @@ class VtcPolicy(ClientPolicy):
             self._cost_so_far(inference, made) - self._cost_so_far(inference, 0),
             self.predicted_tokens(application, inference),
             made,
-            self.counters.see(client, application).weight,
+            self.counters.counter_of(client, application).weight,
         )
         bills[inference.request_id] = bill
         self._charge_up_to(
@@ -225,10 +223,9 @@ class VtcPolicy(ClientPolicy):
             g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
-                # Inferences admitted under another policy, or before a lost save, have no recorded
-                # charge.
+                # The inference was admitted under another policy, or its charge was not saved.
                 charged = worth - delivery.cost(self._cost)
-                weight = self.counters.see(self.client(application), application).weight
+                weight = self.counters.counter_of(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
             bill.output_tokens = max(bill.output_tokens, g)
             self._charge_up_to(application, bill, worth)
@@ -249,21 +246,19 @@ class VtcPolicy(ClientPolicy):
         made = max(bill.output_tokens, inference.output_tokens)
         if made < bill.predicted_tokens:
             refund = bill.charged - self._cost_so_far(inference, made)
-            self.counters.see(client, application).value -= refund / bill.weight
+            self.counters.counter_of(client, application).value -= refund / bill.weight
         else:
-            # This charge is above 0 only if after a restart a last report was wrongly assumed to be
-            # booked.
+            # A scheduler that ended before booking a last report leaves a charge to be made.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)
         return (client,)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the charges of an application's inferences, also of inferences lost in a restart."""
+        """Drop the charges of an application's inferences, also of those lost in a restart."""
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the counter of a client."""
         self.counters.forget(client)
         self._returning.pop(client, None)
 
@@ -316,7 +311,7 @@ class VtcPolicy(ClientPolicy):
         """Charge an inference until its charges sum to `worth`. A counter falls only by refunds."""
         due = worth - bill.charged
         if due > 0:
-            counter = self.counters.see(self.client(application), application)
+            counter = self.counters.counter_of(self.client(application), application)
             counter.value += due / counter.weight
             bill.charged = worth
 

@@ -103,7 +103,7 @@ class ApplicationFinder:
         if found is not None:
             return FoundApplication(await self._context_of_session(context, found), None, self)
         context = replace(context, application_id=None)
-        harness = self._recognizer.conversing(context.headers, path, fields)
+        harness = self._recognizer.harness_without_session(context.headers, path, fields)
         if harness is not None:
             named = context.application_class or harness.application_class
             context = replace(context, application_class=named)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from justitia_ray.doctor.report import find
-from justitia_ray.doctor.rule import Look
+from justitia_ray.doctor.rule import Snapshot
 from justitia_ray.protocol.inspection import read_inspection
 from tests.certificates import Authority
 from tests.harness.bodies import COMPLETIONS, completion
@@ -66,7 +66,7 @@ async def test_doctor_accepts_serves_proxy_where_it_has_a_certificate(
     """The doctor usually recommends HAProxy, which would refuse this certificate."""
     async with caller() as http:
         answer: dict[str, Any] = (await http.get("/v1/examination")).json()
-    look = Look(read_inspection(answer))
+    look = Snapshot(read_inspection(answer))
 
     assert ("serve", True) == (answer["serve"]["front"], answer["serve"]["tls"])
     assert answer["ingress"]["front"]["haproxy_can_run"]

@@ -11,7 +11,7 @@ import pytest
 from justitia_ray.cli import doctor
 from justitia_ray.cli.main import main
 from justitia_ray.doctor.report import count_checks
-from justitia_ray.doctor.rule import Look
+from justitia_ray.doctor.rule import Snapshot
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.inspection import read_inspection
 from tests.unit.cli.noting_service import Answer, recording_service
@@ -19,7 +19,7 @@ from tests.unit.doctor.healthy import healthy_inspection
 
 Json = dict[str, Any]
 HEALTHY = healthy_inspection()
-CHECKS = count_checks(Look(read_inspection(HEALTHY)))
+CHECKS = count_checks(Snapshot(read_inspection(HEALTHY)))
 
 SERVE_FILE = """
 applications:

@@ -263,7 +263,7 @@ def _charge_root_clock_only(d: CoreDriver) -> None:
 
 def _change_weight_inside_tenant_only(d: CoreDriver) -> None:
     tenant = _only_tenant(d)
-    tenant.look(d.core.ledger.fair_share.clock.virtual_time, idle=False)
+    tenant.catch_up(d.core.ledger.fair_share.clock.virtual_time, idle=False)
     root = d.core.ledger.fair_share.clock.session("tenant")
     tenant.server.weight = 2
     root.finish = tenant.server.since + (root.finish - tenant.server.since) / 2
@@ -353,7 +353,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("queue_holds_what_waits", _empty_queue),
     ("queue_holds_what_waits", _queue_idle_application),
     ("queue_holds_what_waits", _change_queue_key),
-    ("first_touches_no_promise", _reorder_gps_without_notice),
+    ("first_may_overtake", _reorder_gps_without_notice),
     ("accounts_are_of_live_applications", _delete_account),
     ("accounts_are_of_live_applications", _add_unknown_account),
     ("accounts_are_of_live_applications", _delete_session),
@@ -383,8 +383,8 @@ TENANT_DAMAGES: list[tuple[str, Damage]] = [
     ("tenants_are_owed_the_same_at_both_levels", _charge_root_clock_only),
     ("tenants_are_owed_the_same_at_both_levels", _change_weight_inside_tenant_only),
     ("accounts_are_of_live_applications", _add_unknown_tenant_session),
-    ("first_touches_no_promise", _let_overtake_without_slack),
-    ("first_touches_no_promise", _let_overtake_while_late),
+    ("first_may_overtake", _let_overtake_without_slack),
+    ("first_may_overtake", _let_overtake_while_late),
 ]
 
 

@@ -1,6 +1,6 @@
 """History of virtual time V: when V reached each level that may still be asked for."""
 
-from justitia_ray.core.service_history import Late, Level, ServiceHistory
+from justitia_ray.core.service_history import Level, ServiceHistory, StartDelay
 from tests.core_driver import CoreDriver
 from tests.exact import exact
 
@@ -58,10 +58,10 @@ def test_shortened_history_returns_the_same_times() -> None:
 def test_lag_of_a_start_is_the_service_since_virtual_time_reached_the_tag() -> None:
     history = _history_of_reports(3)
 
-    assert history.late((30, 3.0), exact(2), 3.0) == Late(20, 2.0, 10)
-    assert history.late((0, 0.0), exact(2), 3.0) == Late(-10, -1.0, 10)
-    assert history.late((30, 3.0), exact(4), 3.0) == Late(0, 0.0, 0)
-    assert history.late((20, 2.0), exact(4), 3.0) == Late(-10, -1.0, 0)
+    assert history.late((30, 3.0), exact(2), 3.0) == StartDelay(20, 2.0, 10)
+    assert history.late((0, 0.0), exact(2), 3.0) == StartDelay(-10, -1.0, 10)
+    assert history.late((30, 3.0), exact(4), 3.0) == StartDelay(0, 0.0, 0)
+    assert history.late((20, 2.0), exact(4), 3.0) == StartDelay(-10, -1.0, 0)
     assert history.late((30, 3.0), exact(0), 3.0) is None
 
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from justitia_ray.doctor.rule import Look
+from justitia_ray.doctor.rule import Snapshot
 from justitia_ray.protocol.inspection import Inspection
 from justitia_ray.store.scheduler_store import StoredState
 
@@ -212,15 +212,15 @@ class PatientService:
         assert self.stored is not None
         return self.stored
 
-    def take_look(self) -> Look:
+    def take_look(self) -> Snapshot:
         """Return the state of the service as the doctor's rules read it."""
         stored = None
         if self.stored is not None:
             stored = StoredState(settings=None, replicas={}, **deepcopy(self.stored))
-        return Look(Inspection.model_validate(self.seen), stored=stored, **self.more)
+        return Snapshot(Inspection.model_validate(self.seen), stored=stored, **self.more)
 
 
-def look_after(*harms: Callable[[PatientService], object]) -> Look:
+def look_after(*harms: Callable[[PatientService], object]) -> Snapshot:
     """Return the state of the service after these failures were injected."""
     patient = PatientService()
     for harm in harms:

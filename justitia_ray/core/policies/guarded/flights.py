@@ -19,17 +19,17 @@ from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _GATHERED_ITERATIONS = 32
-"""Number of iterations during which a cohort of inferences gathers before it starts: about a second
-of a 7B model on an A10G.
+"""Number of iterations during which inferences are gathered before they start together: about a
+second of a 7B model on an A10G GPU.
 """
 
 
 class _Cohort(NamedTuple):
-    """Inferences that VTC would have started together, and would be running now."""
+    """Inferences that the policy VTC would have started together, and would be running now."""
 
     until: Seconds
     rate: float
-    """Service per second of the cohort's inferences."""
+    """Service per second of these inferences."""
 
 
 _COHORT: Fields = {"until": RecordReader.number, "rate": RecordReader.positive}
@@ -41,7 +41,7 @@ _GATHERING: Fields = {
 
 
 class Flights:
-    """First inferences of applications, and cohorts of later ones, that VTC would be running.
+    """Inferences that would be running now if the policy VTC scheduled them.
 
     A change costs O(log N), a sum O(1).
 
@@ -55,34 +55,33 @@ class Flights:
         self.rate: float = 0
         self.next_change: Seconds = math.inf
         self._rate_to_end: float = 0
-        """Sum over the flights of the service per second multiplied by the time at which the flight
-        ends.
+        """Sum over all running inferences of service per second times the time at which each ends.
         """
         self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
-        """Time at which the first inference of each application ends, with its service per
+        """Time at which VTC would end each application's first inference, and its service per
         second.
         """
         self._by_end = LazyHeap()
-        """Applications by the time at which their first inferences end."""
+        """Heap of applications by the time at which VTC would end their first inferences."""
         self._cohorts: list[_Cohort] = []
-        """Heap of the running cohorts, by the times at which they end."""
+        """Heap of the groups of inferences that started together, by the time at which they end."""
         self._gathered: KvTokenTime = 0
-        """Service of the inferences in the cohort that still gathers inferences."""
+        """Service of the inferences that will start together next."""
         self._gathered_rate: float = 0
-        """Service per second of the inferences in the gathering cohort."""
+        """Service per second of the inferences that will start together next."""
         self._gathers_until: Seconds = math.inf
-        """Time at which the gathering cohort starts; infinite if no cohort gathers."""
+        """Time at which the gathered inferences start; infinite if there are none."""
 
     def __contains__(self, name: ApplicationId) -> bool:
         return name in self._first
 
     @property
     def held_rate(self) -> float:
-        """Return the service per second of all inferences with memory, including gathering ones."""
+        """Return the service per second of all inferences that would hold memory under VTC."""
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the remaining service of all flights. None of them may have ended before `now`."""
+        """Return the remaining service of all running inferences, none of which has ended."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 
@@ -94,7 +93,7 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Start the flight of an application's first inference; it replaces an earlier flight."""
+        """Record that VTC would now run an application's first inference."""
         self.end(name)
         rate = service / (until - since)
         self._first[name] = (until, rate)
@@ -102,32 +101,32 @@ class Flights:
         self._add_rate(until, rate)
 
     def end(self, name: ApplicationId) -> None:
-        """End the flight of an application's first inference, if there is a flight."""
+        """Record that VTC would no longer run an application's first inference."""
         if (flight := self._first.pop(name, None)) is not None:
             self._by_end.drop(name)
             self._subtract_rate(*flight)
 
     @property
     def gathers(self) -> bool:
-        """Return whether an inference that starts now joins the cohort of those just started."""
+        """Return whether an inference that starts now starts together with earlier ones."""
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let a cohort gather inferences from now on, unless a cohort gathers already."""
+        """Begin to gather inferences that will start together."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
-        """Add service of inferences of this length to the gathering cohort, if above 0."""
+        """Add inferences of this length to those that will start together."""
         if length_s:
             self._gathered += service
             self._gathered_rate += service / length_s
 
     def pass_next(self) -> ApplicationId | None:
-        """Process the next change; return the application whose first inference ended, if any."""
+        """Process the next start or end; return the application whose first inference ended."""
         if self._gathers_until == self.next_change:
-            self._start_gathered_cohort()
+            self._start_gathered_inferences()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
             self._subtract_rate(*heapq.heappop(self._cohorts))
         else:
@@ -138,7 +137,7 @@ class Flights:
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the cohorts as JSON; records of shadows contain the first inferences."""
+        """Return the groups of inferences as JSON, without first inferences."""
         gathering = None
         if self.gathers:
             values = (self._gathered, self._gathered_rate, self._gathers_until)
@@ -146,7 +145,7 @@ class Flights:
         return {"flying": [cohort._asdict() for cohort in self._cohorts], "gathering": gathering}
 
     def restore(self, state: object) -> None:
-        """Restore the cohorts that `state` returned, into an empty object.
+        """Restore the result of `state`, into an empty object.
 
         Raises:
             ValueError: If the state has another form.
@@ -164,8 +163,7 @@ class Flights:
             self._add_cohort(cohort)
         self._find_next()
 
-    def _start_gathered_cohort(self) -> None:
-        """Start the inferences of the gathering cohort, if there are any."""
+    def _start_gathered_inferences(self) -> None:
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf
@@ -186,7 +184,7 @@ class Flights:
     def _subtract_rate(self, until: Seconds, rate: float) -> None:
         self.rate -= rate
         self._rate_to_end -= rate * until
-        if not self._first and not self._cohorts:  # without flights the rate is exactly 0
+        if not self._first and not self._cohorts:  # no rounding errors
             self.rate = self._rate_to_end = 0
         self._find_next()
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from justitia_ray.core.policies.guarded.known_stages import CriticalPath, KnownStages, call_of
 from justitia_ray.core.policies.guarded.pace import Pace
-from justitia_ray.core.policies.guarded.shadow import Shadow, ShadowClock, record_of, restored
+from justitia_ray.core.policies.guarded.shadow import Shadow, VtcModel, record_of, restored
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 _MARGIN_ITERATIONS = 150
 """Maximum number of iterations by which an application becomes urgent before its longest path must
-begin: 4.5 s of a 7B model on an A10G.
+begin: 4.5 s of a 7B model on an A10G GPU.
 """
 _VALID_RATE_FACTOR = 2.0
-"""Factor by which service rates may change before an application's position in the order of urgency
-is invalid.
+"""Factor by which measured service rates may change before an application must be sorted by urgency
+again.
 """
 _UPDATE_RATE_FACTOR = 1.5
-"""Factor of change in service rates from which on positions in the order of urgency are updated,
-one position for each inference that a report names.
+"""Factor of change in measured service rates above which each report sorts some applications by
+urgency again.
 """
 
 
@@ -52,7 +52,7 @@ def _length_with_margin(path: CriticalPath) -> CriticalPath:
 
 
 class _UrgencyRates(NamedTuple):
-    """Service rates for which the order of applications by urgency was computed."""
+    """Measured service rates for which applications were sorted by urgency."""
 
     kv_per_s: float
     iteration_s: Seconds
@@ -66,7 +66,7 @@ class _UrgencyRates(NamedTuple):
         return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
-        """Return the shortest time, at rates near these, for VTC's level X to rise by `levels`."""
+        """Return the shortest time in which VTC's level X can rise this far at similar rates."""
         return (
             levels
             * (self.density / _VALID_RATE_FACTOR + own_density)
@@ -74,30 +74,30 @@ class _UrgencyRates(NamedTuple):
         )
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the shortest time, at rates near these, of iterations (may be negative)."""
+        """Return the shortest time of some iterations (may be negative), at similar rates."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
 
 class _UrgentCandidate(NamedTuple):
-    """An application that may be urgent, with values that exclude it at low cost if it is not.
+    """An application that may be urgent, with limits that exclude most cheaply.
 
     It is urgent from the time `lead` before its last inference starts under VTC.
     """
 
     shadow: Shadow
     level_of_end: float
-    """Level X up to which the application's last inference does not start; 0: no level delays its
-    start.
+    """VTC's level X up to which the application's last inference does not start; 0: no level delays
+    it.
     """
     lead: CriticalPath
-    """Time by which urgency begins before the start of the last inference: iterations (may be
-    negative) and tool gap.
+    """How long before the start of its last inference an application becomes urgent, in iterations
+    (may be negative) and seconds.
     """
 
 
 class ForetoldVtc:
-    """Predicts when VTC would end each application, and which applications are urgent.
+    """Predicts when the policy VTC would end each application, and which are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two queries each event
     costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c candidates,
@@ -116,45 +116,42 @@ class ForetoldVtc:
     def __init__(self, kv_tokens: Callable[[], float | None], pace: Pace | None = None) -> None:
         self._kv_tokens = kv_tokens
         self.pace = Pace() if pace is None else pace
-        self.clock = ShadowClock(self.pace)
+        self.clock = VtcModel(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _UrgencyRates | None = None
-        """Service rates for which applications are sorted by urgency; None while no rate is
+        """Measured service rates for which applications are sorted by urgency; None if no rate is
         known.
         """
         self._former: _UrgencyRates | None = None
-        """Service rates for which the positions in `_to_renew` were computed."""
+        """Measured service rates for which the applications in `_to_renew` were sorted."""
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
         """Cached result of `urgent` and its time; None after a change."""
         self._may_renew = 0
-        """Number of positions that may be updated for the reports since the last query."""
+        """Number of applications that may be sorted again for the reports since the last query."""
         self._by_level = LazyHeap()
-        """Applications in a stage, by a level of X before which they are not urgent."""
+        """Applications sorted by a level of service (X of VTC) before which they are not urgent."""
         self._by_time = LazyHeap()
-        """Other applications with a known deadline, by a time before which they are not urgent."""
+        """Applications sorted by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
         """Applications that may have become urgent, until they are sorted again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
-        """Time of each running inference's last report to the last scheduler, until the inference
-        is adopted.
-        """
+        """Time of the last report of each inference that ran under an earlier scheduler."""
 
     # --- hooks
 
     def arrived(self, application: Application, now: Seconds) -> None:
-        """Create an application's shadow from its expected stages, unless one exists."""
+        """Add an application to the model of VTC by its expected stages, unless it is there."""
         if application.application_id not in self._stages:
             self._begin_shadow(application)
             self._renew_shadow(application, now)
 
     def reweighed(self, application: Application, now: Seconds) -> None:
-        """Update the weight of an application; each submission also updates the weight."""
         if application.application_id in self._stages:
             self._renew_shadow(application, now)
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count an inference before it waits, by its predicted length; may be repeated."""
+        """Count a waiting inference by its predicted length; may be repeated."""
         name = application.application_id
         self.pace.leave(inference.request_id)
         if name not in self._stages:
@@ -166,7 +163,6 @@ class ForetoldVtc:
         self._renew_shadow(application, now)
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
-        """Record that an inference was leased."""
         self.pace.begin(inference.request_id, now)
 
     def adopted(self, inference: Inference, now: Seconds) -> None:
@@ -176,13 +172,13 @@ class ForetoldVtc:
         self.pace.begin(request_id, now, told_at.pop(request_id, None))
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
-        """Raise VTC's level X by the service of a report, and measure the speed of the replicas."""
+        """Advance the model of VTC by a report, and measure the speed of the replicas."""
         self._found = None
         self._may_renew += len(deliveries)
         self._advance_shadows(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count the true sizes of an ended inference; drop an inference without output."""
+        """Count the true sizes of an ended inference; drop one without output."""
         self.pace.leave(inference.request_id)
         stages = self._stages.get(application.application_id)
         if stages is None:
@@ -231,7 +227,7 @@ class ForetoldVtc:
         return CriticalPath(0, 0) if stages is None else stages.path()
 
     def is_urgent(self, application_id: ApplicationId, now: Seconds) -> bool:
-        """Return whether only the longest path and the margin fit before the deadline."""
+        """Return whether an application has just time for its longest path before its deadline."""
         deadline = self.deadline(application_id, now)
         return deadline is not None and self._is_urgent(application_id, deadline, now)
 
@@ -265,7 +261,7 @@ class ForetoldVtc:
     # --- durable state
 
     def state(self) -> dict[str, Any]:
-        """Return level X, memory, pace, and the shadows of ended applications, as JSON."""
+        """Return the state of the model of VTC without live applications, as JSON."""
         clock = self.clock
         shadows = clock.shadows.items()
         return {
@@ -278,7 +274,7 @@ class ForetoldVtc:
         }
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return a live application's state, without running inferences, as JSON; or None.
+        """Return a live application's state in the model of VTC, as JSON; or None.
 
         Running inferences are submitted again after a restart.
         """
@@ -316,7 +312,7 @@ class ForetoldVtc:
             self.clock.put_back(name, restored(record))
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore the state of an application that `application_state` returned, after `restore`.
+        """Restore a result of `application_state`, after `restore`.
 
         A state of release 0.2.0 is ignored: the application's prediction starts when it submits, as
         if it arrived then.
@@ -345,14 +341,13 @@ class ForetoldVtc:
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow to all shadows, with the current KV memory."""
         kv_tokens = self._kv_tokens()
         if kv_tokens is not None:
             self.clock.kv_tokens = kv_tokens
         self.clock.advance(amount, now)
 
     def _renew_shadow(self, application: Application, now: Seconds) -> None:
-        """Update an application's shadow to the stages as currently known."""
+        """Update an application in the model of VTC to its stages as currently known."""
         self._found = None
         name = application.application_id
         self._advance_shadows(0, now)
@@ -365,7 +360,7 @@ class ForetoldVtc:
         self.clock.advance(0, now)
 
     def _sort_changed_applications(self) -> None:
-        """Sort the applications that changed, and others if the rates have changed."""
+        """Sort changed applications by urgency, and others if the service rates have changed."""
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
             return
@@ -402,7 +397,7 @@ class ForetoldVtc:
         return _UrgentCandidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
-        """Return candidates whose last start X does not delay enough to exclude urgency."""
+        """Return applications whose last inference VTC may start so soon that they are urgent."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s

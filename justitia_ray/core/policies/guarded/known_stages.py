@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
 
 def call_of(inference: Inference, output_tokens: Tokens) -> Call:
-    """Return the sizes of an inference with so much output in total over its sequences."""
+    """Return the sizes of an inference that produces this output over all its sequences."""
     return Call(
         inference.cost(weighted_tokens, output_tokens),
         inference.cost(kv_token_time, output_tokens),
@@ -51,17 +51,18 @@ class _SubmittedStage:
     """Submitted inferences of one stage. A change is O(1), except of the longest inference."""
 
     ended: ExpectedStage = UNKNOWN_STAGE
-    """Sums over the ended inferences of the stage that produced output."""
+    """Sums over the inferences of the stage that have ended and produced output."""
     running: dict[RequestId, Call] = field(default_factory=dict)
     """Inferences of the stage that have not ended."""
     compute_tokens: float = 0
     kv_token_time: KvTokenTime = 0
-    """Sums over the running inferences; exact, because all terms are whole numbers."""
+    """Service of the running inferences in token·iterations; exact, because all terms are whole
+    numbers.
+    """
     iterations: int = 0
     """Length of the longest running inference, in iterations."""
 
     def begin(self, request_id: RequestId, call: Call) -> None:
-        """Add an inference to the stage, or replace it."""
         self.remove(request_id)
         self.running[request_id] = call
         self.compute_tokens += call.compute_tokens
@@ -79,7 +80,6 @@ class _SubmittedStage:
             self.iterations = max([one.iterations for one in self.running.values()], default=0)
 
     def end(self, call: Call) -> None:
-        """Record an ended inference with its true sizes."""
         ended = self.ended
         self.ended = ExpectedStage(
             ended.inferences + 1,
@@ -90,7 +90,6 @@ class _SubmittedStage:
         )
 
     def sums(self) -> ExpectedStage:
-        """Return the sums over all inferences of the stage."""
         ended = self.ended
         if not self.running:
             return ended
@@ -122,16 +121,13 @@ class KnownStages:
 
     @property
     def has_calls(self) -> bool:
-        """Return whether the application has submitted any inference."""
         return any(stage.running or stage.ended.inferences for stage in self.submitted)
 
     def running(self) -> Iterator[RequestId]:
-        """Yield the inferences that have not ended."""
         for stage in self.submitted:
             yield from stage.running
 
     def expect(self, expected: tuple[ExpectedStage, ...]) -> None:
-        """Replace the expected stages."""
         if expected != self._expected:
             self._expected = expected
             self._all = self._path = None

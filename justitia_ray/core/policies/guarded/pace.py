@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
 _USUAL_WEIGHT = 100.0
-"""Number of iterations of the default length that are assumed at the start."""
+"""Weight of the default length of an iteration, as a number of measured iterations."""
 
 _SUMS: Fields = dict.fromkeys(
     ("service", "busy_s", "iterations", "iterating_s"), RecordReader.not_negative
@@ -25,7 +25,7 @@ _SUMS: Fields = dict.fromkeys(
 
 
 class Pace:
-    """Speed of service of all replicas together, and of one sequence.
+    """Measured speed of all replicas together, and of one sequence.
 
     Every method costs O(1) for each inference that it names. The length of an iteration is the time
     per token of a lease between two reports, or from its dispatch to the first report, so that it
@@ -44,10 +44,10 @@ class Pace:
         self._iterations = _USUAL_WEIGHT
         self._iterating_s: Seconds = _USUAL_WEIGHT * USUAL_ITERATION_S
         self._since: Seconds = 0.0
-        """Time of the last report, or of the first lease after no inference ran."""
+        """Time of the last report, or of the first lease after a time without running inferences.
+        """
         self._told_at: dict[RequestId, Seconds] = {}
-        """Time of the last report of each running inference, or of its lease if there is no
-        report.
+        """Time of the last report of each running inference, or of its lease if there is no report.
         """
 
     def begin(self, request_id: RequestId, now: Seconds, told_at: Seconds | None = None) -> None:
@@ -65,7 +65,7 @@ class Pace:
         self._told_at.pop(request_id, None)
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
-        """Count the service of a report; return the part that no earlier scheduler has booked.
+        """Count the service of a report; return the part that no earlier scheduler has counted.
 
         Inferences without a recorded lease count only in the service, not in the time of an
         iteration.
@@ -86,11 +86,11 @@ class Pace:
         return service
 
     def state(self) -> dict[str, Any]:
-        """Return the sums of the measurement as JSON."""
+        """Return the sums from which the speed is measured, as JSON."""
         return {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the sums that `state` returned.
+        """Restore the result of `state`.
 
         Raises:
             ValueError: If the state has another form.

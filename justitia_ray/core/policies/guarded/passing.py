@@ -38,17 +38,14 @@ from justitia_ray.units import (
 )
 
 _MAXIMUM_UNCOUNTED_CHANGES = 1024
-"""Maximum number of changed accounts that are not counted in the slack yet, if no query needs the
-slack.
-"""
+"""Maximum number of changed accounts that may be missing in the slack of applications."""
 _CHANGES_COUNTED_PER_QUERY = 4
-"""Number of changed accounts that a query counts in a tenant's slack if it does not need the slack
-itself.
+"""Number of changed accounts that a query adds to a tenant's slack if the query does not need it.
 """
 
 
 class Guard:
-    """Urgent applications, which would otherwise end later than under VTC, with a budget.
+    """Finds urgent applications, which would otherwise end later than under the policy VTC.
 
     Args:
         foretold: Predicts the end under VTC.
@@ -70,7 +67,7 @@ class Guard:
         self._application = application
 
     def is_urgent(self, name: ApplicationId) -> bool:
-        """Return whether an application is urgent: it would otherwise end later than under VTC."""
+        """Return whether an application would end later than under VTC if it did not overtake."""
         return self._foretold.is_urgent(name, self._now())
 
     def urgent(self) -> list[ApplicationId]:
@@ -82,18 +79,18 @@ class Guard:
 
 
 class Promised(NamedTuple):
-    """An application's tag, which is what the order guarantees, and its remaining work."""
+    """An application's tag, which the order guarantees, and its remaining work."""
 
     finish: VirtualTime
     sequence: int
     weight: float
     remaining: KvTokenTime
     is_live: bool
-    """Whether the application is live and may request more."""
+    """Whether the application is live and may request more service."""
 
 
 class Promises(Protocol):
-    """Interface of the accounts that an order with overtaking uses."""
+    """Accounts whose guarantees an order with overtaking keeps."""
 
     def watch(self) -> dict[ApplicationId, None]:
         """Return the set in which changed applications are recorded, at first all of them."""
@@ -102,28 +99,26 @@ class Promises(Protocol):
         """Update the slack to the current virtual time V and service S."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return an application's guarantee and remaining work.
+        """Return an application's guarantee by GPS and its remaining work.
 
         None if no server owes it service.
         """
 
 
 class GpsPromises:
-    """The guarantees of GPS between applications."""
+    """Guarantees of GPS to applications: each is served by the time of its tag."""
 
     def __init__(self, share: ServedShare) -> None:
         self._share = share
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return the set in which the accounts record changed applications."""
         return self._share.watch()
 
     def advance(self, slack: Slack) -> None:
-        """Update the slack to the root's V, and to the service booked."""
         slack.advance(self._share.clock.virtual_time, self._share.served)
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return tag and remaining charge.
+        """Return the tag and the remaining charge of an application.
 
         None if neither GPS nor the account owes the application service.
         """
@@ -140,7 +135,7 @@ class GpsPromises:
 
 
 class TenantPromises:
-    """The guarantees of GPS inside a tenant, and the work of its reference server for them.
+    """Guarantees to the applications of a tenant: each is served by the time of its tag.
 
     By the invariant of `tenant_share` the slack of k, Σ w·(min(F, F_k) − V_T) − R(≤ F_k), is the
     sum over the tags behind k of their remaining work less w·(F − F_k). While the reference server
@@ -154,14 +149,13 @@ class TenantPromises:
         self._name = tenant
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return the set in which the accounts record changed applications of the tenant."""
         return self._share.watch_tenant(self._name)
 
     def advance(self, slack: Slack) -> None:
         """Do nothing, because slack inside a tenant does not change with virtual time."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return F_x and the remaining work at its position.
+        """Return an application's tag in its tenant and the work at its position.
 
         None if no server owes the application service.
         """
@@ -176,7 +170,7 @@ class TenantPromises:
 
 
 class PassingOrder(LazyHeap):
-    """Applications in the order of their tags F, except applications that may overtake."""
+    """Order of applications by tag, in which short or urgent ones may overtake others."""
 
     __slots__ = (
         "_application",
@@ -201,7 +195,7 @@ class PassingOrder(LazyHeap):
         guard: Guard | None,
         cost: CostFunction = kv_token_time,
     ) -> None:
-        """Create an empty order.
+        """Create an order without applications.
 
         Args:
             promises: The accounts, which record changes from now on.
@@ -220,17 +214,16 @@ class PassingOrder(LazyHeap):
         promises.advance(self._slack)
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
-        """Application that the guard put first, and the slack that this required; None if the guard
-        put none first.
+        """Application that was put first because it is urgent, and the slack that this required;
+        None if none was.
         """
         self._aside: dict[ApplicationId, None] = {}
-        """Waiting applications that are set aside for this dispatch, and still count in the slack.
-        """
+        """Waiting applications that this dispatch skips and the slack still contains."""
 
     def put(self, name: str, key: Key) -> None:
-        """Insert an application by F, or move it."""
+        """Insert an application by its tag F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # the accounts record all other changes of an application
+        if name in self._aside:  # only a return from this dispatch
             del self._aside[name]
         else:
             self._record_changed_account(name)
@@ -247,7 +240,7 @@ class PassingOrder(LazyHeap):
             self._aside[name] = None
 
     def first(self) -> str | None:
-        """Return the first urgent application that may overtake.
+        """Return the first application: one that may overtake, or that with the smallest tag.
 
         Else the shortest, or that of least F.
         """
@@ -293,7 +286,7 @@ class PassingOrder(LazyHeap):
         yield from (name for name in super().in_order() if name not in passed)
 
     def wanted_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
-        """Return the slack that the guard required to put this application first, or None.
+        """Return the slack with which an urgent application overtook, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
         before it may lack.
@@ -346,7 +339,7 @@ class PassingOrder(LazyHeap):
 
 
 class TenantOrder(PassingOrder):
-    """Applications of one tenant by their tags in the tenant, except those that may overtake."""
+    """Order of one tenant's applications by tag, in which short or urgent ones may overtake."""
 
     __slots__ = ("_booked", "_share", "_tenant")
 
@@ -360,7 +353,7 @@ class TenantOrder(PassingOrder):
         guard: Guard | None,
         cost: CostFunction,
     ) -> None:
-        """Create an empty order.
+        """Create an order without applications.
 
         Args:
             share: The accounts, which record changes inside the tenant from now on.
@@ -373,7 +366,7 @@ class TenantOrder(PassingOrder):
         self._share = share
         self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
-        """Unfinished inferences whose work is booked at the position of the application that they
+        """Unfinished inferences whose work counts at the position of an application that they
         overtook.
         """
         super().__init__(
@@ -381,7 +374,7 @@ class TenantOrder(PassingOrder):
         )
 
     def first(self) -> str | None:
-        """Return the tenant's first application: one that may overtake, or that with the least F_x.
+        """Return the tenant's first application: one that may overtake, or with the smallest tag.
 
         Slack is updated only if needed: whenever the shortest may overtake, otherwise if any
         application is urgent. Until then a few changed applications are updated per call.
@@ -414,7 +407,7 @@ class TenantOrder(PassingOrder):
         self._let_pass = let_pass
 
     def claim(self) -> ApplicationId | None:
-        """Return the first application if its next inference is booked, or needs no booking.
+        """Return the tenant's first application if its next inference may start, or None.
 
         None: the inference has just been booked at the position of the application with the least
         F_x; call again.
@@ -427,20 +420,17 @@ class TenantOrder(PassingOrder):
         return None
 
     def booked(self, name: ApplicationId) -> list[RequestId]:
-        """Return the inferences of an application that are booked before its own position."""
+        """Return an application's inferences whose work counts at an overtaken one's position."""
         return list(self._booked.get(name, ()))
 
     def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
-        """Restore the booked inferences of an application that `booked` returned."""
         self._booked[name] = dict.fromkeys(request_ids)
 
     def inference_ended(self, name: ApplicationId, request_id: RequestId) -> None:
-        """Drop the booking of an inference that has ended."""
         if (booked := self._booked.get(name)) is not None:
             booked.pop(request_id, None)
 
     def application_ended(self, name: ApplicationId) -> None:
-        """Drop the bookings of an application."""
         self._booked.pop(name, None)
 
     def _is_booked(self, name: ApplicationId) -> bool:
@@ -448,18 +438,18 @@ class TenantOrder(PassingOrder):
         return bool(booked) and self._application(name).waiting.first.request_id in booked
 
     def _is_tenant_late(self, least: ApplicationId) -> bool:
-        """Return whether V has reached the tenant's key in the order."""
+        """Return whether virtual time has reached the tenant's sort key."""
         return self._share.tag(least) <= self._share.keys.top_time(self._tenant)
 
 
 class PassingTreeOrder(TreeOrder):
-    """Applications below one top branch, with overtaking inside each tenant."""
+    """Order of the applications below a topmost tenant, with overtaking inside each tenant."""
 
     __slots__ = ()
 
     lets_pass = True
 
     def claim(self) -> ApplicationId | None:
-        """Return the first application of the first tenant; None if its inference was booked."""
+        """Return the first application of the first tenant if it may start, or None."""
         order = self.first_leaf()
         return None if order is None else order.claim()

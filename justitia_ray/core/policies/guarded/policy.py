@@ -19,7 +19,7 @@ from justitia_ray.core.policies.guarded.passing import (
     PassingTreeOrder,
     TenantOrder,
 )
-from justitia_ray.core.policies.guarded.rules import first_touches_no_promise
+from justitia_ray.core.policies.guarded.rules import first_may_overtake
 from justitia_ray.core.policies.justitia import JustitiaPolicy, rank_preserving_integer
 from justitia_ray.core.policies.options import Option, number, one_of
 from justitia_ray.core.policies.tree_order import TreeOrder
@@ -28,13 +28,13 @@ from justitia_ray.core.records import RecordReader
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
 _RANKS = 1 << 63
-"""Number of different engine ranks; an urgent application's rank less this number comes before all
-other ranks.
+"""Number of different priorities in the engine. An urgent application's priority less this number
+comes before all others.
 """
 
 
 class GuardedPolicy(JustitiaPolicy, Policy):
-    """Smallest (F, arrival sequence) first, except for applications that may overtake."""
+    """Policy that orders applications by tag, except for those that may overtake."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("order", "sgps", one_of("finish", "sgps")),
@@ -42,7 +42,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     )
     CLOCKS: ClassVar[tuple[str, ...]] = ("served",)
     GOES_ON_FROM: ClassVar[tuple[str, ...]] = ("justitia",)
-    INVARIANTS = (first_touches_no_promise,)
+    INVARIANTS = (first_may_overtake,)
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -52,26 +52,25 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         self.lets_pass = self.moves_with_service = self._shortest or self._guards
         self.keeps_place_in_flight = self._guards
         self._tenants: TenantShare | None = self._tree if self.lets_pass else None
-        """The accounts, if fairness is between tenants and applications may overtake inside a
-        tenant; otherwise None.
-        """
+        """The accounts, if applications may overtake inside a tenant; otherwise None."""
         self._foretold: ForetoldVtc | None = None
-        """Shadow of VTC over all applications, for the guard."""
+        """Model of the policy VTC for all applications, from which urgency follows."""
         if self._guards and self._tenants is None:
             self._foretold = ForetoldVtc(context.kv_tokens)
         self._foretold_in: dict[ClientId, ForetoldVtc] = {}
-        """Shadow of VTC over the applications of each tenant, for the guard."""
+        """Models of the policy VTC for the applications of each tenant, from which urgency follows.
+        """
         self._order: PassingOrder | None = None
         self._order_in: dict[ClientId, TenantOrder] = {}
 
     @property
     def guard_budget(self) -> KvTokenTime:
-        """Return B: service that the guard may take from those before an urgent application."""
+        """Return the service that urgent applications may take from those before them."""
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_tokens()
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
-        """Return a tenant's part of the guard's budget B, by its current weight."""
+        """Return the part of the guard's budget that belongs to a tenant, by weight."""
         assert self._tenants is not None
         return self._tenants.nodes.part_of(tenant, self.guard_budget)
 
@@ -97,7 +96,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return self._order
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
-        """Return the slack that the guard required to put this application first, or None.
+        """Return the slack with which an urgent application overtook, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
         before it may lack.
@@ -110,7 +109,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return F as an integer of the same rank, so that the engine uses the same order.
+        """Return the tag F as an integer priority, so that the engine uses the same order.
 
         An application that the guard put first comes before all others, by VTC's deadline: by F it
         would be among the last, and the first to be preempted if memory overflows. An application
@@ -127,7 +126,6 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     # --- events for the guard
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Pass a submitted inference to the shadow of VTC."""
         shadow = self._foretold
         if self._tenants is not None and self._guards:
             shadow = self._shadow_in(application.leaf)
@@ -136,19 +134,16 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Pass a leased inference to the shadow of VTC."""
         if (shadow := self._shadow_of(application)) is not None:
             shadow.dispatched(inference, self.context.now())
         return ()
 
     def adopted(self, application: Application, inference: Inference) -> None:
-        """Pass an inference that already runs to the shadow of VTC."""
         self.submitted(application, inference)
         if (shadow := self._shadow_of(application)) is not None:
             shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Pass the service of a report to the shadow of VTC."""
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
         elif self._foretold_in:
@@ -158,7 +153,6 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Pass the true sizes of an ended inference to the shadow of VTC."""
         if (shadow := self._shadow_of(application)) is not None:
             shadow.ended(application, inference, self.context.now())
         if (order := self._order_in.get(application.leaf)) is not None:
@@ -166,7 +160,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def application_ended(self, application: Application) -> None:
-        """Pass an ended application to the shadow of VTC; drop its tenant if it was the last."""
+        """Pass an ended application to the VTC model, and drop a tenant without applications."""
         if (shadow := self._shadow_of(application)) is not None:
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
@@ -180,7 +174,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             self._tenants.unwatch_tenant(application.leaf)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the shadow of VTC, or of each tenant's shadow.
+        """Return the state of the model of VTC, or of each tenant's model.
 
         {} without the guard.
         """
@@ -191,7 +185,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return an application's state in the shadow of VTC, and its booked inferences."""
+        """Return an application's state in the model of VTC, and its overtaking inferences."""
         application = self.context.application(application_id)
         shadow = self._shadow_of(application)
         guarded = None if shadow is None else shadow.application_state(application_id)
@@ -204,7 +198,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"guarded": guarded, "booked": booked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the shadow of VTC, if there is one, for tenants with live applications."""
+        """Restore the model of VTC, if there is one, for tenants with live applications."""
         if not state:
             return
         if self._foretold is not None:
@@ -217,7 +211,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
                     self._shadow_in(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore an application's state in the shadow of VTC, and its booked inferences."""
+        """Restore the result of `application_state`."""
         if self._tenants is None:
             if self._foretold is not None:
                 self._foretold.restore_application(application, state)
@@ -231,18 +225,16 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             order.restore_booked(application.application_id, map(str, booked))
 
     def _shadow_of(self, application: Application) -> ForetoldVtc | None:
-        """Return the shadow of VTC that may contain an application, or None."""
+        """Return the model of VTC that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold
         return self._foretold_in.get(application.leaf)
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
-        """Return the order below a top node."""
         kind = TreeOrder if self._tenants is None else PassingTreeOrder
         return kind(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
-        """Return an order of a tenant's applications: by F_x, or with overtaking."""
         return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
 
     def _tenant_order(self, tenant: ClientId) -> TenantOrder:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.scheduler import SchedulerCore
 
 
-def first_touches_no_promise(core: SchedulerCore) -> Findings:
+def first_may_overtake(core: SchedulerCore) -> Findings:
     """The first application may overtake all before it; with `sgps` no shorter one may."""
     policy = cast("GuardedPolicy", core.ledger.policy)
     if policy.lets_pass and (first := core.ledger.queue.first()) is not None:
@@ -29,7 +29,7 @@ def first_touches_no_promise(core: SchedulerCore) -> Findings:
 
 
 def comes_first(core: SchedulerCore, policy: GuardedPolicy, first: Application) -> Findings:
-    """Check the first application of an order with overtaking by the definition of slack. O(N²).
+    """Compare the first application of an order with the definition of slack. O(N²).
 
     Whether another application is urgent is not checked: only the guard's shadow determines that.
     """
@@ -83,7 +83,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
 def _first_in_tenant(
     core: SchedulerCore, share: TenantShare, policy: GuardedPolicy, first: Application
 ) -> Findings:
-    """Check the first tenant, and its first application, by the rules of `passing`."""
+    """Compare the first tenant, and its first application, with their definitions."""
     heads = least_of_clients(core)
     keys = {client: policy.key(client, head) for client, head in heads.items()}
     client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
@@ -107,7 +107,7 @@ def _first_in_tenant(
         yield chosen == least, (chosen, least), "is first, not of the least tag"
         return
     if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
-        return  # the order of values that are too close for floats depends on rounding
+        return  # rounding decides the order
     rank = {
         other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
         for other, limit in limits.items()

@@ -54,56 +54,56 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""The end of an application under VTC is predicted as if level X had risen by one part in this many
-more.
+"""Safety margin: the end of an application is predicted as if VTC's level X had risen by one part
+in `_AHEAD` more.
 """
 
 
 @dataclass(slots=True)
 class Shadow:
-    """An application under VTC: its current stage, and the part of it that has started."""
+    """An application in the model of VTC, with its current stage."""
 
     weight: float
     sequence: int
     stages: list[ExpectedStage]
     came: float = 0
-    """Level X at the application's arrival."""
+    """Level X of VTC when the application arrived."""
     at: int = 0
-    """Index of the stage that the application entered last; the number of stages after the last."""
+    """Number of the stage that the application entered last."""
     entered: float = 0
-    """Level X at which the application entered its current stage."""
+    """Level X of VTC when the application entered its current stage."""
     owed: KvTokenTime = 0
-    """Service owed to the first inference of the stage."""
+    """Service that VTC owes the first inference of the current stage."""
     first_since: Seconds = 0
-    """Time at which the first inference of the stage started."""
+    """Time at which VTC started the first inference of the current stage."""
     first_until: Seconds = 0
-    """Time at which the first inference of the stage ends."""
+    """Time at which VTC ends the first inference of the current stage."""
     first_iteration_s: Seconds = 0
-    """Length of an iteration when the first inference started; later changes do not change when it
-    ends.
+    """Length of an iteration when the first inference started. Later changes do not move its end.
     """
     last_started_at: Seconds | None = None
-    """Time at which the last inference of the stage started; None: it has not started."""
+    """Time at which VTC started the last inference of the current stage; None: not yet."""
     ready_at: Seconds = 0
-    """Time from which the application may enter its next stage; undefined before the last inference
-    of this stage has started.
+    """Time from which VTC may start the application's next stage; undefined before the last
+    inference of the current stage has started.
     """
     released: bool = False
-    """Whether the application has ended: its shadow is removed when it has completed its stages."""
+    """Whether the application has ended. The model drops it when it has completed its stages there.
+    """
     density: float = 0
-    """Service that the application requests per level of X: ω·k/w, or 0 if it requests none."""
+    """Service that the application requests while VTC's level X rises by 1: ω·k/w, or 0."""
     lasting: float = 0
-    """Value of `density` times the mean length of the stage's inferences, in iterations."""
+    """Product of `density` and the mean length of the stage's inferences in iterations."""
     starting: float = 0
-    """Part of ρ, the service started per level of X, from this stage: ω·k/w if inferences of the
-    stage start while X rises; else 0.
+    """Service that this stage starts while VTC's level X rises by 1: ω·k/w, or 0 if no inference of
+    the stage starts with X.
     """
     starting_lasting: float = 0
-    """`starting` times the mean length of the stage's inferences, in iterations."""
+    """Product of `starting` and the mean length of the stage's inferences in iterations."""
 
     @property
     def is_through(self) -> bool:
-        """Return whether the last inference of the application has started."""
+        """Return whether VTC has started the last inference of the application."""
         return self.at >= len(self.stages) or (self.is_last and self.last_started_at is not None)
 
     @property
@@ -113,31 +113,29 @@ class Shadow:
 
     @property
     def level_of_last(self) -> float:
-        """Return Y, the level of X at which the last inference of the stage starts."""
+        """Return VTC's level X at which the last inference of the stage starts."""
         return self.entered + _levels_of_starts(self.stages[self.at], self.weight)
 
     @property
     def level_of_next(self) -> float:
-        """Return the level of X from which on the application may enter the next stage."""
+        """Return VTC's level X from which on the application may enter the next stage."""
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level with which the application's end is predicted when X is at `level`."""
+        """Return the level by which an end is predicted when VTC's level X is at `level`."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:
-        """Return the level of X for which `ahead` returns `level`."""
         return self.came + (level - self.came) * _AHEAD / (_AHEAD + 1)
 
     def ratio(self) -> float:
-        """Return ω·k/w of the current stage."""
         stage = self.stages[self.at]
         if not stage.compute_tokens:
             return 0
         return self.weight * stage.kv_token_time / stage.compute_tokens
 
     def level_of_end(self) -> float:
-        """Return the lowest level of X at which the last inference of the last stage can start."""
+        """Return VTC's lowest level X at which the application's last inference can start."""
         if self.is_last:
             return self.level_of_last
         *between, last = self.stages[self.at + 1 :]
@@ -146,16 +144,16 @@ class Shadow:
 
 
 class Rise(NamedTuple):
-    """Predicted rise of level X from now on."""
+    """Predicted rise of VTC's level X from now on."""
 
     wait_s: Seconds
-    """Seconds until level X rises again."""
+    """Seconds until VTC's level X rises again."""
     level_s: Seconds
-    """Seconds per level of X after X has begun to rise."""
+    """Seconds in which VTC's level X rises by 1, once it rises."""
 
 
-class ShadowClock:
-    """Level X and the state of each application's shadow. Every step of a shadow costs O(log N).
+class VtcModel:
+    """Model of the policy VTC: its level X and its applications. A step costs O(log N).
 
     Service is assumed even between two calls of `advance`.
 
@@ -171,44 +169,47 @@ class ShadowClock:
         self.kv_tokens: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
-        """Service of all inferences started under VTC, less the service delivered by the
-        replicas.
+        """Service of all inferences that VTC has started, less the service that the replicas
+        delivered.
         """
         self.flights = Flights()
-        """Inferences that have started and not ended under VTC."""
+        """Inferences that VTC has started and not ended."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
-        """Predicted service per level of X: sum of the densities of applications that request more
-        as X rises.
-        """
+        """Service that applications request while VTC's level X rises by 1."""
         self._lasting = WeightSum()
-        """Sum of the mean lengths of inferences that start as X rises, weighted by density."""
+        """Lengths of inferences that start as VTC's level X rises, weighted by the service
+        requested.
+        """
         self._starting = WeightSum()
-        """Service ρ that is started per level of X."""
+        """Service that VTC starts while its level X rises by 1."""
         self._starting_lasting = WeightSum()
-        """Sum of the mean lengths of inferences that start as X rises, weighted by ω·k/w."""
+        """Lengths of inferences that start as VTC's level X rises, weighted by the service started.
+        """
         self._now: Seconds = -math.inf
-        """Time at which X reached its present level; minus infinity before the first `advance`."""
+        """Time at which VTC's level X reached its present value; minus infinity before the first
+        `advance`.
+        """
         self._by_level = LazyHeap()
-        """Shadows by the level of X at their next event."""
+        """Applications by VTC's level X at their next event."""
         self._by_time = LazyHeap()
-        """Shadows by the time at which they request their next stage."""
+        """Applications by the time at which they request their next stage."""
         self._moved: dict[ApplicationId, None] = {}
 
     def take_moved(self) -> list[ApplicationId]:
-        """Return the shadows that changed or progressed since the last call."""
+        """Return the applications whose predictions changed since the last call."""
         moved, self._moved = self._moved, {}
         return [name for name in moved if name in self.shadows]
 
     def add(
         self, name: ApplicationId, weight: float, sequence: int, stages: Sequence[ExpectedStage]
     ) -> None:
-        """Add an application with at least one stage, which the application enters now."""
+        """Add an application, which enters its first stage now."""
         shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
         self._enter_stage(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Restore an application's saved state at the present level X; `owed` includes its work."""
+        """Restore an application into the model of VTC."""
         self.shadows[name] = shadow
         self._start_flight(name, shadow)
         self._sort_application(name, shadow)
@@ -225,7 +226,7 @@ class ShadowClock:
             self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
-        """Remove an application as soon as it has completed its stages."""
+        """Remove an application as soon as it has completed its stages under VTC."""
         shadow = self.shadows[name]
         shadow.released = True
         self._forget_released(name, shadow)
@@ -280,13 +281,13 @@ class ShadowClock:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
-                    # service flows up to an event before the event is processed
+                    # Service before an event is delivered before the event is processed.
                     self._start_what_fits()
             amount -= part
             lacking = self._process_events()
 
     def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when an application ends at the present speed; None if unknown.
+        """Return when VTC would end an application at the present speed; None if unknown.
 
         Each level is assumed to cost as much as now. O(stages).
         """
@@ -319,12 +320,12 @@ class ShadowClock:
         return now + wait_s + tail_s
 
     def rise(self, kv_per_s: float) -> Rise:
-        """Return how level X rises at the present speed if no application arrives or ends."""
+        """Return how VTC's level X rises if no application arrives or ends."""
         overdue = max(0, self.owed - self._in_flight())
         return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 
     def _in_flight(self) -> KvTokenTime:
-        """Return the service that VTC would have in flight; infinite if no application waits."""
+        """Return the service of VTC's running inferences; infinite if no application waits."""
         if not self.density.total:
             return math.inf
         free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
@@ -333,13 +334,12 @@ class ShadowClock:
         return self.flights.rest(self._now) + free * self._mean_length()
 
     def _mean_length(self) -> float:
-        """Return the mean iterations of an inference that starts next, if any application waits."""
         if self._starting.total:
             return self._starting_lasting.total / self._starting.total
         return self._lasting.total / self.density.total
 
     def _start_inferences(self, service: KvTokenTime) -> None:
-        """Start inferences of the stages in which inferences start as level X rises."""
+        """Start inferences in all stages whose inferences start as VTC's level X rises."""
         if service:
             self.owed += service
             iteration_s = self.pace.iteration_s
@@ -347,13 +347,12 @@ class ShadowClock:
             self.flights.gather(service, self._mean_length() * iteration_s)
 
     def _service_until_cohort(self) -> KvTokenTime | None:
-        """Return the service until a cohort starts to gather; None if none will, or one gathers."""
         if not self._starting.total or self.flights.gathers:
             return None
         return max(0, self.owed - self._in_flight())
 
     def _process_events(self) -> KvTokenTime:
-        """Process all events that are due; return the service missing to the next level of X."""
+        """Process all events that are due; return the service until the next one."""
         while True:
             while self.flights.next_change <= self._now:
                 if (name := self.flights.pass_next()) is not None:
@@ -366,9 +365,9 @@ class ShadowClock:
             self._rise_to_level()
 
     def _start_what_fits(self) -> KvTokenTime:
-        """Raise X by the work that may start; return the service missing to the next level."""
+        """Start work that fits the memory; return the service missing to the next level."""
         if not self._starting.total:
-            # Without waiting applications at least all work in flight is owed.
+            # If no application waits, VTC owes at least the work of all running inferences.
             self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
@@ -376,13 +375,13 @@ class ShadowClock:
         room, starting = self._in_flight() - self.owed, self._starting.total
         lacking = (level - self.level) * starting - room
         if lacking > 0 and room > 0 and starting:
-            # rounding must not raise X past the level of an event
+            # Rounding must not raise VTC's level past that of the next event.
             self.level = min(self.level + room / starting, level)
             self._start_inferences(room)
         return lacking
 
     def _rise_to_level(self) -> None:
-        """Raise X to the next level with an event, and process the event."""
+        """Raise VTC's level X to that of the next event, and process the event."""
         level = self._by_level.least_value()
         self._start_inferences((level - self.level) * self._starting.total)
         self.level = level
@@ -393,14 +392,13 @@ class ShadowClock:
         self._sort_application(name, self.shadows[name])
 
     def _enter_stage(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
-        """Let an application enter a stage at the current level of X."""
+        """Let an application enter a stage at VTC's current level X."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
         shadow.first_since, shadow.first_iteration_s = self._now, self.pace.iteration_s
         self._set_debt(name, shadow)
         self._sort_application(name, shadow)
 
     def _set_debt(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Set the work owed to a stage's first inference, in place of the earlier amount."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
@@ -411,7 +409,7 @@ class ShadowClock:
         self._start_flight(name, shadow)
 
     def _start_flight(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Start the flight of the first inference of a stage, unless the inference has ended."""
+        """Start the first inference of a stage under VTC, unless the inference has ended."""
         since, until = shadow.first_since, shadow.first_until
         if until > max(since, self._now):
             self.flights.begin(name, shadow.sequence, shadow.owed, since, until)
@@ -419,13 +417,12 @@ class ShadowClock:
             self.flights.end(name)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
-        """Store when the stage's last inference starts, and when the next stage begins."""
+        """Record when the stage's last inference starts, and when the next stage begins."""
         stage = shadow.stages[shadow.at]
         shadow.last_started_at = started_at
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
 
     def _sort_application(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Queue an application's next event under VTC, by level X and by time."""
         self._moved[name] = None
         self._remove_from_order(name, shadow)
         if shadow.at >= len(shadow.stages):
@@ -453,7 +450,7 @@ class ShadowClock:
             self._enter_stage(name, shadow, shadow.at + 1)
 
     def _add_requester(self, shadow: Shadow, ratio: float) -> None:
-        """Add an application to those that request more service as X rises."""
+        """Add an application to those that request more service as VTC's level X rises."""
         shadow.density = self.density.add(ratio)
         shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 
@@ -480,7 +477,7 @@ class WeightSum:
         self._count = 0
 
     def add(self, term: float) -> float:
-        """Add a term to the sum and return the term; a term of 0 is not kept."""
+        """Add a term to the sum and return the term; a term of 0 is not counted."""
         if term:
             self.total += term
             self._count += 1
@@ -511,13 +508,13 @@ _SHADOW: Fields = {
 
 
 def record_of(shadow: Shadow) -> Record:
-    """Return the durable record of a shadow as JSON."""
+    """Return the stored form of an application's state in the VTC model, as JSON."""
     record = {name: getattr(shadow, name) for name in _SHADOW}
     return record | {"stages": [[*stage] for stage in shadow.stages]}
 
 
 def restored(record: object) -> Shadow:
-    """Return the shadow that a durable record describes.
+    """Restore an application's state in the VTC model from its stored form.
 
     Raises:
         ValueError: If the record is not a result of `record_of`.
@@ -530,6 +527,5 @@ def restored(record: object) -> Shadow:
 
 
 def _levels_of_starts(stage: ExpectedStage, weight: float) -> float:
-    """Return the levels of X between the starts of a stage's first and last inference."""
     inferences = max(1, stage.inferences)
     return stage.compute_tokens * (inferences - 1) / (inferences * weight)

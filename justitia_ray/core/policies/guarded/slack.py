@@ -46,13 +46,11 @@ _MOST = 48
 _MOST_BLOCKS = 20
 """Maximum number of blocks in a group; a larger group is split."""
 _CHANGES_PER_GROUP_SUM = 16
-"""Number of changes for which the sums of one more group are recomputed when no search is
-needed.
-"""
+"""Number of changed applications after which the sums of one more group are recomputed."""
 
 
 class _OvertakingAnswer:
-    """Application that overtakes, and how far the slack of others may fall before a new search."""
+    """Application that may overtake, valid until the slack of others has fallen too far."""
 
     __slots__ = ("_spare", "best")
 
@@ -61,7 +59,7 @@ class _OvertakingAnswer:
         self._spare = -inf if search.best is None or search.passes_over else search.spare
 
     def outlives(self, entry: Entry, fall: KvTokenTime, *, is_shorter: bool, binds: bool) -> bool:
-        """Return whether the answer stays valid after a change of one application. O(1).
+        """Return whether the cached application may still overtake after another has changed. O(1).
 
         Args:
             entry: The application, in its current state.
@@ -82,7 +80,7 @@ class _OvertakingAnswer:
 
 
 class _OvertakingRanking:
-    """Applications that may overtake, searched one by one and cached."""
+    """Applications that may overtake, found one by one and cached."""
 
     __slots__ = ("_found", "_others")
 
@@ -91,7 +89,7 @@ class _OvertakingRanking:
         self._others = names
 
     def __iter__(self) -> Iterator[ApplicationId]:
-        """Yield the applications that may overtake, the shortest application first."""
+        """Yield the applications that may overtake, the shortest first."""
         yield from self._found
         for name in self._others:
             self._found.append(name)
@@ -109,21 +107,24 @@ class Slack:
     """
 
     def __init__(self, virtual_time: VirtualTime = 0, served: KvTokenTime = 0) -> None:
-        """Create an empty order at this virtual time V and service S."""
+        """Create an order without applications, at this virtual time V and service S."""
         self._virtual_time = virtual_time
         self._served = served
         self._entries: dict[ApplicationId, Entry] = {}
         self._groups: list[Group] = []
         self._overdue: list[Entry] = []
-        """Applications that GPS has finished and that still bind, by their tags."""
+        """Applications that GPS has finished but the replicas have not, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Least slack of the overdue applications plus service S; None: unknown."""
+        """Smallest slack of applications that GPS has finished, to which the total service is
+        added; None: unknown.
+        """
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None
-        """Other applications that may overtake, by rank; None after a change."""
+        """Other applications that may overtake, by remaining work per weight; None after a change.
+        """
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
-        """Cached result of `lines_of`, groups with sums; None after a change."""
+        """Cached groups of applications with their sums; None after a change."""
         self._changes = 0
         """Number of applications changed since the last query."""
 
@@ -141,7 +142,7 @@ class Slack:
         binds: bool,
         waits: bool,
     ) -> None:
-        """Put an application at its place in the order, or change the application there.
+        """Insert an application in the order of tags, or change it there.
 
         Args:
             name: The application, live or ended before GPS finished it.
@@ -191,7 +192,7 @@ class Slack:
             self._least_overdue = None
 
     def advance(self, virtual_time: VirtualTime, served: KvTokenTime) -> None:
-        """Set V and S; drop applications with tags that V has reached, unless they bind.
+        """Set virtual time and total service; drop applications that need no slack any more.
 
         V is assumed to have reached a tag at the previous call, or just after it. For tags below V
         of the previous call the time is unknown: no application overtakes these tags.
@@ -223,12 +224,12 @@ class Slack:
         if self._answer is None:
             search = Search()
             for line in self._group_lines():
-                search.look(*line)
+                search.search_next(*line)
                 if search.known < 0:
                     break
             self._answer = _OvertakingAnswer(search)
         elif self._changes:
-            # Between searches the sums of changed applications are recomputed in small steps.
+            # Without a search the sums of changed applications are recomputed in small steps.
             self._sum_up_groups(1 + self._changes // _CHANGES_PER_GROUP_SUM)
         self._changes = 0
         best = self._answer.best
@@ -254,7 +255,7 @@ class Slack:
         return [entry.name for entry in sorted(found, key=rank_of)]
 
     def allows(self, name: ApplicationId, amount: KvTokenTime) -> bool:
-        """Return whether every application that binds before this one has this much slack.
+        """Return whether every application before this one has at least this much slack.
 
         Args:
             name: An application in the order.
@@ -307,7 +308,7 @@ class Slack:
                 yield one.name
 
     def _least_of_overdue(self, before: Entry | None) -> KvTokenTime:
-        """Return the least slack plus S of the overdue applications, or of those before one."""
+        """Return the smallest slack of applications that GPS has finished, plus all service."""
         least: KvTokenTime = inf
         owed: KvTokenTime = 0
         for entry in self._overdue:
@@ -319,14 +320,14 @@ class Slack:
         return least
 
     def _group_lines(self) -> list[tuple[Group, KvTokenTime, float]]:
-        """Return each group in order of tags, with the line of all applications after the group."""
+        """Return each group with the total weight of the applications behind it."""
         if self._groups_found is None:
             self._sum_up_groups(inf)
             self._groups_found = lines_of(self._groups, 0, 0)
         return self._groups_found
 
     def _sum_up_groups(self, most: float) -> None:
-        """Recompute the sums of at most this many stale groups, last tags first."""
+        """Recompute the sums of at most this many changed groups, last tags first."""
         weight: float = 0
         for group in reversed(self._groups):
             if group.is_stale:

@@ -33,9 +33,9 @@ class Entry:
         self.waits = False
         self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
-        """Total service S when virtual time V reached the tag; None before that."""
+        """Service of all replicas when GPS finished the application; None before that."""
         self.block: Block
-        """Block of the application; None while the application is overdue."""
+        """Block that contains the application; None once GPS has finished it."""
 
 
 key_of: Callable[[Entry], Key] = attrgetter("key")
@@ -45,7 +45,7 @@ rank_of: Callable[[Entry], Rank] = attrgetter("rank")
 
 
 class Span:
-    """Applications with neighbouring tags: their least slack, and the first of them by rank.
+    """Applications with neighbouring tags, summarised so that a search can skip them together.
 
     The applications after a span add a linear function of the tag F to its slack, its *line*:
     `after + weight·F`. The least slack in the span was computed for one weight. From then on a
@@ -69,39 +69,43 @@ class Span:
     def __init__(self) -> None:
         self.offset: KvTokenTime = 0
         self.weight: float = 0
-        """Weight that the span adds to the line of everything before the span."""
+        """Weight of the applications in this span, which lowers the slack of all applications
+        before it.
+        """
         self.choice: Entry | None = None
-        """Waiting application of the span that is first by rank."""
+        """Waiting application of this span that would overtake first."""
         self.smallest: KvTokenTime = inf
-        """Lower bound of the remaining work of any waiting application in the span."""
+        """Lower bound of the remaining work of any waiting application in this span."""
         self.at_weight: float = 0
         self.least: KvTokenTime = inf
-        """Lower bound of the slack in the span, without the applications after the span."""
+        """Lower bound of the slack in this span, without the applications behind the span."""
         self.is_exact = False
-        """Whether `least` is exactly the least slack."""
+        """Whether the lower bound `least` is exactly the least slack."""
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
-        """Largest tag of the applications that bind in the span; `lowest` is the smallest."""
+        """Largest tag of the applications in this span that limit overtaking; `lowest` is the
+        smallest.
+        """
         self.last: Key = (inf, 0)
-        """Key of the last application in the span."""
+        """Sort key of the last application in this span."""
 
     def bound(self, after: KvTokenTime, weight: float) -> KvTokenTime:
-        """Return a lower bound of all slacks in the span, which may be far too low. O(1)."""
+        """Return a lower bound of the slack of all applications in this span. O(1)."""
         moved = weight - self.at_weight
         return after + self.least + moved * (self.lowest if moved > 0 else self.highest)
 
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack in the span, and the parts of it that need a closer look."""
+        """Return the least slack in this span, and the parts of it that must be searched."""
         raise NotImplementedError
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search the applications of the span for the first that may overtake."""
+        """Search this span for the shortest application that may overtake."""
         raise NotImplementedError
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the parts of the span with waiting applications, each with its smallest rank."""
+        """Return the parts of this span with waiting applications, each with its shortest."""
         raise NotImplementedError
 
 
@@ -114,7 +118,7 @@ _last = attrgetter("last")
 def lines_of(
     spans: Sequence[AnySpan], after: KvTokenTime, weight: float
 ) -> list[tuple[AnySpan, KvTokenTime, float]]:
-    """Return neighbours in order of tags, each with the line of everything after it."""
+    """Return each span with the total weight of the applications behind it."""
     found = []
     for span in reversed(spans):
         found.append((span, after, weight))
@@ -125,7 +129,7 @@ def lines_of(
 
 
 def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
-    """Return the spans with waiting applications, each with the rank of its first application."""
+    """Return the spans with waiting applications, each with its shortest application."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
@@ -139,9 +143,7 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of each binding application in the block, last first, without the
-        applications after the block.
-        """
+        """Slack and tag of each application of the block that limits overtaking, last first."""
         for entry in entries:
             entry.block = self
         self._find_last()
@@ -150,14 +152,13 @@ class Block(Span):
         self._choose_first()
 
     def insert(self, entry: Entry) -> None:
-        """Insert an application that has no remaining work and does not bind."""
+        """Insert an application without remaining work."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
         self._find_last()
         self._count_weight(entry, 1)
 
     def remove(self, entry: Entry) -> None:
-        """Remove an application from the block."""
         del self.entries[bisect_left(self.entries, entry.key, key=key_of)]
         self._find_last()
         self._count_weight(entry, -1)
@@ -169,7 +170,7 @@ class Block(Span):
     def change(
         self, entry: Entry, weight: float, remaining: KvTokenTime, *, binds: bool, waits: bool
     ) -> None:
-        """Change weight, work or state of an application in the block.
+        """Change weight, work or state of an application in this block.
 
         O(1), unless its weight changes, or it starts to bind, or it is the choice and no longer
         waits or has more remaining work: O(block).
@@ -198,14 +199,12 @@ class Block(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack of applications that bind in the block; a block has no parts."""
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
             self._find_least()
         return after + self.least, ()
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search each application in the block. O(block)."""
         least: KvTokenTime = inf
         for entry, slack in self.slacks(after, weight):
             if (
@@ -219,15 +218,14 @@ class Block(Span):
                 least = slack
                 if least < self.smallest:
                     break
-        self.refine(after, weight)  # an exact bound lets the next search skip the block
+        self.refine(after, weight)  # an exact bound lets searches skip the block
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the waiting applications of the block. O(block)."""
         return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
-        """Return whether any application that binds before a key has less slack than `wanted`."""
+        """Return whether any application before a key has less slack than `wanted`."""
         for entry, slack in self.slacks(after, weight):
             if entry is before:
                 return False
@@ -238,7 +236,7 @@ class Block(Span):
     def slacks(
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[Entry, KvTokenTime | None]]:
-        """Yield the block's applications in order, each with its slack (None: not binding)."""
+        """Yield the block's applications in order, each with its slack, or None if it has none."""
         bound = iter(reversed(self._bound_slacks()))
         for entry in self.entries:
             if entry.binds:
@@ -255,7 +253,7 @@ class Block(Span):
         return self._sum_up() if self._bound is None else self._bound
 
     def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
-        """Compute the sums over the applications, last first; return the slacks. O(block)."""
+        """Recompute the sums of this block, and return the slacks. O(block)."""
         offset: KvTokenTime = 0
         weight: float = 0
         bound: list[tuple[KvTokenTime, VirtualTime]] = []
@@ -280,7 +278,6 @@ class Block(Span):
         self.smallest = min([entry.remaining for entry in waiting], default=inf)
 
     def _count_weight(self, entry: Entry, times: int) -> None:
-        """Add or subtract the weight of an application at the position of its tag."""
         finish = entry.key[0]
         self.offset -= times * entry.weight * finish
         self.weight += times * entry.weight
@@ -289,7 +286,6 @@ class Block(Span):
             self.least -= entry.weight * max(0, finish - self.lowest)
 
     def _extend_bound(self, entry: Entry) -> None:
-        """Extend the bound of the block to an application that binds from now on."""
         finish = entry.key[0]
         own = self.at_weight * finish
         for other in reversed(self.entries):
@@ -318,7 +314,6 @@ class Group(Span):
         self.outdate()
 
     def outdate(self) -> None:
-        """Mark the sums of the group as stale, because a block has changed."""
         self.is_stale = True
         if self.blocks:
             self.last = self.blocks[-1].last
@@ -333,7 +328,7 @@ class Group(Span):
         self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Recompute the sums over the blocks for the weight of all applications after.
+        """Recompute the sums of this group for the weight of all applications behind it.
 
         Takes O(blocks).
         """
@@ -346,7 +341,7 @@ class Group(Span):
         first: Entry | None = None
         for block in reversed(self.blocks):
             if block.least < inf:
-                # inlined `bound`, the most frequent operation of a decision
+                # the method `bound` inlined, because a decision calls it most often
                 moved = weight + own - block.at_weight
                 bound = (
                     offset + block.least + moved * (block.lowest if moved > 0 else block.highest)
@@ -368,27 +363,24 @@ class Group(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return all blocks of the group, whose bounds of slack are closer than the group's."""
-        self.is_stale = True  # a caller may improve the bounds of the returned blocks
+        self.is_stale = True  # a caller may change the blocks
         return inf, self.lines(after, weight)
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search each block of the group. O(blocks) if the bounds of the blocks suffice."""
-        self.is_stale = True  # a search may improve the bounds of the searched blocks
+        self.is_stale = True  # a search may change the blocks
         for line in self.lines(after, weight):
-            search.look(*line)
+            search.search_next(*line)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the blocks with waiting applications. O(blocks)."""
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
-        """Return the blocks, each with the line of all applications after the block."""
+        """Return each block with the total weight of the applications behind it."""
         return lines_of(self.blocks, after, weight)
 
 
 class Search:
-    """Search for the first application by rank that may overtake, span after span."""
+    """Search for the shortest application that may overtake, span after span."""
 
     __slots__ = ("_least", "_loose", "best", "known", "passes_over", "spare")
 
@@ -399,20 +391,18 @@ class Search:
         slack.
         """
         self.spare: KvTokenTime = 0
-        """Lower bound of the slack before the best application, less its remaining work; valid if
+        """Lower bound of the slack before the best application, less its remaining work. Valid if
         no shorter application was skipped.
         """
         self.known: KvTokenTime = inf
-        """Least slack of the spans searched so far for which it is known exactly."""
+        """Smallest slack of the searched spans that is known exactly."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans with a lower bound of slack below `known`, with the bound and the line after the
-        span.
-        """
+        """Spans in which slack may be below `known`."""
         self._least: KvTokenTime = inf
-        """Least slack, or lower bound of it, over all spans searched so far."""
+        """Smallest slack in all spans searched so far, or a lower bound of it."""
 
-    def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
-        """Search the next span. O(1) if the bounds of the span suffice."""
+    def search_next(self, span: Span, after: KvTokenTime, weight: float) -> None:
+        """Search the next span. O(1) if the span's lower bound suffices."""
         choice, best, bound = span.choice, self.best, span.bound(after, weight)
         if choice is not None and (best is None or choice.rank < best.rank):
             if choice.remaining <= bound and self.has_slack(choice.remaining):
@@ -427,11 +417,10 @@ class Search:
             self.note(span, bound, after, weight)
 
     def would_be_best(self, entry: Entry) -> bool:
-        """Return whether an application has a smaller rank than the best application so far."""
         return self.best is None or entry.rank < self.best.rank
 
     def has_slack(self, wanted: KvTokenTime) -> bool:
-        """Return whether no slack so far is below `wanted`; bounds are refined if needed."""
+        """Return whether no slack in the searched spans is below `wanted`."""
         if wanted <= self._least:
             return True
         open_spans, self._loose = self._loose, []
@@ -449,7 +438,7 @@ class Search:
         return wanted <= self._least
 
     def note(self, span: Span, bound: KvTokenTime, after: KvTokenTime, weight: float) -> None:
-        """Include the least slack of a span, or its bound, in the search of later spans."""
+        """Remember the least slack of a span for the search of later spans."""
         if bound >= self.known:
             return
         if span.is_exact and weight == span.at_weight:
@@ -461,7 +450,7 @@ class Search:
 
 
 def nearest(spans: Sequence[AnySpan], key: Key) -> AnySpan:
-    """Return the first span whose last application is at or after a key.
+    """Return the first span whose last application is at or after a sort key.
 
     Otherwise the last span.
     """

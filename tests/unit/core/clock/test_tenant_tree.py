@@ -72,7 +72,7 @@ def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
 def test_changed_weights_keep_the_debts() -> None:
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
-    share.grow(_tree_of_weights(T=2, T__b=5))
+    share.apply_weights(_tree_of_weights(T=2, T__b=5))
 
     assert share.clock.owed("T") == 30
     assert share.tag("b") == 10 + 15  # all that T is owed, at φ = 2
@@ -80,7 +80,7 @@ def test_changed_weights_keep_the_debts() -> None:
     assert branch is not None
     assert (branch.clock.owed("T/a"), branch.clock.owed("T/b")) == (5, 25)
 
-    share.grow(TenantTree())
+    share.apply_weights(TenantTree())
 
     assert (branch.weight, share.clock.owed("T"), branch.clock.owed("T/b")) == (1, 30, 25)
 
@@ -91,7 +91,7 @@ def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
     share.deliver([("a", exact(10))])
     share.settle("a")
     owed, now = share.clock.owed("T"), share.clock.virtual_time
-    share.grow(_tree_of_weights(T=2, T__x=5))
+    share.apply_weights(_tree_of_weights(T=2, T__x=5))
 
     branch = share.nodes.branches.get("T")
     assert branch is not None

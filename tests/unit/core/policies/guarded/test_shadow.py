@@ -3,7 +3,7 @@
 import pytest
 
 from justitia_ray.core.policies.guarded.pace import Pace
-from justitia_ray.core.policies.guarded.shadow import ShadowClock
+from justitia_ray.core.policies.guarded.shadow import VtcModel
 from justitia_ray.core.stages import ExpectedStage
 
 ONE = ExpectedStage(1, 100, 1000, 8, 0)
@@ -12,7 +12,7 @@ FOUR = ExpectedStage(4, 100, 1000, 8, 0)
 """Stage of four calls that each hold 31.25 KV tokens for 4 s."""
 
 
-def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
+def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> VtcModel:
     """Return a simulated VTC on replicas that serve 100 KV token·iterations per second.
 
     It has one application of weight 1. Without memory X rises by the service, once all started work
@@ -20,7 +20,7 @@ def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -
     """
     pace = Pace()
     pace.kv_per_s, pace.iteration_s = 100, 0.5
-    clock = ShadowClock(pace)
+    clock = VtcModel(pace)
     clock.kv_tokens = kv_tokens
     clock.advance(0, 0.0)
     clock.add(of, 1, int(of), stages)
