@@ -380,21 +380,27 @@ class Ledger:
         """
         state, counters = self._state, self._state.counters
         served: KvTokenTime = sum(delivery.amount for delivery in booked)
+        accounts: dict[ApplicationId, PrefillAccount] = {}
         for delivery in computed:
             name, prefill = delivery.application_id, delivery.prefill
-            application = state.applications[name]
-            account = application.prefill
+            account = state.applications[name].prefill
             assert account is not None
             account.paid += prefill.paid
             account.unfinished += prefill.paid
             account.forgiven += prefill.forgiven
+            accounts[name] = account
+        # No prompt of the report is pending any more: charges before all are paid would be too low.
+        for name, account in accounts.items():
+            self.charge_prefill(state.applications[name], account)
+        for delivery in computed:
+            name, prefill = delivery.application_id, delivery.prefill
+            application = state.applications[name]
             whole = prefill.paid + prefill.forgiven
             state.usage.of(application.tenant, state.now).prefill_token_time += whole
             counters.count_services([(application.tenant, whole)])
             counters.prefill += whole
             counters.forgiven += prefill.forgiven
             state.changed[name] = None
-            self.charge_prefill(application, account)
             if prefill.paid and self._counts_kv_token_time:
                 served += prefill.paid
                 if delivery.amount <= 0:

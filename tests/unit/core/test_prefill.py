@@ -559,3 +559,24 @@ def test_prefill_ratios_of_surplus_classes_share_an_entry_and_fade_slowly() -> N
         ratios.observe("class 1", 10, 40)
 
     assert ratios.expected("class 1", 100) == pytest.approx(400, abs=3)
+
+
+def test_prompts_that_one_report_computes_move_no_tag_that_virtual_time_has_reached() -> None:
+    """Prompt by prompt, the charge would fall by the second prompt, and rise again from V on."""
+    driver = core_with_replicas()
+    for name, cost in (("a", 2 * kv_token_time(10, 10)), ("b", 100_000)):
+        driver.open(name, cost)
+    for request in ("a0", "a1", "b0"):
+        driver.submit(request, request[0])
+    driver.core.ledger.fair_share.deliver([("b", 5000)])
+    tag = 2 * (kv_token_time(10, 10) + 10 * PRICE)
+    assert tag == driver.core.tag("a") < driver.core.ledger.fair_share.clock.virtual_time
+
+    both = [
+        ev.LeaseProgress(driver.lease_of(request), 10, 1, running=True, cached_tokens=0)
+        for request in ("a0", "a1")
+    ]
+    driver.handle(ev.ReplicaReported("r0", tuple(both), ()))
+
+    assert tag == driver.core.tag("a")
+    assert tag == driver.account("a").charged
