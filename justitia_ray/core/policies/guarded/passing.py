@@ -306,7 +306,8 @@ class PassingOrder(LazyHeap):
 
     def _next_cost(self, name: ApplicationId) -> KvTokenTime:
         inference = self._application(name).waiting.first
-        return inference.cost(self._cost, inference.expected_output)
+        cost = inference.cost(self._cost, inference.expected_output)
+        return cost + inference.expected_prefill
 
     def _record_changed_account(self, name: ApplicationId) -> None:
         self._moved[name] = None

@@ -13,14 +13,19 @@ from justitia_ray.core.invariants import check
 from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
 from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.core.snapshot import clock_record, restore
+from justitia_ray.cost import PrefillCost
 from tests.core_driver import CoreDriver, granted
 
 GUARD: dict[str, object] = {"fairness": "tenant", "guard_iterations": 1000}
 SHORTEST: dict[str, object] = {"fairness": "tenant", "order": "sgps"}
 
 
-def _driver_with_load(options: dict[str, object]) -> CoreDriver:
-    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
+def _driver_with_load(
+    options: dict[str, object], prefill_cost: PrefillCost | None = None
+) -> CoreDriver:
+    driver = CoreDriver(
+        SchedulerCore("justitia", options, lease_prefix="1-", prefill_cost=prefill_cost)
+    )
     for name, tenant, count in (("x", "T", 20), ("y", "T", 21), ("v", "U", 25)):
         driver.open(name, 155 * count, tenant=tenant)
         for number in range(count):
@@ -43,12 +48,19 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_tenant_pays_for_overtaking_among_its_applications() -> None:
-    driver = _driver_with_load(GUARD)
+@pytest.mark.parametrize(("prefill_cost", "cost"), [(None, 155), (PrefillCost(10), 155 + 100)])
+def test_tenant_pays_for_overtaking_among_its_applications(
+    prefill_cost: PrefillCost | None, cost: int
+) -> None:
+    """Each overtaking puts the key of the overtaken application back by the cost of an inference.
+
+    Then T continues with y, and with x when no inference of y waits.
+    """
+    driver = _driver_with_load(GUARD, prefill_cost)
     order = _application_ids(granted(driver.pull(kv=20 * 66)))
 
     assert ["y"] * 5 + ["v"] * 25 + ["y"] * 16 + ["x"] * 20 == order
-    assert [3100 + 21 * 155, 155 * 41, 3875] == [driver.core.tag(name) for name in "xyv"]
+    assert [(20 + 21) * cost, 41 * cost, 25 * cost] == [driver.core.tag(name) for name in "xyv"]
     check(driver.core)
 
 
@@ -149,12 +161,12 @@ def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
     x0 = driver.lease_of("x0")
     driver.pull(kv=60, seats=3, progress={x0: 1})
 
-    assert 30 == policy._foretold_in["T"].clock.kv_tokens
+    assert 30 == policy._foretold_in["T"].clock.kv_in_flight
 
     driver.handle(ev.ApplicationCancelled("v"))
     driver.pull(kv=60, seats=3, progress={x0: 2})
 
-    assert 60 == policy._foretold_in["T"].clock.kv_tokens
+    assert 60 == policy._foretold_in["T"].clock.kv_in_flight
 
 
 @pytest.mark.usefixtures("y_is_urgent")
