@@ -590,7 +590,8 @@ class Ledger:
                 self._state.applications.__getitem__,
                 lambda: self._state.now,
                 self.queue,
-                self._state.kv_tokens,
+                self._state.kv_in_flight,
+                self._state.kv_per_iteration,
             )
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None

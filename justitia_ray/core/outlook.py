@@ -22,7 +22,7 @@ from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.calibration import LEAST_S, Calibration, Expectation, Quantiles
 from justitia_ray.core.entities import Application, HolderWait, Inference, Outcome
 from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
-from justitia_ray.core.served_rate import SAMPLE_S, ServedRate
+from justitia_ray.core.served_rate import SAMPLE_S
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, ReplicaId, Seconds, Tokens
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Outlooks:
     def __init__(self, core: SchedulerCore) -> None:
         self.held_by: HeldBy = lambda application: None
         self._core = core
-        self._rate = ServedRate()
+        self._rate = core.state.served_rate
         self.starts = Calibration()
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
@@ -178,8 +178,16 @@ class Outlooks:
             sequences = sum(replica.leases.sequences for replica in replicas)
             counters = core.state.counters
             ended = counters.iterations, counters.iterating_s
+            decoded = sum(counters.served.values()) - counters.prefill
             self._rate.record(
-                history.served, history.busy_s, held, sequences, counters.made_tokens, ended
+                history.served,
+                history.busy_s,
+                held,
+                sequences,
+                counters.made_tokens,
+                ended,
+                decoded,
+                waits=core.state.waiting > 0,
             )
         for action in actions:
             if isinstance(action, Grant) and self._expected:

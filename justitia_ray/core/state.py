@@ -23,6 +23,7 @@ from justitia_ray.core.entities import (
 from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.core.prefill_ratios import PrefillRatios
+from justitia_ray.core.served_rate import ServedRate
 from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.usage import UsageBook
@@ -289,6 +290,7 @@ class State:
     context_growth: ContextGrowth = field(default_factory=ContextGrowth)
     engine_times: EngineTimes = field(default_factory=EngineTimes)
     """Times of prompt tokens and iterations on replicas with a prefix cache."""
+    served_rate: ServedRate = field(default_factory=ServedRate)
     usage: UsageBook = field(default_factory=UsageBook)
     ends: KeptEnds = field(default_factory=KeptEnds)
     tenants: TenantTree = field(default_factory=TenantTree)
@@ -330,6 +332,18 @@ class State:
 
     def kv_tokens(self) -> Tokens:
         return sum(replica.capacity.kv_tokens for replica in self.replicas.values())
+
+    def kv_per_iteration(self) -> KvTokenTime:
+        """Return the service that all replicas deliver an iteration while inferences wait."""
+        return self.served_rate.kv_per_iteration(self.kv_tokens())
+
+    def kv_in_flight(self) -> KvTokenTime:
+        """Return the KV tokens that the inferences on full replicas have, each counted whole.
+
+        This is the KV memory, or the service of an iteration without prefill if that is measured to
+        be more: common beginnings then count once in the memory, but in each inference's service.
+        """
+        return max(self.kv_tokens(), self.served_rate.decoded_per_iteration)
 
     def next_sequence(self) -> int:
         """Return the next arrival number, which applications and inferences share."""

@@ -32,7 +32,7 @@ class VtcPredictingJustitia(GuardedPolicy):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
+        self._vtc = self._foretold = ForetoldVtc(context.kv_in_flight)
         self._ended: dict[ApplicationId, Shadow] = {}
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}

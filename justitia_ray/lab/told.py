@@ -26,8 +26,8 @@ class ToldVtc(ForetoldVtc):
     live application that waits: O(N).
     """
 
-    def __init__(self, kv_tokens: Callable[[], float]) -> None:
-        super().__init__(kv_tokens)
+    def __init__(self, kv_in_flight: Callable[[], float]) -> None:
+        super().__init__(kv_in_flight)
         self.ends: Mapping[ApplicationId, Seconds] = {}
         """Time at which each application ends under VTC, from another simulated run."""
         self._live: dict[ApplicationId, int] = {}
@@ -65,7 +65,7 @@ class JustitiaWithKnownTimes(GuardedPolicy):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self.vtc = self._foretold = ToldVtc(context.kv_tokens)
+        self.vtc = self._foretold = ToldVtc(context.kv_in_flight)
 
 
 class _KnownTimesSimulation(Simulation):

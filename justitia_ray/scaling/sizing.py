@@ -15,7 +15,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from justitia_ray.core.served_rate import USUAL_ITERATION_S
+from justitia_ray.core.served_rate import (
+    USUAL_ITERATION_S,
+    USUAL_USE,
+    assumed_kv_per_iteration,
+)
 from justitia_ray.scaling.demand import Demand
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
@@ -29,8 +33,6 @@ _PRIOR_S: Seconds = 20.0
 """Weight of the initial service rate, in seconds of full replicas."""
 _LEAST_APART_S: Seconds = 0.05
 """Minimum seconds between two readings that update the rates."""
-_USUAL_USE = 0.7
-"""Share of its KV memory that a full replica is assumed to use, until this is measured."""
 _FULL = 0.4
 """Share of KV memory or seats in use above which a replica with waiting work counts as full."""
 _MOST_BUSY = 0.7
@@ -156,7 +158,7 @@ class ReplicaRate:
         """Return the service rate in KV token-time per second; None before any replica is seen."""
         if self._kv_tokens is None:
             return None
-        used = _USUAL_USE * self._kv_tokens
+        used = assumed_kv_per_iteration(self._kv_tokens)
         if now.running and self._seats:
             used = min(used, self._seats * max(1.0, now.held_tokens / now.running))
         guess = max(1.0, used / self._iteration_s)
@@ -335,7 +337,7 @@ def _useful_replicas(demand: Demand) -> float:
     """Return the number of replicas that all waiting and running inferences would fill."""
     if not demand.replicas:
         return math.inf
-    by_kv = demand.usable_kv_tokens / max(1.0, _USUAL_USE * demand.kv_tokens / demand.replicas)
+    by_kv = demand.usable_kv_tokens / max(1.0, USUAL_USE * demand.kv_tokens / demand.replicas)
     by_seats = demand.sequences / max(1.0, demand.seats / demand.replicas)
     return max(by_kv, by_seats)
 

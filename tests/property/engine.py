@@ -10,7 +10,7 @@ All amounts are whole numbers and fractions, counted from the events alone. The 
 core's lags with them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -215,6 +215,10 @@ class Engine:
         """Return the tokens of a started prompt that its replica finds in the prefix cache."""
         return self._arrivals[grant.request_id.split("/")[0]].found(prompt)
 
+    def held_tokens(self, running: Iterable[_Running]) -> int:
+        """Return the KV tokens of running inferences; without common beginnings, their sum."""
+        return sum(one.prompt + one.made for one in running)
+
     def _arrive(self, name: str, arrival: Arrival) -> None:
         self._handle(
             ev.ApplicationArrived(
@@ -304,7 +308,7 @@ class Engine:
             inference.reported = inference.made
         for name in ended:
             del running[name]
-        held = sum(r.prompt + r.made for r in running.values())
+        held = self.held_tokens(running.values())
         assert held <= server.kv_tokens
         self._handle(
             ev.ReplicaPulled(

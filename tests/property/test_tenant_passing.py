@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.policies.guarded import policy as guarded
 from justitia_ray.core.policies.guarded.foretold import ForetoldVtc
-from justitia_ray.core.policies.guarded.passing import TenantOrder
+from justitia_ray.core.policies.guarded.passing import PassingOrder, TenantOrder
 from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.core.policies.guarded.rules import comes_first
+from justitia_ray.cost import PrefillCost
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 from tests.property.engine import Arrival, Engine, Outcomes, Server
 from tests.property.profiles import examples
-from tests.property.test_guard import random_shadow
+from tests.property.test_guard import DELIVERED, random_shadow
 from tests.property.workloads import servers
 
 _SIZES = st.tuples(st.integers(1, 30), st.integers(1, 12))
@@ -51,8 +52,15 @@ def _arrivals_of_tenants(draw: st.DrawFn) -> list[Arrival]:
 class TenantEngine(Engine):
     """Engine that records when GPS inside the tenant would have finished each application."""
 
-    def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
-        super().__init__(replicas, options={"fairness": "tenant", **options})
+    def __init__(
+        self,
+        replicas: list[Server],
+        options: dict[str, object],
+        prefill_cost: PrefillCost | None = None,
+    ) -> None:
+        super().__init__(
+            replicas, options={"fairness": "tenant", **options}, prefill_cost=prefill_cost
+        )
         self._tag_inside: dict[str, float] = {}
         self._reached: dict[str, int] = {}
 
@@ -93,21 +101,29 @@ def _run_with_urgency(
     options: dict[str, object],
     replicas: list[Server],
     applications: list[Arrival] | dict[str, Arrival],
-) -> tuple[Outcomes, dict[str, int], float]:
-    """Return the engine, the lags inside tenants, and the smallest weight of active tenants."""
-    weights = [inf]
+    prefill_cost: PrefillCost | None = None,
+) -> tuple[Outcomes, dict[str, int], KvTokenTime]:
+    """Return the outcomes, the lags inside tenants, and the largest budget of the guard.
+
+    The budget is in service of all replicas: a tenant's budget at a booking over the least part of
+    the service that the tenant may have had later.
+    """
+    budgets: list[KvTokenTime] = [0]
     budget_in = GuardedPolicy.budget_in
+    named = applications.values() if isinstance(applications, dict) else applications
+    of_all = sum({a.tenant: a.weight for a in named}.values())
 
     def noted_budget(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
-        weights.append(policy.fair_share.clock.active_weight)
+        active = policy.fair_share.clock.active_weight
+        budgets.append(policy.guard_budget * max(1, of_all / active))
         return budget_in(policy, tenant)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded, "ForetoldVtc", urgent)
         patch.setattr(GuardedPolicy, "budget_in", noted_budget)
-        engine = TenantEngine(replicas, options)
+        engine = TenantEngine(replicas, options, prefill_cost)
         outcomes = engine.run(applications)
-    return outcomes, engine.inner_lags(), min(weights)
+    return outcomes, engine.inner_lags(), max(budgets)
 
 
 @pytest.mark.parametrize("options", _ORDERS)
@@ -119,12 +135,10 @@ def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
     """The overtaking budget is larger while fewer tenants are active."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     urgent = random_shadow(data.draw(st.integers(0, 99)))
-    outcomes, lags, weight = _run_with_urgency(urgent, options, replicas, applications)
-    budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)
-    of_all = sum({a.tenant: a.weight for a in applications}.values())
+    outcomes, lags, budget = _run_with_urgency(urgent, options, replicas, applications)
 
     late = max(lags.values()) - outcomes.in_flight - outcomes.report
-    assert late <= budget * max(1, of_all / weight)
+    assert late <= budget
 
 
 def _all_urgent_except(*but: str) -> type[ForetoldVtc]:
@@ -136,14 +150,20 @@ def _all_urgent_except(*but: str) -> type[ForetoldVtc]:
     return Claims
 
 
+@pytest.mark.parametrize("prefill_cost", [None, PrefillCost(40)])
 @examples(60)
 @given(data=st.data())
-def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(data: st.DataObject) -> None:
+def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(
+    prefill_cost: PrefillCost | None, data: st.DataObject
+) -> None:
+    """Tenant T0 has any urgency and no limit; others keep the work in flight as their bound."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
     others = [name for name, a in named.items() if a.tenant != "T0"]
     options: dict[str, object] = {"guard_iterations": 1e9, "order": "finish"}
-    outcomes, lags, _ = _run_with_urgency(_all_urgent_except(*others), options, replicas, named)
+    outcomes, lags, _ = _run_with_urgency(
+        _all_urgent_except(*others), options, replicas, named, prefill_cost
+    )
 
     late = max([lags[name] for name in others], default=0)
     assert late <= outcomes.in_flight + outcomes.report
@@ -175,7 +195,7 @@ def test_urgent_large_applications_delay_a_small_one_of_their_tenant_by_the_budg
         )
 
     late = lags["mouse"] - outcomes.in_flight - outcomes.report
-    assert (late <= 10 * 16) == holds
+    assert (late <= 10 * DELIVERED) == holds
     assert lags["other"] <= outcomes.in_flight + outcomes.report
 
 
@@ -183,11 +203,27 @@ def _charge_no_overtaking(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TenantOrder, "claim", lambda order: order.first())
 
 
+def _charge_no_prefill(patch: pytest.MonkeyPatch) -> None:
+    """Book an overtaking inference without the prefill that it is expected to cost."""
+
+    def memory_alone(order: PassingOrder, name: ApplicationId) -> KvTokenTime:
+        inference = order._application(name).waiting.first
+        return inference.cost(order._cost, inference.expected_output)
+
+    patch.setattr(PassingOrder, "_next_cost", memory_alone)
+
+
 @pytest.mark.parametrize(
-    ("change", "holds"), [(lambda patch: None, True), (_charge_no_overtaking, False)]
+    ("change", "prefill_cost", "holds"),
+    [
+        (lambda patch: None, None, True),
+        (_charge_no_overtaking, None, False),
+        (lambda patch: None, PrefillCost(40), True),
+        (_charge_no_prefill, PrefillCost(40), False),
+    ],
 )
 def test_tenant_that_is_not_charged_for_overtaking_delays_others(
-    change: Callable[[pytest.MonkeyPatch], None], holds: bool
+    change: Callable[[pytest.MonkeyPatch], None], prefill_cost: PrefillCost | None, holds: bool
 ) -> None:
     """Mutant: the tenant keeps the sort key of a small application that it never starts."""
     applications = _mouse_among_elephants()
@@ -195,7 +231,11 @@ def test_tenant_that_is_not_charged_for_overtaking_delays_others(
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         outcomes, lags, _ = _run_with_urgency(
-            _all_urgent_except("mouse"), {"guard_iterations": 1e9}, [Server(16, 2)], applications
+            _all_urgent_except("mouse"),
+            {"guard_iterations": 1e9},
+            [Server(16, 2)],
+            applications,
+            prefill_cost,
         )
 
     assert (lags["other"] <= outcomes.in_flight + outcomes.report) == holds

@@ -332,3 +332,85 @@ def test_no_module_unpickles() -> None:
 def test_forbidden_import_is_found(module: str, line: str) -> None:
     """The check must find an import at any place of a module."""
     assert 1 == len(rule_violations(module, f"import math\n{line}\n"))
+
+
+_MEMORY = {"kv_tokens", "cache_tokens", "host_kv_tokens"}
+"""Names of a KV memory M in tokens."""
+_PRODUCTS_WITH_MEMORY = {
+    ("core.admission", "PeakAdmission.start"): "iterations until running sequences fill the memory",
+    ("core.clock.fair_share", "NominalShare.set_rate"): "the paper's clock, by definition",
+    ("core.outlook", "Outlooks._served_within_s"): "share of the memory in use",
+    ("core.served_rate", "assumed_kv_per_iteration"): "assumption until the first measurement",
+    ("core.working_set", "WorkingSet._break_even_s"): "time of prompts that fill the memory",
+    ("cost", "PrefillCost.from_step_times"): "the cost of prefill, by definition",
+    ("scaling.sizing", "ReplicaRate.observe"): "memory of one replica",
+    ("scaling.sizing", "_is_full"): "share of the memory in use",
+    ("scaling.sizing", "_useful_replicas"): "replicas whose memory work would fill",
+}
+"""Functions that multiply or divide by a memory, with the meaning of the result."""
+
+
+def products_with_memory(source: str) -> set[str]:
+    """Return the functions in which an operand of *, / or // contains a KV memory.
+
+    The arguments of calls do not count, except those of `min`, `max` and `int`.
+    """
+
+    def contains_memory(node: ast.expr) -> bool:
+        if isinstance(node, ast.Name | ast.Attribute):
+            return (node.id if isinstance(node, ast.Name) else node.attr) in _MEMORY
+        if isinstance(node, ast.Call):
+            keeps_unit = isinstance(node.func, ast.Name) and node.func.id in ("min", "max", "int")
+            return contains_memory(node.func) or (
+                keeps_unit and any(map(contains_memory, node.args))
+            )
+        return any(
+            contains_memory(child)
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.expr)
+        )
+
+    def visit(node: ast.AST, scope: tuple[str, ...]) -> Iterator[str]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            scope = (*scope, node.name)
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv)
+            and (contains_memory(node.left) or contains_memory(node.right))
+        ):
+            yield ".".join(scope)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, scope)
+
+    return set(visit(ast.parse(source), ()))
+
+
+def test_memory_converts_no_service_into_time() -> None:
+    """Replicas deliver more or less than M an iteration; `core.served_rate` measures how much.
+
+    A new product or quotient with the memory needs a meaning in the table, which is not a time or
+    a number of iterations of service.
+    """
+    found = {
+        (name, function)
+        for name, path in FILES.items()
+        if name.startswith(("core.", "scaling.")) or name == "cost"
+        for function in products_with_memory(path.read_text())
+    } | {("cost", function) for function in products_with_memory((ROOT / "cost.py").read_text())}
+
+    assert found == _PRODUCTS_WITH_MEMORY.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("return iterations * self.context.kv_tokens()", True),
+        ("return work / max(1, self.state.kv_tokens())", True),
+        ("return work / (replica.capacity.kv_tokens * replicas)", True),
+        ("return work / rate.kv_per_s(state.kv_tokens())", False),
+        ("return iterations * context.kv_per_iteration()", False),
+    ],
+)
+def test_product_with_memory_is_found(line: str, is_found: bool) -> None:
+    source = f"class Policy:\n    def budget(self):\n        {line}"
+    assert products_with_memory(source) == ({"Policy.budget"} if is_found else set())

@@ -68,8 +68,14 @@ class PolicyContext:
     """Function that returns the time of the event that is being handled."""
     clients: Queue
     """Queue of the core, with the first client and the waiting clients."""
-    kv_tokens: Callable[[], Tokens]
-    """Function that returns the KV memory of all replicas together, in tokens."""
+    kv_in_flight: Callable[[], KvTokenTime]
+    """Function that returns the KV tokens of all inferences on full replicas, each counted whole;
+    see `State.kv_in_flight`.
+    """
+    kv_per_iteration: Callable[[], KvTokenTime]
+    """Function that returns the service that all replicas deliver an iteration while inferences
+    wait, as measured.
+    """
 
 
 class Order(ABC):

@@ -11,7 +11,9 @@ def stub_context(options: PolicyOptions | None = None, *applications: Applicatio
     """Return a context for a policy without a scheduler, at time 0."""
     by_id = {application.application_id: application for application in applications}
     options = options if options is not None else PolicyOptions()
-    return PolicyContext(ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue(), lambda: 0)
+    return PolicyContext(
+        ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue(), lambda: 0, lambda: 0
+    )
 
 
 class StubPolicy(Policy):

@@ -2,8 +2,16 @@
 
 import pytest
 
+from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, ServedRate
+from justitia_ray.core.policies.guarded.policy import GuardedPolicy
+from justitia_ray.core.prefixes import Prefix, pack_prefixes
+from justitia_ray.core.served_rate import (
+    HALF_LIFE_S,
+    USUAL_ITERATION_S,
+    USUAL_USE,
+    ServedRate,
+)
 from tests.core_driver import CoreDriver
 
 
@@ -89,3 +97,49 @@ def test_initial_service_rate_is_estimated_from_the_memory() -> None:
 
     assert 0 < rate.kv_per_s(0) < rate.kv_per_s(3000) < 3000 / USUAL_ITERATION_S
     assert rate.iteration_s == USUAL_ITERATION_S
+
+
+def test_service_of_an_iteration_is_that_while_inferences_wait() -> None:
+    """An hour in which nothing waits does not lower it, and prefill raises it above the memory."""
+    rate, kv = ServedRate(), 1000
+    assert rate.kv_per_iteration(kv) == USUAL_USE * kv
+    rate.record(10, 100.0, 10, 1, 100, (100, 10.0))
+    assert rate.kv_per_iteration(kv) == USUAL_USE * kv
+    rate.record(10 + 200_000, 110.0, kv, 10, 1100, (1100, 110.0), waits=True)
+    assert rate.kv_per_iteration(kv) == pytest.approx(0.1 * 20_000)
+    rate.record(10 + 200_010, 3710.0, 10, 1, 1200, (1200, 120.0))
+
+    assert rate.kv_per_iteration(kv) == pytest.approx(0.1 * 20_000)
+    assert rate.kv_per_s(kv) < 1
+
+
+def test_service_without_prefill_has_its_own_rate() -> None:
+    rate = ServedRate()
+    assert rate.decoded_per_iteration == 0
+    rate.record(5000, 2.0, 50, 5, 100, (20, 2.0), 1000)
+
+    assert rate.decoded_per_iteration == pytest.approx(1000 / 2 * 0.1)
+
+
+def test_inferences_with_common_beginnings_have_more_tokens_in_flight_than_the_memory() -> None:
+    """Five prompts of 110 tokens, the first 100 of which they share, hold 150 tokens of memory."""
+    driver = CoreDriver(SchedulerCore("justitia-guarded"))
+    driver.pull("r0", kv=200, caches=True)
+    driver.open("a", 10**6)
+    common = pack_prefixes([Prefix(100, b"systems")])
+    for number in range(5):
+        driver.handle(
+            ev.InferenceSubmitted(
+                f"a{number}", "a", f"a{number}", "i0", 110, 10, 10, prefixes=common
+            )
+        )
+    assert driver.core.state.kv_in_flight() == 200
+    leases = [driver.lease_of(f"a{number}") for number in range(5)]
+    for made in range(1, 10):
+        driver.now += 0.3
+        driver.pull("r0", dict.fromkeys(leases, made), kv=200, caches=True)
+
+    assert driver.core.state.kv_in_flight() == pytest.approx(5 * 115, rel=0.05)
+    policy = driver.core.ledger.policy
+    assert isinstance(policy, GuardedPolicy)
+    assert policy.state()["kv_tokens"] == pytest.approx(5 * 115, rel=0.05)

@@ -108,13 +108,13 @@ class ForetoldVtc:
     more than `_VALID_RATE_FACTOR`.
 
     Args:
-        kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here;
-            None: unchanged.
+        kv_in_flight: Returns the KV tokens of the inferences on full replicas, each counted whole,
+            or the part of them that is shared here; None: unchanged.
         pace: Speed of the replicas.
     """
 
-    def __init__(self, kv_tokens: Callable[[], float | None], pace: Pace | None = None) -> None:
-        self._kv_tokens = kv_tokens
+    def __init__(self, kv_in_flight: Callable[[], float | None], pace: Pace | None = None) -> None:
+        self._kv_in_flight = kv_in_flight
         self.pace = Pace() if pace is None else pace
         self.clock = VtcModel(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
@@ -267,7 +267,7 @@ class ForetoldVtc:
         return {
             "level": clock.level,
             "owed": clock.owed,
-            "kv_tokens": clock.kv_tokens,
+            "kv_tokens": clock.kv_in_flight,
             "cohorts": clock.flights.state(),
             "pace": self.pace.state(),
             "ended": {name: record_of(shadow) for name, shadow in shadows if shadow.released},
@@ -306,7 +306,7 @@ class ForetoldVtc:
         reader = RecordReader(state, fields, None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level, self.clock.owed = reader.number("level"), reader.number("owed")
-        self.clock.kv_tokens = reader.not_negative("kv_tokens")
+        self.clock.kv_in_flight = reader.not_negative("kv_tokens")
         self.clock.flights.restore(reader.value("cohorts"))
         for name, record in reader.mapping("ended").items():
             self.clock.put_back(name, restored(record))
@@ -341,9 +341,10 @@ class ForetoldVtc:
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        kv_tokens = self._kv_tokens()
-        if kv_tokens is not None:
-            self.clock.kv_tokens = kv_tokens
+        """Let service flow to all shadows, with as many tokens in flight as fit now."""
+        kv_in_flight = self._kv_in_flight()
+        if kv_in_flight is not None:
+            self.clock.kv_in_flight = kv_in_flight
         self.clock.advance(amount, now)
 
     def _renew_shadow(self, application: Application, now: Seconds) -> None:

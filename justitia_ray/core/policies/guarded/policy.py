@@ -56,7 +56,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         self._foretold: ForetoldVtc | None = None
         """Model of the policy VTC for all applications, from which urgency follows."""
         if self._guards and self._tenants is None:
-            self._foretold = ForetoldVtc(context.kv_tokens)
+            self._foretold = ForetoldVtc(context.kv_in_flight)
         self._foretold_in: dict[ClientId, ForetoldVtc] = {}
         """Models of the policy VTC for the applications of each tenant, from which urgency follows.
         """
@@ -65,9 +65,13 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     @property
     def guard_budget(self) -> KvTokenTime:
-        """Return the service that urgent applications may take from those before them."""
+        """Return B: service that the guard may take from those before an urgent application.
+
+        It is the service that all replicas deliver in `guard_iterations` iterations, as measured
+        while inferences wait.
+        """
         iterations: float = self.options.own["guard_iterations"]
-        return iterations * self.context.kv_tokens()
+        return iterations * self.context.kv_per_iteration()
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
         """Return the part of the guard's budget that belongs to a tenant, by weight."""
@@ -261,15 +265,15 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
         if tenant not in self._foretold_in:
-            self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_tokens_of(tenant))
+            self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_in_flight_of(tenant))
         return self._foretold_in[tenant]
 
-    def _kv_tokens_of(self, name: ClientId) -> float | None:
-        """Return the part of the KV memory that a tenant receives now; None if nothing is owed."""
+    def _kv_in_flight_of(self, name: ClientId) -> KvTokenTime | None:
+        """Return a tenant's part of the tokens on full replicas now; None if nothing is owed."""
         assert self._tenants is not None
         tenant = self._tenants.nodes.leaves.get(name)
         part = None if tenant is None else self._tenants.nodes.fair_part(tenant)
-        return None if part is None else part * self.context.kv_tokens()
+        return None if part is None else part * self.context.kv_in_flight()
 
     def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
         found: dict[ClientId, list[Delivery]] = {}

@@ -15,8 +15,9 @@ Started work is *owed* until the replicas have served the same amount: k/n for a
 and ρ for each level by which X rises, where ρ is the sum of ω·k/w over stages whose other
 inferences start. X rises only while no more work is owed than VTC would have in flight. That amount
 is the remaining work of everything started, each inference running for its length in time
-(`flights`), plus each free token of the KV memory times the mean length of the inferences that
-start now. If more runs than fits, the excess is subtracted. So on empty replicas all inferences
+(`flights`), plus each free token times the mean length of the inferences that start now; tokens are
+free as long as the inferences in flight have fewer than those on full replicas. If more runs than
+fits, the excess is subtracted. So on empty replicas all inferences
 start at once, and on full replicas new applications delay X, but a long application only by the
 memory that it holds. The inferences that really run are a worse estimate: in the service's own
 order short inferences run now and a long one later. If no application waits, X moves to the next
@@ -161,12 +162,13 @@ class VtcModel:
         pace: The speed of the replicas.
 
     Attributes:
-        kv_tokens: KV memory of the replicas; 0 until it is set.
+        kv_in_flight: KV tokens of the inferences on full replicas, each counted whole; 0 until it
+            is set.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
-        self.kv_tokens: float = 0
+        self.kv_in_flight: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
         """Service of all inferences that VTC has started, less the service that the replicas
@@ -328,7 +330,7 @@ class VtcModel:
         """Return the service of VTC's running inferences; infinite if no application waits."""
         if not self.density.total:
             return math.inf
-        free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
+        free = self.kv_in_flight - self.flights.held_rate * self.pace.iteration_s
         if not self._starting.total:
             free = max(0, free)
         return self.flights.rest(self._now) + free * self._mean_length()

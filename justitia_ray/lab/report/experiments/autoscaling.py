@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from justitia_ray.core.served_rate import USUAL_ITERATION_S, assumed_kv_per_iteration
 from justitia_ray.lab.autoscaling import EVERY_S, TRACES, HourLoad, run_scaled, scaled_figures
 from justitia_ray.lab.report.experiment import (
     Arm,
@@ -29,9 +30,8 @@ _MOST, _FIRST = 10, 2
 _APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
 """Applications per hour; 720 keep three replicas busy on average."""
 _PREDICTION = "noisy:2"
-_USUAL_USE, _ITERATION_S = 0.7, 0.03
-_REPLICA_KV_PER_S = _USUAL_USE * PAPER_KV_TOKENS / _ITERATION_S
-"""Service of a full replica per second, in KV token·iterations."""
+_REPLICA_KV_PER_S = assumed_kv_per_iteration(PAPER_KV_TOKENS) / USUAL_ITERATION_S
+"""Service per second of a full replica of the engine; the same value for all arms."""
 _FITTING = 12.0
 """Number of concurrent requests that roughly fill a replica; an operator would have to measure it.
 """

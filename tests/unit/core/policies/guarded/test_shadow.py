@@ -21,7 +21,7 @@ def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -
     pace = Pace()
     pace.kv_per_s, pace.iteration_s = 100, 0.5
     clock = VtcModel(pace)
-    clock.kv_tokens = kv_tokens
+    clock.kv_in_flight = kv_tokens
     clock.advance(0, 0.0)
     clock.add(of, 1, int(of), stages)
     return clock
@@ -53,7 +53,7 @@ def test_work_in_flight_is_limited_by_the_memory() -> None:
 
     assert (25 * 1.5, 250 * 2.5) == (clock.level, clock.owed)
 
-    clock.kv_tokens = 125
+    clock.kv_in_flight = 125
     clock.advance(0, 0.0)
 
     assert (75, 1000) == (clock.level, clock.owed)
