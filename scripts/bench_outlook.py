@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from justitia_ray.errors import JustitiaError
-from justitia_ray.lab.outlook import Told
+from justitia_ray.lab.outlook import PredictedStart
 from justitia_ray.units import Seconds
 from scripts.bench.outlook import CELLS, Cell, play, score_rows, table
 from scripts.bench.output import print_machine, progress_printer, write_json
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _play_cell(
     cluster: OutlookCluster, cell: Cell, calls: int, seed: int, prefix: str
-) -> list[Told]:
+) -> list[PredictedStart]:
     url = f"http://127.0.0.1:{cluster.port}/{cell.name}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=200)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=_ANSWERED_WITHIN_S) as http:

@@ -11,7 +11,7 @@ import httpx
 
 from justitia_ray.core.calibration import Quantiles
 from justitia_ray.errors import JustitiaError
-from justitia_ray.lab.outlook import Score, Told, by_last_hour, score
+from justitia_ray.lab.outlook import PredictedStart, Score, by_last_hour, score
 from justitia_ray.units import Seconds, Tokens
 
 ITERATION_S: Seconds = 0.005
@@ -61,7 +61,7 @@ CELLS = {cell.name: cell for cell in (MEMORY, SEATS)}
 
 async def play(
     http: httpx.AsyncClient, model: str, cell: Cell, calls: int, seed: int, prefix: str = ""
-) -> list[Told]:
+) -> list[PredictedStart]:
     """Send calls, query their expected starts while they wait, and return expected and true starts.
 
     Args:
@@ -76,7 +76,7 @@ async def play(
         JustitiaError: If a call fails.
     """
     rng = random.Random(seed)
-    told: list[Told] = []
+    told: list[PredictedStart] = []
     began_at = time.monotonic()
 
     async def call_and_query(name: str, tokens: Tokens) -> None:
@@ -94,7 +94,7 @@ async def play(
             raise JustitiaError(f"a call failed: {answer.status_code}, {answer.text[:200]}")
         wait_s = float(answer.headers["x-justitia-waited-s"])
         told.extend(
-            Told(
+            PredictedStart(
                 name,
                 f"of-{tokens}",
                 sent_at - began_at + waited_s,
@@ -159,7 +159,7 @@ class ScoreRow:
         }
 
 
-def score_rows(told: Sequence[Told]) -> list[ScoreRow]:
+def score_rows(told: Sequence[PredictedStart]) -> list[ScoreRow]:
     """Return the scores of all expected starts, and of each bin that is not empty.
 
     Args:
