@@ -18,7 +18,8 @@ from typing import Protocol
 
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.ledger import Ledger, LedgerObserver
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.ledger_observer import LedgerObserver
 from justitia_ray.core.queue import Key
 from justitia_ray.core.state import State
 from justitia_ray.cost import choices_kv_token_time
