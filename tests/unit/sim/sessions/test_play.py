@@ -172,7 +172,7 @@ def test_lost_and_misplaced_contexts_cost_little(
     plays = [(load, seed) for load in (1.0, 2.0) for seed in (7, 8)]
     right = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
     monkeypatch.setattr(_MisledArm, "misplaces", misplaces)
-    monkeypatch.setattr(play, "ARMS", {"justitia": ArmKind(_MisledArm, "priority")})
+    monkeypatch.setattr(play, "APPLICATION_ARMS", {"justitia": ArmKind(_MisledArm, "priority")})
     misled = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
 
     assert right != misled
