@@ -24,8 +24,8 @@ _BUFFER: Tokens = 100
 
 
 ProgramContext: TypeAlias = Literal["sum", "longest"]
-"""What counts as the context of a program whose turns run in parallel; with one turn at a time both
-are the same.
+"""How the context of a program is counted while its turns run in parallel: the sum of their prompts,
+or the longest prompt.
 """
 
 
