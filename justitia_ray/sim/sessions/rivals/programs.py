@@ -24,8 +24,8 @@ _BUFFER: Tokens = 100
 
 
 ProgramContext: TypeAlias = Literal["sum", "longest"]
-"""How the context of a program is counted while its turns run in parallel: the sum of their prompts,
-or the longest prompt.
+"""How the context of a program is counted while its turns run in parallel: the sum of their
+prompts, or the longest prompt.
 """
 
 
