@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from justitia_ray.lab.report.experiment import Arm
-from justitia_ray.lab.report.experiments import nine_class, rivals
+from justitia_ray.lab.report.experiments import rivals
+from justitia_ray.lab.report.tasks import SuiteLoad
 from justitia_ray.sim.sessions.arms import APPLICATION_ARMS
 from justitia_ray.sim.suites import SuiteOptions, build_suite
 from tests.unit.lab.report.small import SCALE
@@ -17,7 +18,7 @@ _QUICK = replace(SCALE, is_quick=True, applications=8)
 def _synthesised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build the load from published statistics, so that no data directory is needed."""
     monkeypatch.setattr(
-        nine_class.SuiteLoad,
+        SuiteLoad,
         "build",
         lambda load: build_suite(
             load.suite, SuiteOptions(count=load.count, window_s=load.window_s, seed=load.seed)
