@@ -5,9 +5,11 @@ import pytest
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.lags import most_left
+from justitia_ray.core.prefill import prefill_of_stages
 from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.scheduler import SchedulerCore
+from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.cost import PrefillCost, kv_token_time
 from tests.core_driver import PATIENT, CoreDriver
 
@@ -529,6 +531,108 @@ def test_arriving_application_is_charged_the_prefill_ratio_of_its_class() -> Non
     turns.run_turn(1500, name="b")
 
     assert turns.driver.account("b").charged == 2 * cost_without_prefill(1000, 10) + PRICE * 2500
+
+
+def one_stage(prompt: int, output: int, inferences: float = 1) -> ExpectedStage:
+    return ExpectedStage(
+        inferences,
+        inferences * (prompt + 2 * output),
+        inferences * kv_token_time(prompt, output),
+        output,
+        0,
+    )
+
+
+def core_without_cache() -> CoreDriver:
+    driver = CoreDriver(new_core())
+    driver.pull("r0", kv=KV)
+    return driver
+
+
+def open_with_stages(
+    driver: CoreDriver, name: str, *stages: ExpectedStage, factor: float = 1
+) -> float:
+    """Open an application with these stages, and return the prefill that it is charged."""
+    cost = sum(stage.kv_token_time for stage in stages)
+    driver.handle(
+        ev.ApplicationArrived(
+            name,
+            "class",
+            "tenant",
+            1,
+            cost,
+            "i0",
+            charge_kv_token_time=factor * cost,
+            expected_stages=stages,
+        )
+    )
+    return driver.account(name).charged - factor * cost
+
+
+def test_first_application_of_a_class_is_charged_the_prefill_of_its_expected_stages() -> None:
+    driver = core_without_cache()
+    stages = one_stage(1000, 10), one_stage(1200, 20)
+
+    assert open_with_stages(driver, "a", *stages) == PRICE * 2200
+    assert open_with_stages(driver, "b", *stages, factor=2) == 2 * PRICE * 2200
+    driver.submit("a1", prompt=1000)
+    assert driver.account("a").charged == sum(s.kv_token_time for s in stages) + PRICE * 2200
+
+
+def test_application_larger_than_its_stages_has_more_prefill() -> None:
+    """The stages are means of the class; a model may predict twice their cost."""
+    driver = core_without_cache()
+    stage = one_stage(1000, 10)
+    driver.handle(
+        ev.ApplicationArrived(
+            "a", "class", "tenant", 1, 2 * stage.kv_token_time, "i0", expected_stages=(stage,)
+        )
+    )
+
+    assert driver.account().charged == 2 * (stage.kv_token_time + PRICE * 1000)
+
+
+def test_stages_tell_no_prefill_if_replicas_cache_prompts() -> None:
+    """How many tokens are cached depends on the load, which is learned from ended applications."""
+    assert open_with_stages(core_with_replicas(), "a", one_stage(1000, 10)) == 0
+    assert open_with_stages(CoreDriver(new_core()), "a", one_stage(1000, 10)) == 0  # no replica yet
+
+
+def test_prefill_of_stages_is_that_of_their_known_prompts() -> None:
+    price = PrefillCost(2, 0.5)
+    stages = one_stage(1000, 10), ExpectedStage(0, 0, 0, 0, 0), one_stage(400, 5, 3)
+
+    assert prefill_of_stages(price, stages) == price.of(1000, 1000) + 3 * price.of(400, 400)
+
+
+def test_learned_ratio_replaces_the_prefill_of_stages_as_applications_end() -> None:
+    ratios = PrefillRatios()
+    assert ratios.expected("class", 100, of_stages=500) == 500
+    ratios.observe("class", 10, 5)
+    assert ratios.expected("class", 100, of_stages=500) == round((50 + 8 * 500) / 9)
+    for _ in range(71):
+        ratios.observe("class", 10, 5)
+    assert ratios.expected("class", 100, of_stages=500) == (72 * 50 + 8 * 500) / 80
+    assert ratios.expected("class", 100) == 50
+
+
+def test_prefill_of_stages_counts_before_the_ratio_of_surplus_classes() -> None:
+    ratios = PrefillRatios()
+    ratios.observe("other", 10, 5)
+
+    assert ratios.expected("new", 100, of_stages=500) == 500
+    assert ratios.expected("new", 100) == 50
+
+
+def test_prefill_of_expected_stages_stays_charged_over_a_restart() -> None:
+    driver = core_without_cache()
+    prefill = open_with_stages(driver, "a", one_stage(1000, 10))
+    driver.hand_over(new_core(prefix="2-"), ["r0"])
+
+    assert prefill == PRICE * 1000
+    assert driver.account("a").charged == cost_without_prefill(1000, 10) + prefill
+    driver.submit("a1", "a", prompt=500)
+    assert driver.account("a").charged == cost_without_prefill(1000, 10) + prefill
 
 
 def test_prefill_ratios_survive_a_scheduler_restart() -> None:
