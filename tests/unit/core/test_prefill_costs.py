@@ -30,7 +30,7 @@ def report_measured_cost(driver: CoreDriver, cost: PrefillCost, release: str = "
     driver.handle(ev.PrefillMeasured(cost, release))
 
 
-def test_application_keeps_the_prefill_cost_of_its_arrival() -> None:
+def test_application_keeps_the_prefill_cost_in_force_at_its_arrival() -> None:
     """With another cost an application's prompts would be charged in two units."""
     driver = driver_with_replica()
     turns = TurnRunner(driver)
@@ -54,7 +54,7 @@ def test_prompt_computed_while_the_cost_becomes_known_is_free() -> None:
     assert driver.account().attained == kv_token_time(1000, 1)
 
 
-def test_second_measurement_of_a_release_changes_no_cost() -> None:
+def test_second_measurement_in_a_release_changes_no_prefill_cost() -> None:
     driver = driver_with_replica()
     report_measured_cost(driver, _FIRST)
     report_measured_cost(driver, _SECOND)
