@@ -445,7 +445,7 @@ def test_justitia_charges_by_a_custom_cost_function() -> None:
         ({"guard_iterations": -1}, "guard_iterations: -1 must be finite and at least 0"),
     ],
 )
-def test_queue_order_that_needs_slack_names_the_missing_option(
+def test_invalid_option_of_the_guarded_policy_is_refused_by_name(
     options: dict[str, object], needed: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^policy_options.{needed}$"):

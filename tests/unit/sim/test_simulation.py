@@ -14,7 +14,7 @@ from tests.unit.sim.small_run import application_of, engine, simulated_times
     ("kv_tokens", "second"),
     [(9, (0.0, 1.0, 4.0)), (8, (3.0, 4.0, 5.0))],
 )
-def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
+def test_prompt_is_admitted_if_each_running_sequence_has_room_for_a_token(
     kv_tokens: int, second: tuple[float, float, float]
 ) -> None:
     found = simulated_times([application_of("a", (4, 3), (3, 2))], engine(kv_tokens))
@@ -22,7 +22,7 @@ def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": second} == found
 
 
-def test_last_sequence_in_order_is_swapped_out_and_returns_first() -> None:
+def test_last_sequence_in_queue_order_is_swapped_out_first() -> None:
     applications = [
         application_of("a", (3, 5), (3, 5), (3, 5)),
         application_of("b", (1, 1), at=0.5),

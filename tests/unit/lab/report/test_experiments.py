@@ -44,7 +44,7 @@ def test_experiment_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def test_published_numbers_have_a_matching_arm() -> None:
+def test_published_numbers_have_a_matching_arm_in_the_experiments() -> None:
     """A misspelt arm would silently drop a published number from the page."""
     by_name = {experiment.name: experiment for experiment in EXPERIMENTS}
     for entry in published_values():
@@ -104,7 +104,7 @@ def test_different_seeds_draw_different_loads(experiment: Experiment) -> None:
     assert recorded == first & second
 
 
-def test_quick_report_is_much_smaller() -> None:
+def test_quick_report_runs_fewer_tasks() -> None:
     """A quick report takes a minute and a half on two cores."""
     runs = {}
     for scale in (_FULL, _QUICK):
@@ -139,7 +139,7 @@ def test_offered_load_is_cost_divided_by_the_capacity_of_a_replica() -> None:
     )
 
 
-def test_splitting_applications_gains_only_under_fairness_by_application() -> None:
+def test_splitting_an_application_pays_only_under_fairness_by_application() -> None:
     """Under fairness by tenant, splitting gains nothing.
 
     All three tenants have 100 inferences of one size; as one application the splitter is last. In

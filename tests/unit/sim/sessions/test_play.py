@@ -84,7 +84,7 @@ def cached_share(result: SessionResult) -> float:
     return result.cached_tokens / result.prompt_tokens
 
 
-def test_pinned_sessions_find_their_contexts(tmp_path: Path) -> None:
+def test_every_turn_of_a_pinned_session_finds_its_context(tmp_path: Path) -> None:
     """With enough memory every turn finds the previous prompt, to whole blocks."""
     sessions = read_written(tmp_path, *(growing_session(f"s{k}", turns=4) for k in range(4)))
     result = play_arm("pinned", sessions, load=0.5)
@@ -104,7 +104,7 @@ def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
     assert all(22 == result.turns for result in results.values())
 
 
-def test_wrong_belief_in_cached_contexts_costs_little(
+def test_core_that_wrongly_expects_cached_contexts_loses_at_most_a_tenth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A core that wrongly expects cached contexts loses at most a tenth.
@@ -159,7 +159,7 @@ class _MisledArm(CoreArm):
         pytest.param("always", 1.35, id="every context on the wrong replica"),
     ],
 )
-def test_lost_and_misplaced_contexts_cost_little(
+def test_lost_and_misplaced_contexts_cost_little_completion_time(
     misplaces: Literal["never", "first", "always"],
     most: float,
     tmp_path: Path,
@@ -196,7 +196,7 @@ def test_turns_wait_for_their_contexts_if_memory_is_short(
     assert sum(map(mean_completion_s, waiting)) < 0.95 * sum(map(mean_completion_s, moving))
 
 
-def test_grant_of_a_deadline_that_is_due_at_an_arrival_is_started(
+def test_inference_granted_by_a_deadline_at_an_arrival_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The core processes due deadlines before any other event."""

@@ -52,7 +52,7 @@ def test_classes_are_drawn_with_the_shares_of_the_mix(data_dir: Path) -> None:
     assert set(classes) == {"SC", "KBQAV"}
 
 
-def test_given_arrivals_and_tenants_change_no_other_draw(data_dir: Path) -> None:
+def test_given_arrivals_and_tenants_change_no_other_random_draw(data_dir: Path) -> None:
     """In a comparison only the arrivals or the tenants may differ."""
     drawn = _plan_load(data_dir, count=3)
     given = _plan_load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0])

@@ -95,7 +95,7 @@ async def test_simulator_gets_the_load_of_the_live_agents(hundred_applications: 
         }
 
 
-def test_simulated_subtasks_wait_as_live_ones(hundred_applications: Load) -> None:
+def test_simulated_subtasks_wait_like_live_subtasks(hundred_applications: Load) -> None:
     """The tool time of a subtask delays only the subtasks that need it."""
     for planned in applications_of_class(hundred_applications, "PE"):
         file = planned_application(planned, "a")
