@@ -53,7 +53,9 @@ def test_printed_variables_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixtu
     assert "7897 2000\n" == said.stdout.decode()
 
 
-def test_reason_of_each_variable_precedes_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_comment_with_the_reason_precedes_each_printed_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = print_env(capsys, "--format", "dotenv").splitlines()
 
     for before, line in pairwise(lines):
@@ -61,7 +63,7 @@ def test_reason_of_each_variable_precedes_it(capsys: pytest.CaptureFixture[str])
         assert line.startswith("# ") or before.startswith("# ")
 
 
-def test_yaml_output_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_output_is_the_env_list_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
     variables = yaml.safe_load(print_env(capsys, "--format", "yaml", "--descriptors", "20000"))
 
     assert {"name": _MAXCONN, "value": "7897"} in variables

@@ -33,7 +33,7 @@ def write_with_components(directory: Path) -> Path:
 
 @needs_kubectl
 @pytest.mark.parametrize("name", [*NAMES, "with-components"])
-def test_kustomize_renders_the_same_manifests(name: str, tmp_path: Path) -> None:
+def test_kustomize_renders_the_manifests_that_the_tests_use(name: str, tmp_path: Path) -> None:
     """The tests must see what `kubectl apply -k` applies."""
     directory = write_with_components(tmp_path) if name == "with-components" else K8S / name
     printed = subprocess.run(

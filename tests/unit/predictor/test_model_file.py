@@ -84,7 +84,7 @@ def test_reading_a_model_needs_neither_torch_nor_scikit_learn() -> None:
     assert f"{here[0].kv_token_time.hex()} []" == done.stdout.decode().strip()
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_of_a_model_file_is_noticed() -> None:
     """A slightly wrong model would mislead the scheduler for weeks."""
     good = file_of("mlp")
     rng = random.Random(0)
@@ -96,7 +96,7 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, 81, 200, -1])
-def test_truncated_file_is_refused(length: int) -> None:
+def test_truncated_model_file_is_refused(length: int) -> None:
     """A full disk leaves truncated files."""
     with pytest.raises(StoreError, match="not a model that can be used"):
         model_from_bytes(file_of("mlp")[:length], "here")
@@ -141,7 +141,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_file_is_refused(what: str) -> None:
+def test_hostile_model_file_is_refused(what: str) -> None:
     """A client that can write to Redis can also write a valid checksum, so content is checked."""
     with pytest.raises(StoreError, match=r"^here: not a model that can be used: "):
         model_from_bytes(HOSTILE[what](), "here")

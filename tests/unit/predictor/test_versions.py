@@ -55,7 +55,7 @@ def test_unknown_version_is_refused_with_a_list_of_versions() -> None:
         index_of(2).activated(9, pinned=True)
 
 
-def test_models_that_may_serve_are_the_active_version_and_earlier_ones() -> None:
+def test_only_the_active_and_earlier_model_versions_may_serve() -> None:
     """A version that was rolled back must not return if the serving one is damaged."""
     index = index_of(4).activated(3, pinned=True)
 
