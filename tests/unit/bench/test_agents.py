@@ -304,7 +304,7 @@ async def test_benchmark_prompts_repeat_the_context_token_by_token(*, has_token_
 
 
 @pytest.mark.asyncio
-async def test_sessions_share_a_prefix_within_a_run_and_none_across_runs() -> None:
+async def test_benchmark_sessions_share_a_prefix_only_within_a_run() -> None:
     answers = CompletionServer()
     async with run_servers(answers) as targets:
         for name in ("p", "q"):
@@ -456,7 +456,7 @@ async def test_server_without_a_count_of_preemptions_is_an_error() -> None:
             await read_server_preemptions(target)
 
 
-def test_targets_are_compared_with_medians_of_the_pairs() -> None:
+def test_benchmark_targets_are_compared_with_medians_of_pairs() -> None:
     cached = two_session_play(1.0, 1.0)
     pairs = []
     for repeat, factor in enumerate((1.0, 1.1, 3.0)):
@@ -587,7 +587,7 @@ async def test_benchmark_starts_no_load_after_its_deadline() -> None:
     assert ["the time is over after 0 of 1 pairs"] == said
 
 
-def test_documented_command_for_a_gpu_takes_ten_minutes() -> None:
+def test_documented_benchmark_on_a_gpu_takes_ten_minutes() -> None:
     page = Path(bench_agents.__file__).with_name("README.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`scripts/bench_agents (--engine gpu --load [^`]+)`", page)
     options = bench_agents.parse_arguments(shlex.split(command))

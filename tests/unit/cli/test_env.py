@@ -105,7 +105,7 @@ def test_configuration_with_tls_gets_no_haproxy(
     ]
 
 
-def test_other_http_options_allow_haproxy(
+def test_http_options_other_than_tls_allow_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_serve_file(tmp_path)
@@ -122,7 +122,7 @@ def test_other_http_options_allow_haproxy(
     ],
     ids=["descriptors", "file"],
 )
-def test_invalid_argument_is_named(
+def test_error_of_an_invalid_argument_names_the_argument(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An invalid number would end HAProxy later, far from its cause."""
@@ -130,7 +130,7 @@ def test_invalid_argument_is_named(
     assert said in capsys.readouterr().err
 
 
-def test_invalid_environment_variable_is_named(
+def test_error_of_an_invalid_environment_variable_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A missing binary would end Serve's front without an error message."""

@@ -18,7 +18,7 @@ def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture
     assert f"justitia {__version__}\n" == capsys.readouterr().out
 
 
-def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_without_a_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([])
 

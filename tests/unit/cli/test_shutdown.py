@@ -173,7 +173,7 @@ def test_missing_ray_cluster_is_reported_in_one_sentence(
         pytest.param("gone", 0, ["scheduler/a/gone"], id="left of one that was taken out"),
     ],
 )
-def test_unused_scheduler_of_one_model_is_ended(
+def test_shutdown_ends_the_unused_scheduler_of_one_model(
     model: str,
     status: int,
     ended: list[str],

@@ -378,7 +378,7 @@ def test_watch_continues_after_a_restart_of_the_service(
     assert 1 == said.out.count("1,040 waiting")
 
 
-def test_several_models_are_shown_one_after_the_other() -> None:
+def test_status_text_shows_several_models_in_sequence() -> None:
     away = {"model": "n", "ready": False, "degraded": "starting", "epoch": 0}
     text = status_text({"ready": False, "models": {"m": ANSWER, "n": away}})
 

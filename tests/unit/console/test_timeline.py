@@ -33,7 +33,7 @@ def finish_lease(
     core.pull(finished=[end])
 
 
-def test_call_has_separate_times_of_queue_prefill_and_decode(
+def test_timeline_separates_queue_prefill_and_decode_times_of_a_call(
     recorded_core: RecordedCore,
 ) -> None:
     recorded_core.open("t|before", 100, tenant="t")

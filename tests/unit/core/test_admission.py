@@ -104,7 +104,7 @@ def test_peak_rule_waits_for_the_end_of_a_lease_that_fills_the_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ADMISSIONS)
-def test_kv_memory_without_a_lease_counts_as_used(name: str) -> None:
+def test_kv_memory_in_use_without_a_lease_counts_as_used(name: str) -> None:
     """An aborted call holds its KV memory until the engine has freed it."""
     replica = _replica_with_leases((10, 1, 1))
     fitting = _create_inference(40, 1)

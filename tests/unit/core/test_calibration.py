@@ -20,7 +20,7 @@ def learn_outcomes(ratios: list[float], expected_s: float = 10.0) -> Calibration
     return calibration
 
 
-def test_initial_quantiles_are_ordered_around_the_expectation() -> None:
+def test_initial_quantiles_of_a_wait_are_ordered_around_its_expectation() -> None:
     """The first callers after a start must get plausible times."""
     for expected_s in (0.0, 0.05, 1.0, 60.0, 1e7):
         p10, p50, p90 = astuple(Calibration().quantiles(expected_s))
@@ -29,7 +29,7 @@ def test_initial_quantiles_are_ordered_around_the_expectation() -> None:
         assert p50 == pytest.approx(max(expected_s, LEAST_S), rel=0.1)
 
 
-def test_systematic_delay_by_a_factor_of_two_is_learned() -> None:
+def test_systematic_delay_of_waits_by_a_factor_of_two_is_learned() -> None:
     """A systematic delay may come from later work that is served first."""
     p10, p50, p90 = astuple(learn_outcomes([2.0] * 300).quantiles(10.0))
 

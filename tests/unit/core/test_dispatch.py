@@ -181,7 +181,7 @@ def test_blocked_first_inference_is_never_overtaken(core: CoreDriver) -> None:
     assert granted(after) == ["large", "small"]
 
 
-def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> None:
+def test_application_that_exceeds_its_charge_moves_back_in_the_queue(core: CoreDriver) -> None:
     core.open("a", 20)
     core.open("b", 39)
     core.submit("a1", "a")

@@ -26,7 +26,7 @@ def test_second_opening_of_an_application_only_changes_its_ingress(core: CoreDri
     assert core.core.take_changed() == ["a"]
 
 
-def test_opening_returns_the_tag_of_a_live_application(core: CoreDriver) -> None:
+def test_opening_a_live_application_returns_its_finish_tag(core: CoreDriver) -> None:
     """The tag is known before the first inference and while the application is idle."""
     with pytest.raises(KeyError):
         core.core.tag("a")
@@ -178,7 +178,7 @@ def test_open_application_without_inferences_expires(core: CoreDriver) -> None:
     assert ended(core.wait(1.0)) == [("a", "expired")]
 
 
-def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None:
+def test_idle_time_of_an_application_starts_when_its_last_inference_ends(core: CoreDriver) -> None:
     core.open()
     core.now += 400.0
     core.pull()
@@ -300,7 +300,7 @@ def test_reopened_application_id_inherits_the_debt_of_the_ended_application(
     assert list(core.core.state.applications) == ["b"]
 
 
-def test_actions_of_a_cancellation_have_a_fixed_order(core: CoreDriver) -> None:
+def test_cancelling_an_application_returns_actions_in_a_fixed_order(core: CoreDriver) -> None:
     """The order of a set of strings differs between processes, but replays must be equal."""
     core.open()
     names = ["".join(pair) for pair in itertools.product("zyx", "cab")]

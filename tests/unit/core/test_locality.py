@@ -199,7 +199,7 @@ def test_cache_miss_of_one_application_does_not_evict_contexts_of_others() -> No
     assert {"a": 1010, "c": 1010} == idle_contexts(driver)
 
 
-def test_eviction_of_a_found_context_implies_eviction_of_older_contexts() -> None:
+def test_eviction_of_an_expected_context_also_evicts_older_contexts() -> None:
     driver = core_with_three_contexts()
     driver.submit("b2", "b", prompt=1100)
     report_first_token(driver, "b2", found=1000)
@@ -290,7 +290,7 @@ def test_replica_with_disabled_cache_has_no_contexts() -> None:
     assert {} == idle_contexts(driver)
 
 
-def test_contexts_of_ended_applications_are_marked_as_ended() -> None:
+def test_contexts_of_ended_applications_do_not_count_as_live_contexts() -> None:
     driver = core_with_three_contexts()
     driver.handle(ev.ApplicationClosed("a"))
     known = driver.core.state.replicas["r0"].contexts

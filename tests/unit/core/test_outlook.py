@@ -31,7 +31,7 @@ def submit_waiting(driver: CoreDriver, name: str, cost: float = 155) -> None:
     driver.submit(f"{name}1", name)
 
 
-def test_every_waiting_reason_has_a_remedy() -> None:
+def test_every_waiting_reason_names_a_remedy() -> None:
     assert {*WHAT_WOULD_HELP} == {*Reason}
     assert all(WHAT_WOULD_HELP.values())
 
@@ -153,7 +153,7 @@ def test_expected_wait_includes_later_stages_of_running_applications(
     assert 900 - 155 == read_outlook(before).ahead_kv_token_time
 
 
-def test_outlook_without_replicas_has_no_times() -> None:
+def test_outlook_without_replicas_has_no_expected_times() -> None:
     """No inference starts before there is a replica."""
     driver = CoreDriver()
     submit_waiting(driver, "a")

@@ -205,7 +205,7 @@ def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> No
     assert {"b": "small"} == _submit_application(driver, "b", 10)
 
 
-def test_number_of_seats_decides_between_replicas_of_equal_memory() -> None:
+def test_number_of_free_seats_decides_between_replicas_of_equal_memory() -> None:
     driver = _pool_of_replicas()
     driver.pull("r0", kv=100, seats=3)
     driver.pull("r1", kv=100, seats=4)

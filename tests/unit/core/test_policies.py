@@ -66,7 +66,7 @@ def _policy_key(driver: CoreDriver, name: str) -> Key:
     return driver.core.ledger.policy.key(name, driver.application(name))
 
 
-def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
+def test_justitia_orders_applications_by_finish_tag_and_arrival() -> None:
     driver = CoreDriver()
     for name, cost in (("a", 10), ("b", 10), ("c", 5)):
         driver.open(name, cost)
@@ -118,7 +118,7 @@ def test_inference_that_overtook_under_the_guard_is_preempted_last(
     assert (priorities[0] < 0) == bool(guard_iterations)
 
 
-def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
+def test_fcfs_orders_inferences_by_submission_and_sequence_number() -> None:
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("a")
     driver.open("b")

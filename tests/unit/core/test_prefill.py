@@ -249,7 +249,7 @@ def test_two_contexts_of_one_application_pay_for_evicting_each_other() -> None:
         assert turns.run_turn(prompt, found=0) == PRICE * prompt + cost_without_prefill(prompt)
 
 
-def test_keeping_a_context_warm_with_calls_costs_more_than_the_miss() -> None:
+def test_keeping_a_context_cached_with_calls_costs_more_than_a_cache_miss() -> None:
     tags = {}
     for pings in (True, False):
         turns = TurnRunner(core_with_replicas())
@@ -478,7 +478,7 @@ def test_prompt_charge_at_submission_is_corrected_at_the_first_token() -> None:
     assert driver.account().settlements == 0
 
 
-def test_long_prompt_waits_behind_a_short_one_of_equal_kv_token_time() -> None:
+def test_long_prompt_waits_behind_a_short_prompt_of_equal_kv_token_time() -> None:
     """Both calls have the same KV token-time, but one computes ten times as many tokens."""
     turns = TurnRunner(core_with_replicas())
     for name in "ab":
@@ -491,7 +491,7 @@ def test_long_prompt_waits_behind_a_short_one_of_equal_kv_token_time() -> None:
     assert [one.application_id for one in driver.core.ledger.queue.in_order()] == ["b", "a"]
 
 
-def test_contexts_are_known_after_a_restart() -> None:
+def test_restarted_scheduler_knows_the_cached_contexts() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
     turns.open_application()

@@ -32,7 +32,7 @@ def _drain_queue(queue: Queue) -> list[str]:
     return drained
 
 
-def test_empty_queue_has_no_first() -> None:
+def test_empty_queue_has_no_first_application() -> None:
     queue = _create_queue()
 
     assert (None, None) == (queue.first(), queue.first_client())

@@ -108,7 +108,7 @@ def test_grants_stay_within_the_prompt_token_budget_of_a_report(
     assert ["z"] == _report_and_ask(core_with_answered_pull, most=12)
 
 
-def test_reserved_kv_is_not_free(core_with_answered_pull: CoreDriver) -> None:
+def test_reserved_kv_memory_is_not_free(core_with_answered_pull: CoreDriver) -> None:
     for name in "xy":
         core_with_answered_pull.submit(name)
 
@@ -155,7 +155,7 @@ def test_core_counts_the_iterations_until_an_inference_fits(admission: str, expe
         core.core.iterations_until_fit("y", "r9")
 
 
-def test_reserved_kv_delays_an_inference() -> None:
+def test_reserved_kv_memory_delays_an_inference() -> None:
     core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=PATIENT))
     core.pull("r0", kv=8)
     core.open()

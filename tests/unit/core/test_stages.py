@@ -101,7 +101,7 @@ def test_end_of_an_application_reports_the_cost_of_each_stage(core: CoreDriver) 
     assert (first, second) == _ended_stages(actions)
 
 
-def test_longest_sequence_of_uneven_choices_is_rounded_up(core: CoreDriver) -> None:
+def test_longest_sequence_among_uneven_choices_is_rounded_up(core: CoreDriver) -> None:
     """If three sequences have seven tokens, one of them takes three iterations."""
     core.open("a", 500)
     core.submit("x", prompt=12, output=7, choices=3)

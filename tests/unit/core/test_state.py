@@ -75,7 +75,7 @@ def test_full_queue_refuses_every_tenant() -> None:
     assert 3 == quota.shortfall("u")
 
 
-def test_queue_without_a_limit_admits_everything() -> None:
+def test_queue_without_a_limit_admits_every_inference() -> None:
     """Simulators hold whole workloads."""
     quota = TenantQuota()
     for _ in range(1_000):

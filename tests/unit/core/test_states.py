@@ -170,7 +170,7 @@ def state_transitions(
 
 
 @pytest.mark.parametrize("steps", list(_WAYS))
-def test_events_move_an_application_through_its_states(
+def test_events_move_an_application_through_all_its_states(
     steps: str, state_transitions: list[tuple[ApplicationState, ApplicationState]]
 ) -> None:
     driver = CoreDriver()

@@ -125,7 +125,7 @@ def test_each_suspect_of_an_engine_death_runs_on_a_separate_engine() -> None:
     assert ["c"] == [name for name in "abcxy" if name in fleet.driver.waiting(name)]
 
 
-def test_inference_that_kills_two_engines_is_refused_and_others_finish() -> None:
+def test_inference_that_kills_two_engines_is_refused() -> None:
     fleet = Fleet(4)
     innocent = [f"s{k}" for k in range(10)]
     fleet.submit_inferences(*innocent, "poison")
@@ -277,7 +277,7 @@ def test_success_of_an_equal_call_does_not_clear_a_killer() -> None:
 
 
 @pytest.mark.parametrize("allowed", [1, 3])
-def test_number_of_allowed_engine_deaths_is_configurable(allowed: int) -> None:
+def test_number_of_engine_deaths_before_a_refusal_is_configurable(allowed: int) -> None:
     fleet = Fleet(1, deaths_allowed=allowed)
     fleet.submit_inferences("poison")
     for death in range(allowed):
@@ -460,7 +460,7 @@ def test_count_of_engine_deaths_by_a_call_survives_a_scheduler_restart(name: str
     assert [(name, _KILLER)] == fleet.refused
 
 
-def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
+def test_engine_death_reported_only_to_a_new_scheduler_counts() -> None:
     """The replica reports which leases ran, and the ingress which inferences held them."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit_inferences("poison", "a")
@@ -532,7 +532,7 @@ def test_two_running_suspects_on_one_replica_break_an_invariant() -> None:
         check(core)
 
 
-def test_scheduler_without_engine_deaths_looks_for_no_suspects(
+def test_scheduler_without_engine_deaths_checks_no_suspects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A decision must cost no more while no engine has died."""

@@ -298,7 +298,7 @@ def test_ended_applications_leave_the_working_set() -> None:
     assert len(gate._starts) <= 66
 
 
-def test_started_and_waiting_applications_are_counted() -> None:
+def test_started_and_waiting_applications_of_the_working_set_are_counted() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     driver.submit("third1", "third", prompt=10)
@@ -323,7 +323,7 @@ def test_contexts_of_a_class_with_long_gaps_delay_no_start() -> None:
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_gap_is_measured_from_an_end_to_the_next_submission() -> None:
+def test_gap_between_turns_lasts_from_an_end_to_the_next_submission() -> None:
     driver = core_with_running_lease()
     driver.now += 2.0
     driver.submit("first2", "first", prompt=7900)

@@ -71,7 +71,7 @@ def test_unsupported_kustomization_field_is_an_error(
         render(directory)
 
 
-def test_patch_changes_one_of_two_places_that_share_an_anchor(tmp_path: Path) -> None:
+def test_patch_changes_only_one_of_two_places_with_a_shared_anchor(tmp_path: Path) -> None:
     """Three pods of the base share one environment, and the GPU overlay changes two of them."""
     text = (
         "resources: [a.yaml]\npatches:\n  - patch: |-\n      - {op: add, path: /a/-, value: 3}\n"

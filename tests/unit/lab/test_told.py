@@ -38,7 +38,7 @@ def _create_shadow(**ends: Seconds) -> ToldVtc:
     return told
 
 
-def test_deadlines_of_the_guard_are_the_given_end_times() -> None:
+def test_guard_uses_the_given_end_times_as_deadlines() -> None:
     """The guard's own prediction of the deadline is not used."""
     told = _create_shadow(n1=50.0)
     told.pace.kv_per_s = 100.0

@@ -76,7 +76,7 @@ def has_only_table_attributes(spans: list[Span]) -> bool:
     return all(set(span.attributes) <= row for span, row in zip(spans, rows, strict=True))
 
 
-async def test_call_span_contains_its_wait_and_its_lease() -> None:
+async def test_span_of_a_call_contains_its_wait_and_lease_spans() -> None:
     exported = TracedCalls()
     trace = exported.begin_call()
     trace.note_submitted(KEY)
@@ -123,7 +123,7 @@ async def test_replica_receives_the_trace_context_of_the_lease_span() -> None:
     assert exported.spans_named("justitia.lease")[0].context == told
 
 
-async def test_lost_lease_is_followed_by_a_second_wait() -> None:
+async def test_lost_lease_is_followed_by_a_second_wait_span() -> None:
     """The trace of a stream that moved shows both replicas and the wait between them."""
     exported = TracedCalls()
     trace = exported.begin_call()
@@ -143,7 +143,7 @@ async def test_lost_lease_is_followed_by_a_second_wait() -> None:
     assert exported.spans[-1].error is None
 
 
-async def test_error_ends_all_open_spans() -> None:
+async def test_error_of_a_call_ends_all_its_open_spans() -> None:
     """A refused call is an error in its queue span and in its call span."""
     exported = TracedCalls()
     trace = exported.begin_call()

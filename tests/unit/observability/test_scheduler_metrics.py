@@ -147,7 +147,7 @@ def test_raised_charges_are_counted_by_their_reason(measured_core: MeasuredCore)
     assert 410 == told["served_kv_token_time_total", "tenant"]
 
 
-def test_virtual_time_is_exported_with_its_rate(measured_core: MeasuredCore) -> None:
+def test_virtual_time_and_its_rate_are_exported(measured_core: MeasuredCore) -> None:
     driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x", prompt=10, output=30)

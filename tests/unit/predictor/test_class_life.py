@@ -40,7 +40,7 @@ def test_cost_drift_drops_samples_from_before_the_drift() -> None:
     assert [17.0, 18.0, 19.0, 20.0] == costs_of(history.latest(4))
 
 
-def test_samples_since_a_cost_drift_are_counted() -> None:
+def test_history_counts_samples_since_a_cost_drift() -> None:
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
     for cost in range(21, 41):

@@ -35,7 +35,9 @@ def test_old_model_files_are_deleted(new_directory: ModelDirectory) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", ".hidden", "a.b", "-x"])
-def test_class_names_stay_inside_the_directory(new_directory: ModelDirectory, name: str) -> None:
+def test_class_names_cannot_leave_the_model_directory(
+    new_directory: ModelDirectory, name: str
+) -> None:
     """A caller may name a class `..`, which must not lead to another directory."""
     new_directory.publish(name, b"one", {})
 

@@ -102,7 +102,7 @@ def test_truncated_model_file_is_refused(length: int) -> None:
         model_from_bytes(file_of("mlp")[:length], "here")
 
 
-def test_error_of_a_later_format_names_the_format() -> None:
+def test_error_of_a_later_model_format_names_the_format() -> None:
     """After a downgrade the operator must learn why a model is not used."""
     with pytest.raises(StoreError, match=r"format b'2': 1 is allowed"):
         model_from_bytes(file_of("mlp").replace(b"model 1", b"model 2", 1), "here")
@@ -162,7 +162,9 @@ def test_model_of_a_removed_kind_is_refused() -> None:
         ("kind", "mlp\nINFO", r"kind is 'mlp\nINFO': "),
     ],
 )
-def test_error_about_metadata_shows_the_stored_value(field: str, value: object, told: str) -> None:
+def test_error_of_damaged_model_metadata_shows_the_stored_value(
+    field: str, value: object, told: str
+) -> None:
     """The log must show the value in the file, not only the allowed ones."""
     with pytest.raises(StoreError, match=re.escape(told)):
         model_from_bytes(changed_file("mlp", field, about=value), "here")

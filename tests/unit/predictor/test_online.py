@@ -110,7 +110,7 @@ def test_model_is_retrained_when_its_class_has_grown() -> None:
     assert ("samples", 16, 4) == (job.reason, len(job.samples), len(job.held_back))
 
 
-def test_worse_model_is_recorded_but_not_served() -> None:
+def test_worse_model_is_recorded_without_serving() -> None:
     """The list of versions shows the training and its failed comparison."""
     predictor = trained_predictor()
     observe_applications(predictor, 10)

@@ -167,7 +167,7 @@ def test_unknown_longest_sequence_of_a_stage_counts_as_the_mean_length() -> None
     assert (4, 0) == (second.output_tokens, second.gap_s)
 
 
-def test_stage_of_cancelled_calls_has_no_cost() -> None:
+def test_stage_with_only_cancelled_calls_has_no_cost() -> None:
     """An application whose calls were cancelled has still reached the stage."""
     went_on = [
         stage_of(1, 10, 4, 40, 4, 1.0),

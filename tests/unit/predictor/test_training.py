@@ -206,7 +206,7 @@ def test_class_that_grew_by_a_quarter_and_ten_samples_is_retrained(
         (power_model(factor=1.5), False, 0.5),  # a tie changes nothing
     ],
 )
-def test_new_model_must_beat_the_serving_one(
+def test_new_model_must_beat_the_serving_model(
     rival: TrainedModel, took_over: bool, rival_error: float
 ) -> None:
     """Both are measured on samples that neither was trained on."""

@@ -22,7 +22,7 @@ def version_numbers(index: VersionIndex) -> list[int]:
     return [version.number for version in index.versions]
 
 
-def test_new_version_serves_and_the_oldest_is_dropped() -> None:
+def test_new_model_version_serves_and_the_oldest_is_dropped() -> None:
     """A few old versions are kept for a rollback."""
     index = index_of(KEPT_VERSIONS + 2)
 

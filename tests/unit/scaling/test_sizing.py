@@ -79,7 +79,7 @@ def test_first_scale_up_from_zero_starts_one_replica() -> None:
     assert (1, None) == (decision.wanted, decision.replica_kv_per_s)
 
 
-def test_later_scale_up_from_zero_fits_the_measured_work() -> None:
+def test_later_scale_up_from_zero_matches_the_measured_work() -> None:
     sizer = Sizer()
     sizer.size(demand_of(1), RULES, Fleet())
     decision = sizer.size(demand_of(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())

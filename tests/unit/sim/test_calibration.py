@@ -96,7 +96,7 @@ def test_fitted_profile_has_no_mean_throughput_error() -> None:
     assert 1.05 == pytest.approx(found.regression.speeds[1] / found.regression.speeds[0], rel=0.01)
 
 
-def test_fit_without_requests_is_refused() -> None:
+def test_profile_fit_without_requests_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         calibrate([], ENGINE)
 
@@ -174,7 +174,7 @@ def test_file_with_another_header_and_empty_file_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["live.csv", "live.csv.gz"])
-def test_stored_requests_can_be_read_back(tmp_path: Path, name: str) -> None:
+def test_stored_calibration_requests_can_be_read_back(tmp_path: Path, name: str) -> None:
     """A live calibration can be repeated from its stored requests, gzipped or not."""
     requests = (TimedRequest("a", 0.25, 16, 64, 1.5, 4.75), TimedRequest("b", 1.0, 8, 1, 2.0, 2.0))
     path = tmp_path / name
@@ -243,7 +243,7 @@ def timed_request(client: str, arrived: float, first: float, end: float) -> Time
     return TimedRequest(client, arrived, 100, 50, first, end)
 
 
-def test_comparison_has_measured_and_simulated_figures() -> None:
+def test_calibration_report_has_measured_and_simulated_figures() -> None:
     measured = (timed_request("a", 10, 12, 20), timed_request("b", 10, 14, 30))
     simulated = [timed_request("a", 10, 12, 20), timed_request("b", 10, 20, 40)]
     result = compare(MeasuredRun("r", "fcfs", measured), simulated)

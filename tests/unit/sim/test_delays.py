@@ -86,7 +86,7 @@ def test_each_inference_passes_the_front_end_twice() -> None:
     assert 0.5 == far.front_end_s
 
 
-def test_simultaneous_calls_pass_the_front_end_one_after_the_other() -> None:
+def test_simultaneous_calls_pass_the_front_end_in_sequence() -> None:
     both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
     load = WorkloadApplication("x", "class", 0.0, both)
     rows = simulate_in_order(load, front_end_s=0.5).inferences

@@ -75,7 +75,7 @@ def test_engine_profile_variant_differs_only_in_speed_and_memory(tmp_path: Path)
         load_profile(f"{path}:tp4")
 
 
-def test_error_of_an_unknown_profile_lists_the_shipped_ones() -> None:
+def test_error_of_an_unknown_profile_lists_the_shipped_profiles() -> None:
     with pytest.raises(ConfigError) as error:
         load_profile("h100")
 

@@ -82,7 +82,7 @@ def test_prediction_noise_depends_only_on_the_seed_and_the_ids() -> None:
         "",
     ],
 )
-def test_unknown_prediction_is_refused(text: str) -> None:
+def test_unknown_kind_of_prediction_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"prediction must be oracle, learned, or noisy:λ.*got"):
         parse_noise(text)
 
@@ -131,7 +131,7 @@ def test_submissions_raise_the_charge_of_an_unknown_application() -> None:
     assert ["before", "small", "large"] == told
 
 
-def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
+def test_later_stage_raises_an_underestimated_cost() -> None:
     """The large application is charged more when its first stage ends, and is overtaken.
 
     When its first stage is over, the giant has a higher charge, and the mouse precedes it.

@@ -151,6 +151,6 @@ def test_recognised_calls_are_counted_by_class() -> None:
     }
 
 
-def test_unknown_way_of_recognition_is_refused() -> None:
+def test_unknown_recognition_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of application, conversation, inference, got 'x'"):
         simulate_recognised([two_call_agent()], "x")

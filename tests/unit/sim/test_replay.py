@@ -178,7 +178,9 @@ def test_refused_application_sends_no_inference(fake_server: FakeService) -> Non
     assert 0.0 == done.run.makespan_s
 
 
-def test_inference_without_an_answer_in_time_has_failed(fake_server: FakeService) -> None:
+def test_replayed_inference_without_a_timely_answer_counts_as_failed(
+    fake_server: FakeService,
+) -> None:
     """One lost answer must not block the results forever."""
     fake_server.streams = {2: "silent"}
     done = replay_on(

@@ -99,7 +99,7 @@ def test_idle_replicas_are_served_in_the_order_of_their_index() -> None:
     assert [0, 1, 1] == [row.replica for row in result.inferences]
 
 
-def test_summary_has_the_means_of_the_whole_run() -> None:
+def test_summary_of_a_simulation_has_the_means_of_the_whole_run() -> None:
     """Mean memory use is weighted by time.
 
     a/0 holds 2, then 3 of M = 10: on the mean of each iteration 2.5 and 3.5, over 2 of 3 s.

@@ -48,7 +48,7 @@ def test_refund_after_the_departure_of_a_session_leaves_its_tag_unchanged() -> N
     assert (_finish_tag(clock, "a"), clock.virtual_time) == (2, 6)
 
 
-def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
+def test_rounding_never_moves_virtual_time_past_a_finish_tag() -> None:
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -58,7 +58,7 @@ def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
     assert (finish, False) == (clock.virtual_time, clock.session("a").active)
 
 
-def test_released_session_stays_until_gps_has_served_it() -> None:
+def test_ended_session_stays_until_gps_has_served_its_debt() -> None:
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
 
@@ -83,7 +83,7 @@ def test_released_inactive_session_is_forgotten_at_once() -> None:
     assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
 
 
-def test_refund_of_a_released_session_forgets_it() -> None:
+def test_refunded_debt_ends_a_released_session() -> None:
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.refund("a", exact(4))

@@ -95,7 +95,7 @@ def test_application_that_never_started_has_no_lag(patient_core: CoreDriver) -> 
         patient_core.core.lag("a")
 
 
-def test_requeued_inference_is_not_in_flight(patient_core: CoreDriver) -> None:
+def test_requeued_inference_does_not_count_as_work_in_flight(patient_core: CoreDriver) -> None:
     _start_giant(patient_core)
     patient_core.handle(ev.ReplicaLost("r0"))
     lag = patient_core.core.lag("giant")

@@ -4,7 +4,7 @@ from justitia_ray.core.policies.simple import remaining_cost
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 
-def test_applications_are_not_interleaved() -> None:
+def test_inferences_of_two_applications_are_not_interleaved() -> None:
     driver = PolicyDriver("app-fcfs")
     driver.open_and_submit("b")
     driver.open_and_submit("a", "a1", "a2")
@@ -37,7 +37,7 @@ def test_inference_with_the_shortest_prediction_is_served_first() -> None:
     assert driver.drain() == ["b1", "a3", "a4", "b5", "a9"]
 
 
-def test_finished_inferences_move_an_application_forward() -> None:
+def test_finished_inferences_move_an_application_forward_in_the_queue() -> None:
     driver = PolicyDriver("srjf")
     driver.open_and_submit("b", cost=100)
     driver.open_and_submit("a", "a1", "a2", cost=500)

@@ -132,7 +132,7 @@ def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
     assert 30 == driver.counter("a")
 
 
-def test_charges_are_divided_by_weight() -> None:
+def test_vtc_charges_are_divided_by_the_weight_of_the_client() -> None:
     """A client of weight 3 gets three times the service of weight 1 (VTC, Sec. 4.3)."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(3))
@@ -154,7 +154,7 @@ def test_changed_weight_applies_to_later_charges() -> None:
     assert 17 == driver.counter("a")
 
 
-def test_counters_stay_exact_whole_numbers() -> None:
+def test_vtc_counters_stay_exact_whole_numbers() -> None:
     """The bounds of the paper are tested without a tolerance."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(1))

@@ -154,7 +154,7 @@ def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
     assert 24 == driver.counter("a")
 
 
-def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
+def test_service_before_a_restart_is_charged_at_the_end_of_the_inference() -> None:
     driver = PolicyDriver("vtc")
     driver.open("a")
     driver.pull(seats=2)

@@ -75,7 +75,7 @@ def test_skipped_client_keeps_its_turn_while_its_balance_lasts(
         assert (0, a.sequence) == policy.key("a", a)
 
 
-def test_client_skipped_once_keeps_its_turn() -> None:
+def test_client_skipped_once_keeps_its_round_robin_turn() -> None:
     policy, a, _ = _policy_after_overtaking(times=1)
     policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
 

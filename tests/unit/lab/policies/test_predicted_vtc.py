@@ -90,7 +90,7 @@ def test_refund_uses_the_weight_at_the_time_of_the_charge() -> None:
     assert 5 == driver.counter("a")
 
 
-def test_exact_prediction_gives_no_refund() -> None:
+def test_exact_output_prediction_gives_no_refund() -> None:
     """A counter of VTC never falls, even if the replica counts a shorter prompt."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)

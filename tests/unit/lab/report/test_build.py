@@ -59,7 +59,7 @@ def _charts_with_bad_label(scale: Scale, found: Found) -> list[Chart]:
     ],
     ids=["arms that cannot be named", "a chart that cannot be drawn"],
 )
-def test_failing_experiment_does_not_affect_others(
+def test_failing_experiment_does_not_affect_other_experiments(
     tmp_path: Path, broken: dict[str, Any], why: str
 ) -> None:
     """One missing profile must not cost the hour of the other experiments."""
@@ -70,7 +70,7 @@ def test_failing_experiment_does_not_affect_others(
     assert f"Failed: {why}" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_equal_tasks_run_once() -> None:
+def test_equal_experiment_tasks_run_once() -> None:
     """Repeating shared runs would take a third of a full report's time."""
     told: list[RunProgress] = []
     task = small.ComputedTask(1, 2)
@@ -88,7 +88,7 @@ def test_experiments_in_several_processes_give_equal_results() -> None:
     assert run_tasks(tasks, 1) == run_tasks(tasks, 2)
 
 
-def test_failing_task_does_not_affect_others() -> None:
+def test_failing_task_does_not_affect_other_tasks() -> None:
     told: list[RunProgress] = []
     found = run_tasks([small.FailingTask(), small.ComputedTask(1, 2)], 1, told.append)
 

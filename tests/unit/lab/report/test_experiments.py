@@ -69,7 +69,7 @@ def test_comparisons_and_targets_name_existing_arms(experiment: Experiment) -> N
 
 
 @each_experiment
-def test_tasks_can_be_pickled_and_compared(experiment: Experiment) -> None:
+def test_experiment_tasks_can_be_pickled_and_compared(experiment: Experiment) -> None:
     """Runs happen in other processes, and results are matched by equality."""
     for task in _arms_of_experiment(experiment).values():
         assert task == pickle.loads(pickle.dumps(task))
@@ -119,7 +119,7 @@ def _create_request(name: str, tenant: str, arrived_at_s: float) -> WorkloadAppl
     return WorkloadApplication(name, "request", arrived_at_s, inferences, tenant=tenant)
 
 
-def test_rate_limit_refuses_the_excess_of_each_minute_and_client() -> None:
+def test_rate_limit_refuses_excess_requests_per_minute_and_client() -> None:
     asked = [("a0", 1.0), ("a1", 2.0), ("b0", 3.0), ("a2", 59.9), ("a3", 60.0)]
     requests = [_create_request(name, name[0], arrived_at_s) for name, arrived_at_s in asked]
     load: Any = SimpleNamespace(build=lambda: requests)

@@ -108,7 +108,7 @@ def test_each_guard_arm_with_known_costs_has_an_arm_with_true_end_times(is_quick
     assert not any(isinstance(task, KnownTimesRun) for arms in others for task in arms.values())
 
 
-def test_learned_arms_have_the_stages_of_ended_applications(
+def test_arms_with_learned_predictions_use_stages_of_ended_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A running service has statistics of ended applications, but not of live ones."""

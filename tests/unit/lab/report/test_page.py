@@ -72,7 +72,7 @@ def test_text_on_the_report_page_is_escaped(report_dir: Path) -> None:
     assert "<experiment>" not in text
 
 
-def test_lost_comparisons_are_listed_first(tmp_path: Path) -> None:
+def test_lost_comparisons_are_listed_first_on_the_report_page(tmp_path: Path) -> None:
     """A reader must not have to search thirty tables for lost comparisons."""
     lost = replace(
         small.small_experiment(),

@@ -260,7 +260,7 @@ async def test_agent_plays_a_generated_game_without_a_matching_alfworld_game() -
     assert "You arrive at shelf 1." in app.prompts[-1]
 
 
-def test_opening_without_a_game_is_refused(game_dir: Path) -> None:
+def test_opening_text_without_a_matching_game_is_refused(game_dir: Path) -> None:
     """Where ALFWorld's games were requested, another game would be a wrong result."""
     games = AlfworldGames(game_dir)
 

@@ -64,7 +64,7 @@ def test_completion_time_counts_from_the_planned_arrival() -> None:
         ("fails", "app-0", "ResponseError: 500: broken"),
     ],
 )
-def test_failed_application_is_recorded_and_ends_no_other(
+def test_failed_application_is_recorded_and_ends_no_other_application(
     text: str, application_id: str | None, error: str
 ) -> None:
     """One application must not cost an hour of load."""

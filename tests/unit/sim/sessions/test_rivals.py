@@ -123,7 +123,7 @@ def test_gittins_rank_of_simple_distributions_is_exact() -> None:
     assert pytest.approx((1.0 + 3 * 1.2) / 4) == gittins_rank([1.0, 1.2, 1.2, 1.2])
 
 
-def test_remaining_work_of_earlier_runs_is_learned_by_stage() -> None:
+def test_gittins_policy_learns_remaining_work_by_stage() -> None:
     assert [[6.0, 4.0], [5.0], [3.0]] == remaining_by_stage([[1.0, 2.0, 3.0], [4.0]])
 
 

@@ -71,7 +71,7 @@ def test_scales_change_lengths_and_gaps_but_not_fan_outs(tmp_path: Path) -> None
     assert verify.gap_s == pytest.approx(0.3)
 
 
-def test_all_lengths_are_within_the_bounds() -> None:
+def test_all_planned_lengths_are_within_the_bounds() -> None:
     """A context of 2,048 tokens must hold any prompt with its output."""
     plan = LengthPlan(max_prompt_words=120, max_output_tokens=64)
 

@@ -27,7 +27,7 @@ def _plan_load(data_dir: Path, **options: Any) -> list[PlannedApplication]:
     return plan_load(lengths, **given)
 
 
-def test_seed_determines_the_load(data_dir: Path) -> None:
+def test_seed_determines_the_planned_load(data_dir: Path) -> None:
     load = _plan_load(data_dir, seed=5)
 
     assert load == _plan_load(data_dir, seed=5)

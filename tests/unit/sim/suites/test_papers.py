@@ -132,7 +132,7 @@ def test_seed_determines_the_load_and_more_applications_extend_it() -> None:
     )
 
 
-def test_tenants_share_the_load() -> None:
+def test_tenants_of_the_suite_share_the_load() -> None:
     """Each of three tenants has 100 ± 25 of 300 applications, three standard deviations."""
     by_tenant = Counter(application.tenant for application in nine_class_suite(tenants=3))
 
@@ -141,7 +141,7 @@ def test_tenants_share_the_load() -> None:
     assert {"default"} == {application.tenant for application in nine_class_suite(count=9)}
 
 
-def test_given_mix_of_classes_is_kept() -> None:
+def test_suite_keeps_a_given_mix_of_classes() -> None:
     """Of every four applications three are KBQAV and one MRS."""
     applications = nine_class_suite(count=8, mix="KBQAV=3, MRS=1, PE=0")
 

@@ -90,7 +90,7 @@ def test_subtasks_that_need_only_the_plan_are_parallel(tmp_path: Path) -> None:
     assert [0.0, 0.0, 0.0, 4.0] == [i.delay_s for i in inferences]
 
 
-def test_indirect_predecessor_is_omitted(tmp_path: Path) -> None:
+def test_indirect_predecessor_of_a_recorded_call_is_omitted(tmp_path: Path) -> None:
     """A subtask that needs two others depends only on the one that ends last.
 
     Subtask 2 needs a tool of 7 s and a call that itself waited for 5 s of tool before.

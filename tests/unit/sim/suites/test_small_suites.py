@@ -152,6 +152,6 @@ def test_option_that_a_suite_ignores_is_refused() -> None:
         ({"arrivals": "weekly"}, "arrivals must be one of mooncake, .*, got weekly"),
     ],
 )
-def test_option_out_of_range_is_refused(options: dict[str, Any], complaint: str) -> None:
+def test_suite_option_out_of_range_is_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         SuiteOptions(**options)

@@ -35,7 +35,7 @@ def requests_per_minute(applications: list[WorkloadApplication], client: str) ->
         ("eight-clients-overload", [24, 24, 24, 36, 36, 36, 36, 36]),
     ],
 )
-def test_steady_clients_send_the_same_number_each_minute(name: str, rates: list[int]) -> None:
+def test_steady_clients_send_equally_many_requests_each_minute(name: str, rates: list[int]) -> None:
     """Fig. 3, 4, 15, 16 and 19 of the VTC paper have evenly spaced requests."""
     applications = suite_of(name)
 
@@ -104,7 +104,7 @@ def test_rate_of_the_growing_client_rises_evenly() -> None:
     assert [30] * 10 == requests_per_minute(applications, "client1")
 
 
-def test_load_distribution_shifts_every_five_minutes() -> None:
+def test_load_of_the_shift_suite_changes_every_five_minutes() -> None:
     """Fig. 10 of the VTC paper: three phases of five minutes with different clients.
 
     The rate of client 2 in the first phase is the artifact's, 120; the figure only says overload.

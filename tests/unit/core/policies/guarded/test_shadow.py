@@ -88,7 +88,7 @@ def test_simulated_cohort_runs_when_its_gathering_time_is_over() -> None:
     assert clock.shadows["2"].is_through
 
 
-def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
+def test_simulation_starts_no_work_while_running_work_exceeds_the_memory() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
     clock.advance(187.5 * 1.9, 1.9)
@@ -145,7 +145,7 @@ def test_simulated_counter_of_an_application_rises_slower_than_since_its_arrival
     assert 40 == shadow.before(45)
 
 
-def test_stage_lasts_as_long_as_its_longest_inference() -> None:
+def test_simulated_stage_lasts_as_long_as_its_longest_inference() -> None:
     clock = _shadow_clock(ONE, ONE)
     clock.advance(5000, 1.0)
 

@@ -247,7 +247,7 @@ def test_change_that_may_affect_the_first_application_repeats_the_search(
     assert 1 == len(searches)
 
 
-def test_application_behind_skipped_ones_needs_no_search(searches: list[Search]) -> None:
+def test_application_behind_skipped_applications_needs_no_search(searches: list[Search]) -> None:
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "rat", SlackEntry(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
     put_entry(slack, "cat", SlackEntry(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
