@@ -120,7 +120,7 @@ def test_hold_ends_at_its_time(engine: ContextEngine) -> None:
     assert 0 == len(engine.held)
 
 
-def test_hold_ends_with_its_application(engine: ContextEngine) -> None:
+def test_hold_of_a_context_ends_with_its_application(engine: ContextEngine) -> None:
     engine.run_call("x", "y", application="a", for_s=_FOREVER)
     engine.run_call("u", "v", application="b", for_s=_FOREVER)
     engine.held.release("a")
