@@ -361,7 +361,7 @@ class CachesForLogprobs(StepScheduler[EngineSequence]):
         ("StepScheduler", CachesForLogprobs),
     ],
 )
-def test_each_mutant_of_the_engine_model_is_found(
+def test_each_mutant_of_the_engine_model_is_detected(
     part: str,
     broken: type,
     make_vllm: Callable[[EngineSetup], Any],

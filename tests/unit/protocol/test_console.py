@@ -41,7 +41,7 @@ def test_console_error_names_the_wrong_field() -> None:
         read_line(told)
 
 
-def test_other_console_answers_survive_encoding_and_decoding() -> None:
+def test_console_answers_for_application_and_what_if_survive_encoding() -> None:
     application = SERVICE.application("globex|run-3", 100)
     estimate = SERVICE.what_if("vtc", {"globex": 2.0}, 8)
 
