@@ -75,7 +75,7 @@ def test_end_of_an_unused_reservation_changes_no_other_reservation() -> None:
     assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
 
 
-def test_reservation_name_used_by_two_tenants_is_counted_for_both() -> None:
+def test_quota_reservation_name_of_two_tenants_is_counted_for_both() -> None:
     told = RecentlyReportedEnds()
     told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
     told.add(_claim_of("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)
