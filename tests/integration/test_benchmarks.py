@@ -98,7 +98,7 @@ def test_bench_scheduler_counts_the_calls_served_by_one_scheduler(
 
 
 @pytest.mark.redis
-def test_bench_store_compares_both_durabilities(
+def test_bench_store_measures_both_durability_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_benchmark(

@@ -19,7 +19,7 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 
 @given(_STEPS)
-def test_virtual_time_and_finish_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
+def test_virtual_time_and_finish_tags_equal_exact_gps(steps: list[Step]) -> None:
     """Virtual time and finish tags are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:

@@ -155,7 +155,7 @@ def _measure_slack_wrongly(patch: pytest.MonkeyPatch) -> None:
     ("change", "holds"),
     [(lambda patch: None, True), (_remove_budget, False), (_measure_slack_wrongly, False)],
 )
-def test_urgent_small_applications_delay_a_large_one_by_at_most_the_budget(
+def test_delay_of_a_large_application_by_urgent_small_ones_is_limited(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """The bound is lost without a budget, or if the budget is renewed for late applications."""

@@ -129,7 +129,7 @@ def _run_with_urgency(
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(40)
 @given(data=st.data())
-def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
+def test_lag_inside_a_tenant_is_at_most_work_in_flight_plus_budget(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
     """The overtaking budget is larger while fewer tenants are active."""
@@ -181,7 +181,7 @@ def _remove_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_remove_budget, False)])
-def test_urgent_large_applications_delay_a_small_one_of_their_tenant_by_the_budget(
+def test_delay_of_a_small_application_by_its_tenants_urgent_ones_is_limited(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """Without a budget, the small application would wait for all large ones."""

@@ -67,7 +67,7 @@ class TreePair(Pair):
 
 @examples(30)
 @given(_STEPS)
-def test_sort_keys_at_every_node_equal_those_of_exact_gps(steps: list[Step]) -> None:
+def test_sort_keys_at_every_tenant_node_equal_exact_gps(steps: list[Step]) -> None:
     """Virtual time and sort keys are equal after every step, without rounding."""
     pair = TreePair()
     for step in steps:

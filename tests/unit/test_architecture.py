@@ -256,7 +256,7 @@ FILES |= {path.stem: path for path in ROOT.glob("*.py") if path.stem != "__init_
 
 
 @pytest.mark.parametrize("place", RULES)
-def test_imports_of_every_module_obey_its_rule(place: str) -> None:
+def test_imports_of_every_module_obey_the_layering_rules(place: str) -> None:
     """The client must not import Redis, nor a replica the ingress: each runs separately."""
     wrong = [
         line

@@ -402,7 +402,7 @@ def test_damaged_key_records_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize("secret", [ZEROS, ZEROS[:20], f"Bearer {ZEROS}"])
 @pytest.mark.parametrize("field", ["id", "sha256", "tenant", "user", "max_weight", "expires", "x"])
-def test_plain_text_key_in_a_file_is_an_error_that_does_not_show_the_key(
+def test_error_for_a_plain_text_key_in_a_file_does_not_show_the_key(
     field: str, secret: str
 ) -> None:
     told = read_error_message(write_key_entry(**{field: secret}))

@@ -138,7 +138,7 @@ def test_deprioritising_quota_refuses_no_application_and_is_reported() -> None:
 _SHADOW = OnExhausted.SHADOW
 
 
-def test_changed_quota_settings_keep_the_usage() -> None:
+def test_changed_quota_settings_keep_the_counted_usage() -> None:
     book = _quota_book(_applications_per_day(3))
     use = Use("p", {APPS: 1}, is_over=True)
     book.exchange(Exchange("m", 1, 1, asks=(_claim_request("p", applications=1),)), 0)

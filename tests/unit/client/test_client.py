@@ -249,7 +249,7 @@ def test_application_name_that_is_no_valid_header_value_is_refused(
         client.application(input="q", **names)
 
 
-async def test_client_returns_the_status_as_the_service_sends_it(
+async def test_client_returns_the_services_status_unchanged(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """The application id may contain a slash, so it is quoted in the path."""

@@ -67,7 +67,7 @@ def test_clients_stream_as_their_names_say(traces: list[Exchange]) -> None:
             assert isinstance(json.loads(exchange.response), dict)
 
 
-def test_tool_call_ids_are_repeated_in_the_next_call_and_unique_to_a_run(
+def test_recorded_tool_call_ids_recur_in_the_next_call_and_are_unique(
     traces_module: ModuleType, branches: _Branches
 ) -> None:
     made: list[bytes] = []

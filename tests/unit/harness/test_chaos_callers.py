@@ -234,7 +234,7 @@ async def test_caller_that_disconnected_calls_again() -> None:
     assert [Ending.LEFT, Ending.ANSWERED] == [call.ending for call in records.calls]
 
 
-def test_stalled_caller_reads_nothing_until_it_continues() -> None:
+def test_stalled_chaos_caller_reads_no_data_until_it_continues() -> None:
     """A slow reader that received everything in time would test nothing."""
     run_virtually(_stall_and_continue())
 

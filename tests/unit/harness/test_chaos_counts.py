@@ -53,7 +53,7 @@ def count_case(
     return found, () if told is None else (told,), RunRecords(calls=calls, **records), runs
 
 
-def test_records_without_faults_have_no_failures() -> None:
+def test_report_of_a_chaos_run_without_faults_has_no_failures() -> None:
     runs = completed_run("a.0", "1-1"), completed_run("a.1", "1-2", at=0.5)
     found = count_calls(LOAD, RunRecords(calls=BOTH, ended={"a": 2}), runs, EXPECTED)
 

@@ -58,7 +58,7 @@ def test_console_updates_add_up_to_the_bars_of_a_complete_message() -> None:
     assert bars == {bar.id: bar for bar in SERVICE.frame(90).bars}
 
 
-def test_console_data_of_a_tenant_hides_other_tenants() -> None:
+def test_console_data_for_a_tenant_omits_other_tenants() -> None:
     frame = SERVICE.frame(100, "acme")
     told = msgspec.json.encode(frame).decode()
 

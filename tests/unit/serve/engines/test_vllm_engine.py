@@ -94,7 +94,7 @@ def test_exit_code_of_an_engine_process_shows_its_own_failure(
 
 
 @pytest.mark.asyncio
-async def test_vllm_batch_size_equals_that_of_its_own_server(
+async def test_vllm_batch_size_equals_the_default_of_vllms_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """VLLM derives the batch size from the usage context.
@@ -246,7 +246,7 @@ def test_options_are_parsed_by_vllms_own_parser() -> None:
     "value",
     [*(2048, "2048", "2k", "2K", "25.6k", "1M", "0.5m", "auto", "Auto", "-1", -1), " 4k "],
 )
-def test_declared_context_length_is_read_as_vllm_reads_it(value: VllmValue) -> None:
+def test_declared_context_length_is_interpreted_as_in_vllm(value: VllmValue) -> None:
     """The ingress has no vLLM and uses the declared length until an engine has started."""
     engine = EngineSection(vllm_args={"max_model_len": value})
     parsed = parse_vllm_args("m", "m", checked_vllm_args(engine.vllm_args), {})

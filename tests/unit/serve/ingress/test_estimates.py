@@ -120,7 +120,7 @@ async def test_estimates_from_the_copied_class_table_need_no_predictor_call(fail
     assert ("class", 400.0) == (estimate.source, estimate.kv_token_time)
 
 
-async def test_stage_estimates_are_copied_with_the_class_table() -> None:
+async def test_class_table_that_ingresses_copy_includes_stage_estimates() -> None:
     """A call to the predictor for every inference's length would be too expensive."""
     estimates = estimates_of(predictor := StandInPredictor())
     assert estimates.stages.expect("EV", 0, 10, 8) is None

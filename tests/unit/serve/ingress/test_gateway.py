@@ -378,7 +378,7 @@ async def test_charged_cost_includes_a_margin_over_the_prediction(gateway_rig: G
     assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
 
 
-async def test_every_choice_of_a_completion_is_charged(gateway_rig: GatewayRig) -> None:
+async def test_every_choice_of_a_completion_is_charged_separately(gateway_rig: GatewayRig) -> None:
     """Three choices are three sequences of 10 + 256 tokens."""
     item = await gateway_rig.submit(_IN_A, n=3)
 

@@ -301,7 +301,7 @@ async def test_unknown_kind_of_keepalive_is_refused(
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-async def test_other_http_methods_are_refused(http: httpx.AsyncClient, method: str) -> None:
+async def test_unsupported_http_methods_are_refused(http: httpx.AsyncClient, method: str) -> None:
     answer = await http.request(method, COMPLETIONS)
     elsewhere = await http.request("PATCH", "/v1/models")
 

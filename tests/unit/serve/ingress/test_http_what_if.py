@@ -71,7 +71,7 @@ async def test_what_if_estimator_gets_the_recorded_history_and_the_changes(
         ({"other": 1}, "other"),
     ],
 )
-async def test_error_names_the_wrong_field_of_a_what_if(
+async def test_error_names_the_wrong_field_of_a_what_if_request(
     scheduler: RecordedScheduler, body: dict[str, object], param: str
 ) -> None:
     """A policy by import path would run any code that the ingress can import."""
@@ -104,7 +104,7 @@ async def test_what_if_estimate_that_takes_too_long_is_killed() -> None:
 
 
 @pytest.mark.slow
-async def test_what_if_with_a_wrong_value_is_a_client_error() -> None:
+async def test_what_if_request_with_a_wrong_value_is_a_client_error() -> None:
     estimator = estimator_of('print(\'{"error": "no such policy"}\')')
     with pytest.raises(RequestError, match="no such policy"):
         await estimator.estimate(b"{}", {})

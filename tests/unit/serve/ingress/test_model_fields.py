@@ -218,7 +218,7 @@ def test_invalid_json_is_refused_with_the_position_of_the_error(text: bytes) -> 
     st.booleans(),
     st.integers(48, 80),
 )
-def test_pieces_of_a_long_json_text_add_up_to_the_text(
+def test_pieces_of_a_long_json_text_can_be_joined_to_the_original(
     parts: list[str], is_ascii: bool, size_bytes: int
 ) -> None:
     """No piece ends inside a character, an escape or a surrogate pair."""

@@ -338,7 +338,7 @@ async def test_lease_that_follows_a_refusal_is_accepted(rig: Rig) -> None:
     assert ["q", "later"] == await rig.accepted_inferences("later")
 
 
-async def test_unusable_lease_is_returned_and_the_next_one_is_used(rig: Rig) -> None:
+async def test_unusable_lease_is_returned_and_the_next_lease_is_used(rig: Rig) -> None:
     """The inference keeps its place; the client repeats the return until the scheduler has it."""
     ticket, first = await rig.submit_and_grant()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
@@ -426,7 +426,7 @@ async def test_application_reopened_at_a_scheduler_keeps_its_first_options(rig: 
 @pytest.mark.parametrize(
     ("message", "told_ends"), [(end_of(), [end_of()]), (ForgetApplication("a", "i"), [])]
 )
-async def test_end_of_an_application_is_reported_by_the_ingress_that_last_opened_it(
+async def test_ingress_that_last_opened_an_application_reports_its_end(
     rig: Rig,
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],

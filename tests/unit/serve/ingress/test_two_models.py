@@ -447,7 +447,7 @@ async def test_request_for_an_unserved_models_details_gets_404(two_models: TwoMo
     assert "'chat', 'chat-sql', 'org/embed' are served" in answer.json()["error"]["message"]
 
 
-async def test_readiness_covers_all_models_or_the_named_one(two_models: TwoModels) -> None:
+async def test_readiness_probe_covers_all_models_or_the_named_model(two_models: TwoModels) -> None:
     """The service is ready if every model is; a probe may check one model."""
     two_models.embed.scheduler_status = AdmissionError("the scheduler is being started again")
     whole = await two_models.http.get("/readyz")

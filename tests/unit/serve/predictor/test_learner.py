@@ -133,7 +133,7 @@ async def test_predictor_learns_and_stores_observations() -> None:
     assert (5, []) == (len(store.samples("EV")), store.observed())
 
 
-async def test_one_predictor_replica_trains_and_all_give_equal_estimates() -> None:
+async def test_all_predictor_replicas_use_the_model_that_one_replica_trained() -> None:
     """An observation counts once, whichever replica received it."""
     store = FakePredictionStore()
     first = learner_of(store, StandInTrainer(power_model_bytes()))
@@ -524,7 +524,7 @@ async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
     ("is_damaged", "told"),
     [(True, "version 2 of class EV is damaged"), (False, "version 2 of class EV: not a model")],
 )
-async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one(
+async def test_previous_model_replaces_an_unreadable_model_of_the_directory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_damaged: bool, told: str
 ) -> None:
     """The second model is damaged, or of a kind that was removed."""

@@ -170,7 +170,7 @@ async def test_replica_reports_a_lease_aborted_before_its_inference_as_unused(
     assert ["1-1"] == meters.released
 
 
-async def test_aborted_running_lease_is_stopped_and_reported(
+async def test_replica_stops_and_reports_an_aborted_running_lease(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The tokens used so far are charged.

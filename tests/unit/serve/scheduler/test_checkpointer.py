@@ -22,9 +22,7 @@ async def leading_core() -> tuple[FakeSchedulerStore, CheckpointedCore]:
     return store, kept
 
 
-async def test_application_that_ends_during_a_store_outage_is_removed_from_the_store_later() -> (
-    None
-):
+async def test_application_that_ends_in_a_store_outage_is_removed_later() -> None:
     """An application that stays stored would be open again at the next scheduler."""
     store, kept = await leading_core()
     open_application(kept.core, "a")

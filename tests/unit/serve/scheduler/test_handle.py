@@ -159,7 +159,7 @@ async def test_open_scheduler_connection_makes_no_ray_actor_call() -> None:
 
 
 @in_virtual_time
-async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
+async def test_connection_moves_from_a_superseded_to_the_registered_scheduler() -> None:
     """The process that Ray considers dead may run on with a working connection."""
     rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")

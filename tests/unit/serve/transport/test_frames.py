@@ -113,7 +113,7 @@ def test_messages_of_one_call_keep_their_order_at_any_size(
     assert all(len(frame) <= MAX_FRAME_BYTES for frame in frames)
 
 
-def test_frames_stay_below_the_maximum_length_of_a_connection() -> None:
+def test_message_frames_stay_below_the_maximum_length() -> None:
     """The messages are just below the size at which they are split, and far above it."""
     messages: list[Message] = [Item(n, raw_value(bytes(PIECE_BYTES - 20))) for n in range(100)]
     messages += [Item(1000 + n, raw_value(bytes(PIECE_BYTES + 1))) for n in range(100)]

@@ -236,7 +236,7 @@ async def test_abandoned_call_fails_although_its_answer_was_in_flight() -> None:
     await link.close()
 
 
-async def test_ended_call_sends_no_cancel() -> None:
+async def test_ended_call_sends_no_cancel_message() -> None:
     """A cancel for each finished call would double the messages."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
