@@ -127,7 +127,7 @@ async def test_two_parallel_contexts_of_an_application_are_held(engine: VllmEngi
     assert [8 * _BLOCK] * 2 == [await complete_prompt(engine, [*side, 100]) for side in sides]
 
 
-async def test_every_free_block_stays_free_while_contexts_are_held(
+async def test_free_kv_blocks_stay_free_while_contexts_are_held(
     engine: VllmEngine, holding_engine: tuple[VllmEngine, EngineCapacity]
 ) -> None:
     """Admission relies on vLLM's count of free blocks, so held blocks must count as free."""
@@ -167,7 +167,7 @@ async def test_prefix_cache_is_reset_while_contexts_are_held(engine: VllmEngine)
     assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_held_context_is_reported_until_its_hold_ends(engine: VllmEngine) -> None:
+async def test_engine_reports_a_held_context_until_the_hold_ends(engine: VllmEngine) -> None:
     """The engine is idle after the inference, so it sends no later report."""
     await complete_prompt(engine, prompt_of(_CONTEXT), Hold("agent", _FOREVER))
     gauge = engine._gauges.connector
@@ -186,7 +186,7 @@ async def test_common_tokens_of_held_contexts_are_reported_once(engine: VllmEngi
     assert KeptKv(held_contexts=2, held_kv_tokens=12 * _BLOCK) == engine.kept_kv()
 
 
-async def test_continued_and_released_contexts_are_reported_no_longer(engine: VllmEngine) -> None:
+async def test_continued_and_released_contexts_are_not_reported_as_held(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     await complete_prompt(engine, agent, Hold("agent", _FOREVER))
     await complete_prompt(engine, prompt_of(8 * _BLOCK), Hold("other", _FOREVER))
@@ -206,7 +206,7 @@ async def test_memory_taken_from_held_contexts_is_not_reported_as_held(engine: V
     assert (1, 8 * _BLOCK) == (after.held_contexts, after.held_kv_tokens)
 
 
-async def test_hold_ends_with_its_application(engine: VllmEngine) -> None:
+async def test_hold_of_a_context_ends_with_its_application(engine: VllmEngine) -> None:
     """The engine learns that an application has ended from the next call of any application."""
     agent = prompt_of(_CONTEXT)
     await complete_prompt(engine, agent, Hold("agent", _FOREVER))
@@ -216,7 +216,9 @@ async def test_hold_ends_with_its_application(engine: VllmEngine) -> None:
     assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_expired_hold_is_evicted_like_any_context(engine: VllmEngine) -> None:
+async def test_context_with_an_expired_hold_is_evicted_like_any_other_context(
+    engine: VllmEngine,
+) -> None:
     agent = prompt_of(_CONTEXT)
     await complete_prompt(engine, agent, Hold("agent", 1e-9))
     await fill_cache(engine)
@@ -224,7 +226,9 @@ async def test_expired_hold_is_evicted_like_any_context(engine: VllmEngine) -> N
     assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_next_turn_of_an_agent_replaces_the_hold_of_its_context(engine: VllmEngine) -> None:
+async def test_next_turn_of_an_agent_replaces_the_hold_of_the_agents_context(
+    engine: VllmEngine,
+) -> None:
     agent = prompt_of(_CONTEXT)
     for turn in range(5):
         found = await complete_prompt(engine, agent, Hold("agent", _FOREVER))
@@ -262,7 +266,7 @@ async def test_outputs_are_equal_with_and_without_held_contexts(engine: VllmEngi
     assert computed == found == await text_of(engine, agent)
 
 
-async def test_model_with_recurrent_layers_is_refused_by_releases_that_corrupt_it(
+async def test_vllm_releases_that_corrupt_recurrent_models_refuse_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some vLLM releases compute wrong recurrent states beside any KV connector (vllm#53505)."""

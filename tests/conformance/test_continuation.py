@@ -113,7 +113,7 @@ async def check_every_cut(
 
 
 @pytest.mark.parametrize("kind", _BODIES)
-async def test_continued_stream_equals_the_uncut_one(engine: Engine, kind: str) -> None:
+async def test_continued_stream_equals_an_uninterrupted_stream(engine: Engine, kind: str) -> None:
     """Text, finish reason and usage are equal, wherever the stream was cut."""
     path, body = _BODIES[kind]
 
@@ -121,7 +121,7 @@ async def test_continued_stream_equals_the_uncut_one(engine: Engine, kind: str) 
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_stream_continues_if_reported_tokens_are_ahead_of_chunks(
+async def test_stream_continues_if_the_engine_reported_more_tokens_than_it_sent(
     engine: Engine, path: str
 ) -> None:
     """A replica may die after it has reported tokens whose chunks it has not yet sent."""
@@ -132,7 +132,7 @@ async def test_stream_continues_if_reported_tokens_are_ahead_of_chunks(
 
 @pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_continued_stream_ends_with_its_stop_string(
+async def test_continued_stream_ends_at_the_stop_string(
     engine: Engine, path: str, shown: bool
 ) -> None:
     """VLLM holds text back that may begin a stop string, and a cut may split the stop string."""
@@ -145,7 +145,7 @@ async def test_continued_stream_ends_with_its_stop_string(
     await check_every_cut(engine, leased_call(body | stop | {"stream": True} | _USAGE, path))
 
 
-async def test_continued_stream_ends_with_its_stop_token(engine: Engine) -> None:
+async def test_continued_stream_ends_at_the_stop_token(engine: Engine) -> None:
     """The usage counts a stop token although the text does not contain it."""
     whole = await parts_of(engine, leased_call({"prompt": "a b", "stream": True}))
     made = [token for part in whole for output in part.outputs for token in output.tokens]
@@ -154,7 +154,7 @@ async def test_continued_stream_ends_with_its_stop_token(engine: Engine) -> None
     await check_every_cut(engine, leased_call(stop | _USAGE))
 
 
-async def test_earlier_outputs_are_prefilled_and_counted_as_output(engine: Engine) -> None:
+async def test_output_before_the_cut_is_prefilled_and_counted_as_output(engine: Engine) -> None:
     """The tokens of a cut stream are prefilled by the next engine but charged as output."""
     call = leased_call({"prompt": [5] * 10, "max_tokens": 6, "stream": True})
     whole = await parts_of(engine, call)
@@ -172,7 +172,7 @@ async def test_earlier_outputs_are_prefilled_and_counted_as_output(engine: Engin
     assert 10 == early.prompt_tokens
 
 
-async def test_outputs_are_returned_once_and_dropped_with_the_lease(engine: Engine) -> None:
+async def test_output_tokens_are_returned_once_and_dropped_with_the_lease(engine: Engine) -> None:
     """Token ids that stay in the engine after their lease would leak memory."""
     call = leased_call({"prompt": "a b", "stream": True})
     assert () == engine.take_outputs(call.lease_id)
@@ -203,7 +203,7 @@ _OF_EVERY_ENGINE = 2
 
 
 @pytest.mark.parametrize(("path", "body", "reason"), _OBSTACLES)
-async def test_first_chunk_says_why_a_stream_cannot_be_continued(
+async def test_first_chunk_of_a_stream_names_the_obstacle_to_a_continuation(
     engine: Engine, path: str, body: dict[str, Any], reason: str
 ) -> None:
     """A continuation with sampling would not match the first half of the stream."""
@@ -221,7 +221,7 @@ async def test_greedy_stream_with_a_seed_can_be_continued(engine: Engine) -> Non
     assert {""} == {part.obstacle for part in parts}
 
 
-async def test_call_with_an_error_answer_can_be_repeated(engine: Engine) -> None:
+async def test_call_answered_with_an_error_can_be_repeated(engine: Engine) -> None:
     """An error answer has no output tokens, so the next engine gives an equal error."""
     call = leased_call({"prompt": "a", "model": "nope", "stream": True})
     items: AsyncGenerator[ResponseHead | Part] = in_parts(engine.call(call), engine, call.lease_id)

@@ -95,7 +95,7 @@ async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
     assert task.cancelled()
 
 
-async def test_reported_capacity_is_the_configured_one(
+async def test_engine_reports_the_configured_capacity(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
     """If the engine reported a token too much, leases would wait in the replica."""
@@ -108,7 +108,7 @@ async def test_reported_capacity_is_the_configured_one(
     ("path", "prompt"),
     [(CHAT, {"messages": chat_of("hi there")}), (COMPLETIONS, {"prompt": "a b c"})],
 )
-async def test_stream_deltas_add_up_to_the_unary_text(
+async def test_stream_deltas_add_up_to_the_text_of_a_unary_answer(
     engine: Engine, path: str, prompt: dict[str, Any]
 ) -> None:
     """A lost or doubled stream event would change the caller's answer.
@@ -149,7 +149,7 @@ async def test_stream_arrives_in_several_chunks(engine: Engine, capacity: Engine
 
 
 @pytest.mark.slow
-async def test_progress_increases_during_a_unary_call(engine: Engine) -> None:
+async def test_reported_progress_increases_during_a_unary_call(engine: Engine) -> None:
     """Without progress reports the fair-share clock would stop until the end of the call."""
     call = leased_call({"prompt": prompt_ids(10), "max_tokens": 500})
     task = asyncio.create_task(answer_to(engine, call))
@@ -180,7 +180,7 @@ async def test_progress_increases_during_a_unary_call(engine: Engine) -> None:
     ],
     ids=["one", "prompts", "n", "prompts-n", "chat-n", "one-token"],
 )
-async def test_charged_tokens_equal_the_usage_in_the_answer(
+async def test_charged_tokens_equal_the_answers_usage(
     engine: Engine, path: str, body: dict[str, Any], choices: int, stream: bool
 ) -> None:
     """The tokens that are charged must equal the usage that the caller reads.
@@ -234,7 +234,7 @@ async def test_closed_call_frees_its_kv_memory_within_a_second(
 
 
 @pytest.mark.slow
-async def test_closed_call_is_charged_as_the_engine_counts_it(
+async def test_closed_call_is_charged_the_tokens_that_the_engine_counted(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
     """The charge is exact from the first token on, and before it at most the prefilled prompt."""
@@ -299,7 +299,7 @@ def _engines_own_count(engine: Engine) -> Progress:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
-async def test_call_closed_while_it_waits_for_memory_is_never_admitted(
+async def test_call_closed_while_waiting_for_memory_is_never_admitted(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
     running = leased_call({"prompt": prompt_ids(1600, 7), "max_tokens": 400})
@@ -343,7 +343,7 @@ async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
     return order
 
 
-async def test_lower_priority_number_is_admitted_first(engine: Engine) -> None:
+async def test_call_with_a_lower_priority_number_is_admitted_first(engine: Engine) -> None:
     """The engine's own queue must not change the order in which leases were granted.
 
     No two of the calls fit at once, so they end in the order of their admission.
@@ -361,7 +361,7 @@ async def test_lower_priority_number_is_admitted_first(engine: Engine) -> None:
         assert [call.lease_id for call in by_priority] == engine.admitted[-4:]
 
 
-async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
+async def test_priority_in_a_request_body_is_ignored(engine: Engine) -> None:
     """With a priority in the body, a caller could put its own call first."""
     calls = [
         leased_call({"prompt": prompt_ids(1100, 7 + given), "priority": asked}, priority=given)
@@ -372,7 +372,7 @@ async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-async def test_full_kv_memory_preempts_the_call_of_lowest_priority(engine: Engine) -> None:
+async def test_full_kv_memory_preempts_the_call_with_the_lowest_priority(engine: Engine) -> None:
     """A preempted call is recomputed, and its caller still gets a complete answer.
 
     It has about 1,024 tokens then; the other call takes 256 of them before it ends.
@@ -391,11 +391,11 @@ async def test_full_kv_memory_preempts_the_call_of_lowest_priority(engine: Engin
     assert engine.release(first.lease_id).recomputed_tokens == 0
 
 
-async def test_engine_without_holds_and_host_memory_keeps_nothing(engine: Engine) -> None:
+async def test_engine_without_holds_and_host_memory_reports_no_kept_kv(engine: Engine) -> None:
     assert KeptKv() == engine.kept_kv()
 
 
-async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(
+async def test_engine_answers_calls_that_measure_its_prefill_cost(
     engine: Engine, capacity: EngineCapacity, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The calibration calls must succeed, even if a busy machine makes their times useless."""
@@ -442,7 +442,7 @@ async def test_invalid_request_gets_an_openai_error(
     assert Progress(0, 0) == engine.release(call.lease_id)
 
 
-async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
+async def test_unserved_path_is_answered_with_404(engine: Engine) -> None:
     """A misspelt path is the caller's error, and no reason to restart the replica."""
     head, _ = await answer_to(engine, leased_call({"prompt": "a"}, "/v1/completion"))
 
@@ -466,7 +466,7 @@ def _mentions(process: psutil.Process, word: str) -> bool:
     return any(word in argument for argument in process.cmdline())
 
 
-async def test_steps_are_counted_while_the_engine_has_work(engine: Engine) -> None:
+async def test_engine_counts_its_steps_while_it_has_work(engine: Engine) -> None:
     """A replica takes its engine for stalled if the step counter stands still."""
     before = engine.steps()
     assert not before.has_work
@@ -503,7 +503,7 @@ class StallingEngine:
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> None:
+async def test_stalled_engine_makes_no_steps_until_it_continues(engine: Engine) -> None:
     """Calls may be cancelled while the engine is stalled; its steps continue afterwards."""
     stalling = StallingEngine(engine)
     await answer_to(engine, leased_call({"prompt": "a"}))
@@ -554,7 +554,7 @@ async def test_stalled_engine_can_be_killed(own_engine: Engine) -> None:
     assert not [pid for pid in stalling.pids if psutil.pid_exists(pid)]
 
 
-async def test_engine_death_raises_an_engine_error_and_stop_leaves_no_process(
+async def test_dead_engine_raises_an_engine_error_and_leaves_no_process(
     own_engine: Engine,
 ) -> None:
     """The replica lets its leases run elsewhere only after an EngineError.

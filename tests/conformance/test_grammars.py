@@ -82,7 +82,7 @@ async def test_output_follows_each_kind_of_grammar(engine: Engine) -> None:
     assert an_object.lstrip().startswith("{")
 
 
-async def test_grammar_that_vllm_refuses_is_answered_with_its_400(engine: Engine) -> None:
+async def test_grammar_that_vllm_refuses_gets_vllms_400_answer(engine: Engine) -> None:
     wrongs: tuple[dict[str, Any], ...] = (
         {"regex": "(a"},
         {"grammar": "root ::= ("},
@@ -107,7 +107,7 @@ def _call_in_schema(path: str, schema: dict[str, Any], **fields: Any) -> EngineC
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-async def test_schema_that_compiles_too_long_is_refused_while_other_calls_continue(
+async def test_slow_json_schema_is_refused_while_other_calls_continue(
     engine: Engine, path: str
 ) -> None:
     """Without a time limit, such a schema once blocked the replica's event loop for 30 s."""
@@ -136,9 +136,7 @@ async def test_schema_that_compiles_too_long_is_refused_while_other_calls_contin
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-async def test_stream_with_a_refused_schema_is_refused_by_a_living_engine(
-    engine: Engine, path: str
-) -> None:
+async def test_engine_that_refuses_a_streams_schema_stays_alive(engine: Engine, path: str) -> None:
     """VLLM refuses some schemas only after the response head, as an error event or an exception."""
     heavy = _call_in_schema(path, _nested_schema(13), stream=True)
     status, told = 400, ""
@@ -155,7 +153,7 @@ async def test_stream_with_a_refused_schema_is_refused_by_a_living_engine(
     engine.check()
 
 
-async def test_known_schema_is_not_compiled_again(engine: Engine) -> None:
+async def test_json_schema_is_compiled_once(engine: Engine) -> None:
     """Compiled grammars are cached, both in the compiling process and in the engine."""
     schema = {**_SMALL, "title": "another one"}
     times = []

@@ -79,7 +79,7 @@ def host() -> HostMemory:
     return HostMemory()
 
 
-def test_least_recently_used_single_call_is_evicted_first(host: HostMemory) -> None:
+def test_host_memory_evicts_the_least_recently_used_single_call_first(host: HostMemory) -> None:
     for tokens in ("ab", "cd", "ef", "gh"):
         host.store_prompt(tokens)
     host.store_prompt("ij")
@@ -95,7 +95,7 @@ def test_context_of_an_open_application_survives_later_single_calls(host: HostMe
     assert [True] * 4 == host.are_stored("abcd")
 
 
-def test_context_idle_beyond_its_hold_is_evicted_before_a_held_one(host: HostMemory) -> None:
+def test_context_with_an_expired_hold_is_evicted_before_a_held_context(host: HostMemory) -> None:
     host.store_prompt("abc", Hold("long", 100.0))
     host.store_prompt("def", Hold("short", 5.0))
     host.now = 6.0
@@ -105,7 +105,7 @@ def test_context_idle_beyond_its_hold_is_evicted_before_a_held_one(host: HostMem
     assert [True, True, False] == host.are_stored("def")
 
 
-def test_of_two_held_contexts_the_longer_idle_one_loses_its_end(host: HostMemory) -> None:
+def test_longest_idle_held_context_is_evicted_from_its_end(host: HostMemory) -> None:
     host.store_prompt("abc", Hold("first", 100.0))
     host.store_prompt("def", Hold("second", 100.0))
     host.store_prompt("xyz")
@@ -114,7 +114,7 @@ def test_of_two_held_contexts_the_longer_idle_one_loses_its_end(host: HostMemory
     assert [True] * 3 == host.are_stored("def")
 
 
-def test_next_turn_makes_the_whole_context_the_last_used(host: HostMemory) -> None:
+def test_next_turn_marks_the_whole_context_as_recently_used(host: HostMemory) -> None:
     host.store_prompt("abc", Hold("first", 100.0))
     host.store_prompt("def", Hold("second", 100.0))
     host.store_prompt("abcg", Hold("first", 100.0))
@@ -124,7 +124,7 @@ def test_next_turn_makes_the_whole_context_the_last_used(host: HostMemory) -> No
     assert [True, True, False] == host.are_stored("def")
 
 
-def test_context_of_an_ended_application_is_evicted_before_open_ones(host: HostMemory) -> None:
+def test_context_of_an_ended_application_is_evicted_first(host: HostMemory) -> None:
     host.store_prompt("abc", Hold("stays", 100.0))
     host.store_prompt("def", Hold("ends", 100.0))
     host.store_prompt("x", Hold("other", 100.0, ("ends",)))
@@ -134,7 +134,7 @@ def test_context_of_an_ended_application_is_evicted_before_open_ones(host: HostM
     assert [False] * 3 == host.are_stored("def")
 
 
-def test_chunks_being_read_are_not_evicted(host: HostMemory) -> None:
+def test_host_memory_keeps_chunks_that_are_being_read(host: HostMemory) -> None:
     host.store_prompt("abcdefgh")
     context, keys = host.request(None), host.keys("abcdefgh")
     host._manager.prepare_load(keys, context)
@@ -144,7 +144,7 @@ def test_chunks_being_read_are_not_evicted(host: HostMemory) -> None:
     assert host.store_prompt("x")
 
 
-def test_failed_store_leaves_no_chunk(host: HostMemory) -> None:
+def test_failed_transfer_leaves_no_chunk_in_host_memory(host: HostMemory) -> None:
     context, keys = host.request(None), host.keys("ab")
     stored = host._manager.prepare_store(keys, context)
     host._manager.complete_store(stored.keys_to_store, context, success=False)
@@ -153,7 +153,7 @@ def test_failed_store_leaves_no_chunk(host: HostMemory) -> None:
     assert host.store_prompt("abcdefgh")
 
 
-def test_reset_removes_every_chunk(host: HostMemory) -> None:
+def test_reset_removes_every_chunk_from_host_memory(host: HostMemory) -> None:
     host.store_prompt("abcd", Hold("agent", 10.0))
     host._manager.reset_cache()
 
@@ -161,7 +161,7 @@ def test_reset_removes_every_chunk(host: HostMemory) -> None:
     assert host.store_prompt("abcdefgh")
 
 
-def test_tokens_of_host_memory_equal_vllms(model_path: str) -> None:
+def test_computed_size_of_host_memory_equals_vllms_size(model_path: str) -> None:
     """The scheduler's estimate of cached contexts includes the tokens in host memory."""
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -183,7 +183,7 @@ def test_tokens_of_host_memory_equal_vllms(model_path: str) -> None:
     assert (2**29, "HostContexts") == (extra["cpu_bytes_to_use"], extra["eviction_policy"])
 
 
-def test_tokens_in_host_memory_follow_vllms_counter_of_stored_bytes() -> None:
+def test_tokens_in_host_memory_are_computed_from_vllms_stored_bytes() -> None:
     """A block is stored once, and evicted only when the host memory is full."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
         OffloadingConnectorStats,

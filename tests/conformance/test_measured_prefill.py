@@ -34,7 +34,7 @@ def _new_core(prefix: str) -> SchedulerCore:
     return SchedulerCore(timeouts=PATIENT, lease_prefix=prefix, measures_prefill=True)
 
 
-async def test_first_measured_prefill_cost_stays_in_force(
+async def test_first_measured_prefill_cost_applies_to_later_replicas(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
     """Later replicas and restarts must not change the cost by which tenants are charged."""

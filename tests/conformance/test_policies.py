@@ -106,7 +106,7 @@ def test_no_inference_is_lost_or_duplicated_when_replicas_die(
 
 
 @pytest.mark.parametrize("tenants", ["one", "own"])
-def test_first_of_equal_applications_is_served_first(
+def test_equal_applications_are_served_in_order_of_arrival(
     policy: str, options: Options, tenants: str
 ) -> None:
     """Equal applications are ordered by arrival, never by a hash."""
@@ -121,7 +121,9 @@ def test_first_of_equal_applications_is_served_first(
     assert [f"{name}1" for name in names] == granted(driver.pull())
 
 
-def test_inferences_of_an_application_are_served_in_order(policy: str, options: Options) -> None:
+def test_inferences_of_an_application_are_served_in_order_of_submission(
+    policy: str, options: Options
+) -> None:
     """Experiments showed no gain from serving the longest or the shortest inference first.
 
     Under `sjf` the order is that of the predicted lengths.
@@ -170,7 +172,9 @@ def _apply_further_events(service: Service) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
-def test_restart_does_not_change_later_grants(policy: str, options: Options, steps: int) -> None:
+def test_scheduler_restart_does_not_change_later_grants(
+    policy: str, options: Options, steps: int
+) -> None:
     """The stored state must contain everything that affects the order of grants.
 
     One run continues; in the other a new scheduler starts from the stored state, the ingress
@@ -198,7 +202,7 @@ def test_restart_does_not_change_later_grants(policy: str, options: Options, ste
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
-def test_restart_after_lost_replicas_loses_no_inference(
+def test_scheduler_restart_after_lost_replicas_loses_no_inference(
     policy: str, options: Options, steps: int
 ) -> None:
     """Inferences that wait again before the restart run once, and running ones continue.
@@ -226,7 +230,7 @@ def test_restart_after_lost_replicas_loses_no_inference(
     assert 6 == len({name for name, _ in ended(service.log)}) == len(ended(service.log))
 
 
-def test_cancelled_application_is_charged_its_runs_and_refunded_the_rest(
+def test_cancelled_application_is_charged_only_for_started_inferences(
     policy: str, options: Options
 ) -> None:
     """A cancelled application pays for its running inferences until they are aborted."""
@@ -303,7 +307,7 @@ def _cancel_running(driver: CoreDriver) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("cancel", [_cancel_waiting, _cancel_running])
-def test_cancelled_inference_costs_the_service_it_received(
+def test_cancelled_inference_is_charged_the_service_that_it_received(
     policy: str, options: Options, cancel: Callable[[CoreDriver], tuple[int, int]]
 ) -> None:
     """A policy that charges an inference in advance refunds the unused part."""

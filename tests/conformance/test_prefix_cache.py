@@ -57,7 +57,7 @@ async def _cached_tokens(engine: Engine, tenant: str, kind: str, **more: Any) ->
 
 
 @pytest.mark.parametrize("kind", _BODIES)
-async def test_cached_prompt_is_found_by_its_own_tenant_only(strict: Engine, kind: str) -> None:
+async def test_only_the_same_tenant_hits_a_cached_prompt(strict: Engine, kind: str) -> None:
     assert 0 == await _cached_tokens(strict, "a/x", kind)
     assert 0 == await _cached_tokens(strict, "b", kind)
     assert 0 == await _cached_tokens(strict, "a", kind)
@@ -72,7 +72,7 @@ async def test_common_prefix_of_concurrent_prompts_is_computed_once(strict: Engi
     assert 0 == scheduler.long_prefill_token_threshold
 
 
-async def test_callers_salt_divides_the_prefix_cache_within_its_tenant(strict: Engine) -> None:
+async def test_cache_salt_of_a_caller_divides_the_tenants_prefix_cache(strict: Engine) -> None:
     own = {"cache_salt": "s", "max_tokens": 2}
     assert 0 == await _cached_tokens(strict, "c", "chat")
     assert 0 == await _cached_tokens(strict, "c", "chat", **own)
@@ -80,7 +80,7 @@ async def test_callers_salt_divides_the_prefix_cache_within_its_tenant(strict: E
     assert 0 == await _cached_tokens(strict, "d", "chat", **own)
 
 
-async def test_request_with_one_salt_too_many_is_refused(strict: Engine) -> None:
+async def test_request_beyond_the_limit_of_cache_salts_is_refused(strict: Engine) -> None:
     """After the refusal, the engine and the tenant's other calls continue."""
     statuses = [
         (await _send_prompt(strict, "e", "chat", cache_salt=f"s{n}"))[0] for n in range(MOST_SALTS)
@@ -94,7 +94,7 @@ async def test_request_with_one_salt_too_many_is_refused(strict: Engine) -> None
     strict.check()
 
 
-async def test_stream_with_one_salt_too_many_is_refused_by_a_living_engine(
+async def test_engine_that_refuses_a_streams_cache_salt_stays_alive(
     strict: Engine,
 ) -> None:
     """VLLM refuses such a stream only after it has sent the response head."""

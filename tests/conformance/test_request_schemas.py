@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.long
 @pytest.mark.vllm
-def test_schemas_are_of_the_installed_vllm() -> None:
+def test_request_schemas_belong_to_the_installed_vllm() -> None:
     """Run `scripts/write_request_schemas` after an update of vLLM.
 
     The test runs in a separate process: pydantic names equal classes by earlier imports.

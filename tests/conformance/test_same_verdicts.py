@@ -131,7 +131,7 @@ async def http(
 
 
 @pytest.mark.parametrize(("path", "name"), _CASES)
-async def test_status_named_field_and_token_count_equal_those_of_vllm(
+async def test_service_and_vllm_give_equal_status_error_field_and_token_count(
     http: httpx.AsyncClient,
     replicas: EngineReplicas,
     counter: TokenCounter,
@@ -167,7 +167,7 @@ def check_field(theirs: dict[str, Any], ours: dict[str, Any], body: dict[str, An
         assert first == ours["param"].partition(".")[0].partition("[")[0]
 
 
-async def test_lists_of_known_differences_are_short_and_up_to_date() -> None:
+async def test_lists_of_known_differences_from_vllm_are_short_and_current() -> None:
     names = {name for bodies in CORPUS.values() for name in bodies}
 
     assert names >= {*DIFFERENCES, *LATE}

@@ -78,7 +78,7 @@ def _taken_piece(event: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 @pytest.mark.parametrize("path", _BODIES)
-async def test_charged_tokens_equal_the_usage_in_the_answer_on_every_endpoint(
+async def test_charged_tokens_equal_the_answers_usage_on_every_endpoint(
     engine: Engine, path: str, stream: bool
 ) -> None:
     """The tokens that are charged must equal the usage that the caller reads."""
@@ -96,7 +96,7 @@ async def test_charged_tokens_equal_the_usage_in_the_answer_on_every_endpoint(
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_continued_stream_equals_the_uncut_one_on_every_endpoint(
+async def test_continued_stream_equals_an_uninterrupted_stream_on_every_endpoint(
     engine: Engine, path: str
 ) -> None:
     """Events of the second engine must repeat the response and item ids of the first."""
@@ -118,7 +118,7 @@ async def test_stream_that_follows_a_grammar_cannot_be_continued(engine: Engine,
     assert "structured_outputs" in parts[-1].obstacle
 
 
-async def test_tokenize_needs_no_lease(engine: Engine) -> None:
+async def test_tokenize_call_needs_no_lease(engine: Engine) -> None:
     """Tokenizing runs no inference, so it must not wait in the scheduler's queue."""
     call = leased_call(MESSAGES)
     await answer_to(engine, call)

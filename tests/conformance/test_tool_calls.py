@@ -95,7 +95,9 @@ def content_of(path: str, stream: bytes) -> Any:
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_continued_tool_call_equals_the_uncut_one(engine: Engine, path: str) -> None:
+async def test_continued_tool_call_equals_an_uninterrupted_tool_call(
+    engine: Engine, path: str
+) -> None:
     """An agent fails on incomplete JSON, so a continued stream must complete the arguments.
 
     Name and id are sent once, and the arguments after the cut equal those of an uncut stream.
@@ -110,9 +112,7 @@ async def test_continued_tool_call_equals_the_uncut_one(engine: Engine, path: st
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_stream_cut_after_a_complete_tool_call_gets_its_end(
-    engine: Engine, path: str
-) -> None:
+async def test_stream_cut_after_a_complete_tool_call_is_finished(engine: Engine, path: str) -> None:
     """The engine has nothing left to generate, but the caller still needs the end of the stream."""
     made = await outputs_for(engine, _CALL)
     said = (*made[:-1], with_regular_end(made[-1]))

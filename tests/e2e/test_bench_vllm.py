@@ -60,7 +60,7 @@ def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: O
     assert all(6 == len(blocks[each.name][VLLM.name][0].samples) for each in on_gpu)
 
 
-def test_sessions_find_their_earlier_turns_in_the_prefix_cache(
+def test_benchmark_sessions_hit_the_prefix_cache_with_their_earlier_turns(
     config: AppConfig, server: OwnServer
 ) -> None:
     """The cache holds whole blocks of the previous turn, and the common prefix of all sessions."""
@@ -152,7 +152,7 @@ async def test_aiperf_replays_sessions_and_exports_their_results(
     assert all(0 < turn.output_tokens for turn in play.turns)
 
 
-def test_iterations_are_timed_with_and_without_cached_tokens(
+def test_benchmark_times_engine_steps_with_and_without_cached_tokens(
     config: AppConfig, server: OwnServer
 ) -> None:
     grid = StepGrid((64,), (128,), (32,), ((2, 64),), decoded=8, repeats=1)

@@ -76,7 +76,7 @@ async def test_openai_client_reads_choices_and_log_probabilities(service: Servic
     await service.until_idle()
 
 
-async def test_clients_find_the_adapter_among_the_models(service: Service) -> None:
+async def test_clients_find_the_adapter_in_the_model_list(service: Service) -> None:
     """Callers may name a LoRA adapter as the model in OpenAI's and Anthropic's APIs."""
     asked: Any = {"model": ADAPTER, "max_tokens": 6, "temperature": 0}
     async with (

@@ -30,7 +30,7 @@ async def stream_events(http: httpx.AsyncClient, path: str, **body: Any) -> list
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-async def test_response_and_message_have_the_text_of_the_chat(
+async def test_chat_response_and_message_apis_return_equal_text(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """With greedy sampling, all APIs return an equal text, whole or streamed."""
@@ -54,14 +54,14 @@ async def test_response_and_message_have_the_text_of_the_chat(
     await service.until_idle()
 
 
-async def test_output_is_one_of_the_given_choices(http: httpx.AsyncClient) -> None:
+async def test_structured_output_is_one_of_the_given_choices(http: httpx.AsyncClient) -> None:
     given = {"choice": ["red", "green"]}
     chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=8, structured_outputs=given)
 
     assert chat["choices"][0]["message"]["content"] in given["choice"]
 
 
-async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.AsyncClient) -> None:
+async def test_tokenize_and_detokenize_calls_bypass_the_queue(http: httpx.AsyncClient) -> None:
     """A client that cuts its prompt to the context length needs the token count at once."""
     counted = await json_answer(http, "/tokenize", messages=_SAID)
     text = await json_answer(http, "/tokenize", prompt="a b c")
@@ -85,7 +85,7 @@ async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.Asy
         ("/invocations", {"prompt": "a"}, 404, None),
     ],
 )
-async def test_unsupported_requests_get_openai_errors(
+async def test_unsupported_request_gets_an_openai_error(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str | None
 ) -> None:
     """Requests are refused if they need state on one replica, or control the engine."""

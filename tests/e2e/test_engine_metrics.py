@@ -30,7 +30,7 @@ def series_in_rays_dashboard() -> set[str]:
     return {name for name in names if not _NOT_HERE.fullmatch(name)}
 
 
-async def test_rays_dashboard_for_llms_finds_its_series(
+async def test_rays_llm_dashboard_finds_its_metrics(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Each engine panel of Ray's own dashboard must have data."""

@@ -16,7 +16,7 @@ WITHIN_S = 90.0
 VLLM_SPAN = "llm_request"
 
 
-async def test_vllms_span_is_a_child_of_its_leases_span(
+async def test_vllms_trace_span_is_a_child_of_the_leases_span(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     name = "traced-in-vllm"

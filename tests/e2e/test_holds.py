@@ -132,7 +132,7 @@ def status(holding: Service, http: httpx.AsyncClient, keys: KeyRing) -> _Status:
     return _Status(holding, http, keys)
 
 
-async def test_agents_continue_and_holds_expire_when_the_scheduler_is_killed(
+async def test_agents_continue_and_context_holds_expire_when_the_scheduler_dies(
     holding: Service, http: httpx.AsyncClient, status: _Status
 ) -> None:
     """The new scheduler does not know of holds, so each lasts until its time limit."""
@@ -149,7 +149,7 @@ async def test_agents_continue_and_holds_expire_when_the_scheduler_is_killed(
 
 
 @pytest.mark.long
-async def test_agents_continue_and_holds_expire_when_engine_replica_and_scheduler_are_killed(
+async def test_agents_continue_when_engine_replica_and_scheduler_are_killed(
     holding: Service, http: httpx.AsyncClient, status: _Status
 ) -> None:
     agents = _Agents("three", http)

@@ -33,7 +33,9 @@ async def _replace_replica(service: Service) -> dict[str, Any]:
     )
 
 
-async def test_measured_cost_of_a_real_engine_outlives_its_replica(measured: Service) -> None:
+async def test_measured_prefill_cost_of_a_real_engine_outlives_its_replica(
+    measured: Service,
+) -> None:
     """The first measured cost stays in force; later replicas do not change it."""
     status = await measured.status()
     for _ in range(_MOST_STARTS - 1):

@@ -54,7 +54,7 @@ async def json_answer(http: httpx.AsyncClient, path: str, **body: Any) -> dict[s
 
 
 @pytest.mark.parametrize("path", SCORES)
-async def test_scores_equal_the_models_own_scores(
+async def test_service_returns_the_scores_of_the_model(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
     """The API scores one text against several, or pairs of texts, in the order of the request."""
@@ -68,7 +68,7 @@ async def test_scores_equal_the_models_own_scores(
 
 
 @pytest.mark.parametrize("path", RANKINGS)
-async def test_ranking_is_the_order_of_the_scores(
+async def test_documents_are_ranked_by_their_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
     order = sorted(range(len(scores)), key=lambda place: -scores[place])

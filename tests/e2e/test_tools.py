@@ -107,7 +107,7 @@ def anthropic_client(service: Service, applications: list[str]) -> anthropic.Asy
 # --- a tool call in a stream, and the turn after it
 
 
-async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
+async def test_chat_streams_a_tool_call_and_accepts_the_tools_result(service: Service) -> None:
     """The id of the tool call links call and result; the next prompt contains both."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
@@ -130,7 +130,7 @@ async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -
     await service.until_idle()
 
 
-async def test_response_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
+async def test_response_streams_a_tool_call_and_accepts_the_tools_result(service: Service) -> None:
     """The streamed pieces add up to the tool call in the last event."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
@@ -157,7 +157,7 @@ async def test_response_streams_a_tool_call_and_takes_its_result(service: Servic
     await service.until_idle()
 
 
-async def test_message_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
+async def test_message_streams_a_tool_call_and_accepts_the_tools_result(service: Service) -> None:
     """In Anthropic's API, tool calls and tool results are blocks of a message."""
     applications: list[str] = []
     async with anthropic_client(service, applications) as client:
@@ -237,7 +237,7 @@ class StreamReader:
 
 
 @pytest.mark.long
-async def test_tool_call_lost_with_its_engine_ends_with_an_error_in_each_client(
+async def test_each_client_reports_an_error_for_a_tool_call_lost_with_its_engine(
     service: Service,
 ) -> None:
     """The parser state of a forced tool call dies with the engine, so no other can continue.

@@ -25,7 +25,7 @@ _LONG = completion("one two three", max_tokens=1_900)
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, chat("a b c", 20)), (COMPLETIONS, completion("a b c", 20))]
 )
-async def test_stream_has_the_unary_answer_and_its_usage(
+async def test_stream_has_the_text_and_usage_of_a_unary_answer(
     service: Service, http: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
     """The service neither loses nor adds bytes of vLLM's answer."""
@@ -66,7 +66,7 @@ async def test_vllm_gets_the_schedulers_priority_instead_of_the_callers(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_disconnected_callers_kv_is_freed(
+async def test_disconnect_of_a_caller_frees_the_callers_kv_memory(
     service: Service, http: httpx.AsyncClient, stream: bool
 ) -> None:
     """A disconnected caller must not delay others until its last token."""
@@ -80,7 +80,7 @@ async def test_disconnected_callers_kv_is_freed(
     await service.until_idle(_SOON_S)
 
 
-async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
+async def test_stream_cut_by_an_engine_death_continues_on_another_engine(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Without continuation, vLLM would end cut streams with status 200 and [DONE].
@@ -110,7 +110,7 @@ async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
 
 
 @pytest.mark.long
-async def test_death_of_a_tensor_parallel_rank_ends_the_replica_and_its_streams_continue(
+async def test_streams_continue_when_a_tensor_parallel_rank_dies(
     divided: Service,
 ) -> None:
     """If one tensor-parallel rank dies, the engine's other processes must end, too."""

@@ -121,7 +121,7 @@ async def test_haproxy_without_splicing_notices_a_disconnected_caller(
             assert await disconnect_after_body(port, silent, segments=segments)
 
 
-async def test_haproxy_as_started_by_ray_misses_a_disconnect(tmp_path: Path) -> None:
+async def test_haproxy_started_by_ray_does_not_notice_a_disconnected_caller(tmp_path: Path) -> None:
     """When this test fails, `serve/haproxy_without_splicing` is not needed any more."""
     silent = SilentServer()
     binary = plan_front(100, 20_000).environment["JUSTITIA_HAPROXY_BINARY"]

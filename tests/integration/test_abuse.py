@@ -37,7 +37,7 @@ async def service(limited: Service) -> AsyncIterator[Service]:
     await eventually(limited.kv_is_free, "KV is free")
 
 
-async def test_tenant_that_never_closes_applications_is_limited_and_others_are_not(
+async def test_only_a_tenant_that_never_closes_applications_is_limited(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The limit is 80 of 100 open applications; the 81st is refused with a retry time."""
@@ -137,7 +137,7 @@ async def raw(service: Service) -> AsyncIterator[RawConnection]:
     raw.close()
 
 
-async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_is_sent(
+async def test_declared_body_length_above_the_limit_is_refused_at_once(
     raw: RawConnection,
 ) -> None:
     """A caller that waits for `100 Continue` need not upload a body that is too large."""
@@ -147,7 +147,7 @@ async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_
     assert b" 413 " in answer.splitlines()[0]
 
 
-async def test_endless_chunked_body_is_refused_while_it_is_sent(raw: RawConnection) -> None:
+async def test_endless_chunked_body_is_refused_during_the_upload(raw: RawConnection) -> None:
     """A body without a declared length is read up to the limit."""
     await raw.send_head("Transfer-Encoding: chunked")
     piece = b" " * 10_000
@@ -182,7 +182,7 @@ async def test_large_header_does_not_affect_other_calls(
     assert 200 == after.status_code
 
 
-async def test_caller_that_stops_reading_holds_no_seat_and_little_memory(
+async def test_caller_that_stops_reading_holds_no_lease_and_little_memory(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The generation runs to its end, at most `max_tokens`, and unread output is kept.
@@ -234,7 +234,7 @@ def memory_by_process(service: Service) -> dict[int, int]:
     return memory
 
 
-async def test_callers_that_disconnect_at_random_leave_nothing_behind(
+async def test_callers_that_disconnect_at_random_leave_no_lease_or_memory(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Callers disconnect while they wait, run or stream, after the last token, or never.

@@ -39,7 +39,7 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
         yield RunningArms(AppConfig.parse(application["args"]), targets)
 
 
-async def test_calls_of_every_benchmark_variant_are_recognised_as_intended(
+async def test_every_benchmark_variant_is_recognised_as_intended(
     running: RunningArms, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Calls that repeat nothing of a conversation are only recognised by a header.

@@ -139,7 +139,7 @@ async def test_every_benchmark_variant_answers_every_kind_of_call(
     json.dumps(found)
 
 
-async def test_sessions_of_bench_agents_are_served(running: RunningArms) -> None:
+async def test_service_answers_all_sessions_of_bench_agents(running: RunningArms) -> None:
     """Agents' turns have the intended lengths even where answers contain no token ids."""
     turns = (Turn(0.0, 0, 40, 4), Turn(0.01, 44, 6, 3))
     sessions = [AgentSession(f"s{i}", 0.0, 16, turns) for i in range(3)]

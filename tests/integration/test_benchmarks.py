@@ -79,7 +79,7 @@ def test_bench_core_times_replicas_with_a_prefix_cache(
     assert found["beginnings"] == 4
 
 
-def test_bench_scheduler_counts_the_calls_that_one_scheduler_serves(
+def test_bench_scheduler_counts_the_calls_served_by_one_scheduler(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = ("--ingresses", "1", "--replicas", "2", "--callers", "16", "--standing", "10")
@@ -98,7 +98,7 @@ def test_bench_scheduler_counts_the_calls_that_one_scheduler_serves(
 
 
 @pytest.mark.redis
-def test_bench_store_compares_both_durabilities(
+def test_bench_store_measures_both_durability_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_benchmark(
@@ -154,7 +154,7 @@ def test_bench_predictor_measures_every_kind_of_predictor(
 
 
 @pytest.mark.long
-def test_bench_s3_measures_a_model_of_the_papers_form(
+def test_bench_s3_measures_a_model_of_the_papers_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test's model is tiny; that of the papers has 66 M parameters."""

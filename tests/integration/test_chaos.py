@@ -76,7 +76,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
+async def test_faults_under_load_lose_duplicate_and_reorder_no_inference(
     service: Service, keys: KeyRing
 ) -> None:
     """A short run of `scripts/chaos` that is part of the test suite."""

@@ -31,7 +31,7 @@ def reply_to(server: ChaosRedis, command: str, within_s: float = 5.0) -> bytes:
         return connection.recv(64)
 
 
-def test_killed_server_comes_back_with_its_data_unless_they_are_deleted(server: ChaosRedis) -> None:
+def test_restarted_redis_has_its_data_unless_the_test_deletes_them(server: ChaosRedis) -> None:
     before = server.pid
     server.kill()
     with pytest.raises(OSError):  # noqa: PT011
@@ -46,7 +46,7 @@ def test_killed_server_comes_back_with_its_data_unless_they_are_deleted(server: 
     assert b"$-1\r\n" == reply_to(server, "GET kept")
 
 
-def test_suspended_server_answers_nothing_until_it_resumes(server: ChaosRedis) -> None:
+def test_suspended_redis_answers_no_request_until_it_resumes(server: ChaosRedis) -> None:
     """A suspended server accepts connections, so a caller only notices by a timeout."""
     server.suspend()
     with pytest.raises(TimeoutError):
@@ -56,7 +56,7 @@ def test_suspended_server_answers_nothing_until_it_resumes(server: ChaosRedis) -
     assert b"$1\r\n1\r\n" == reply_to(server, "GET kept")
 
 
-def test_demoted_server_refuses_writes_until_it_is_promoted(server: ChaosRedis) -> None:
+def test_demoted_redis_refuses_writes_until_its_promotion(server: ChaosRedis) -> None:
     """A demoted server answers reads over open connections, like a master after a failover."""
     server.demote()
     read, written = reply_to(server, "GET kept"), reply_to(server, "SET kept 2")

@@ -44,7 +44,7 @@ async def next_frame(lines: AsyncIterator[Line]) -> Frame:
     raise AssertionError("the stream has ended")
 
 
-async def test_frames_show_what_the_engines_count(
+async def test_console_frames_show_the_token_counts_of_the_engines(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Two endless calls of one application run; another tenant sees only its own counts."""
@@ -91,7 +91,7 @@ async def test_frames_show_what_the_engines_count(
     assert all(call.started_at is not None for call in timeline.calls)
 
 
-async def test_what_if_replays_the_recorded_minutes(http: httpx.AsyncClient) -> None:
+async def test_what_if_estimate_replays_the_recorded_minutes(http: httpx.AsyncClient) -> None:
     async with console_lines(http) as lines:
         await next_frame(lines)
         for number in range(3):
@@ -107,7 +107,7 @@ async def test_what_if_replays_the_recorded_minutes(http: httpx.AsyncClient) -> 
     assert estimate.measured.mean_s is not None
 
 
-async def test_short_path_leads_to_the_console_page(http: httpx.AsyncClient) -> None:
+async def test_short_console_path_redirects_to_the_console_page(http: httpx.AsyncClient) -> None:
     redirect = await http.get("/console")
 
     assert (redirect.status_code, redirect.headers["location"]) == (307, "console/")

@@ -212,7 +212,7 @@ async def _shown_tenants(prometheus: Prometheus) -> set[str]:
     return {one["metric"]["tenant"] for one in await prometheus.query_series(asked.expression())}
 
 
-async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
+async def test_no_alert_fires_on_a_healthy_service(
     prometheus: Prometheus, service: Service
 ) -> None:
     """Alerts must select existing series and raise no false alarm.

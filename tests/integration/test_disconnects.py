@@ -21,7 +21,7 @@ _SOON_S = 2.0
 _LONG = completion(max_tokens=ENDLESS)
 
 
-async def test_disconnected_unary_call_frees_its_kv(
+async def test_disconnected_unary_call_frees_its_kv_memory(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Engines continue a disconnected unary call unless it is aborted."""
@@ -33,7 +33,9 @@ async def test_disconnected_unary_call_frees_its_kv(
     await service.until_idle(_SOON_S)
 
 
-async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service: Service) -> None:
+async def test_disconnected_stream_frees_its_kv_memory(
+    http: httpx.AsyncClient, service: Service
+) -> None:
     """Dropping the generator of a Serve handle alone would not stop the generation."""
     async with http.stream("POST", COMPLETIONS, json=_LONG | {"stream": True}) as stream:
         await anext(stream.aiter_raw())
@@ -43,7 +45,7 @@ async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_cancelled_in_the_queue_never_runs(
+async def test_call_cancelled_while_queued_never_runs(
     http: httpx.AsyncClient, service: Service, stream: bool
 ) -> None:
     """A call whose agent has gone must not take a turn from another call."""
@@ -58,7 +60,7 @@ async def test_call_cancelled_in_the_queue_never_runs(
     assert before["grants"] == after["grants"]
 
 
-async def test_cancelled_call_over_a_handle_frees_its_kv(service: Service) -> None:
+async def test_cancelled_serve_handle_call_frees_its_kv_memory(service: Service) -> None:
     """Agents inside Serve disconnect by cancelling, not by closing a connection."""
     response = service.handle().call.remote("POST", COMPLETIONS, {}, encoded_json(_LONG))
     await eventually(service.busy_kv_tokens, "it holds KV")

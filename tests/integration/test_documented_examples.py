@@ -66,7 +66,7 @@ async def run_command(*command: str) -> str:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 @pytest.mark.parametrize("text", examples_of_kind("sh"))
-async def test_shell_example_is_answered(text: str, service: Service) -> None:
+async def test_documented_shell_example_is_answered(text: str, service: Service) -> None:
     printed = await run_command("bash", "-ec", adapted_to_service(text, service))
     decoder, answers, rest = json.JSONDecoder(), [], printed.strip()
     while rest:
@@ -79,12 +79,12 @@ async def test_shell_example_is_answered(text: str, service: Service) -> None:
 
 
 @pytest.mark.parametrize("text", examples_of_kind("python"), ids=lambda text: text.splitlines()[0])
-async def test_python_example_prints_an_answer(text: str, service: Service) -> None:
+async def test_documented_python_example_prints_an_answer(text: str, service: Service) -> None:
     assert (await run_command(sys.executable, "-c", adapted_to_service(text, service))).strip()
 
 
 @pytest.mark.parametrize("text", examples_of_kind("agent"))
-async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
+async def test_example_agent_in_a_serve_deployment_answers(text: str, service: Service) -> None:
     names: dict[str, Any] = {"__name__": "readme_example"}
     exec(compile(adapted_to_service(text, service), "README.md", "exec"), names)
     agent = names["agent"]
@@ -101,7 +101,7 @@ async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
 @pytest.mark.parametrize(
     "text", ["\n".join(shell_blocks(FIRST_HOUR, "service"))], ids=["first-hour"]
 )
-async def test_first_hour_commands_are_answered(
+async def test_commands_of_the_first_hour_page_are_answered(
     text: str, service: Service, tmp_path: Path
 ) -> None:
     """The tested service requires no keys, so the page's keys are sent but not checked."""

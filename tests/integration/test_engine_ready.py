@@ -26,7 +26,9 @@ async def probe_error(serve_port: int, metrics_port: int) -> str | None:
     return said.decode() if probe.returncode else None
 
 
-async def test_node_with_an_engine_is_ready(service: Service, http: httpx.AsyncClient) -> None:
+async def test_ray_node_with_an_engine_reports_ready(
+    service: Service, http: httpx.AsyncClient
+) -> None:
     """If Ray exported the metric under another name, no engine pod would ever become ready."""
     assert http.base_url.port is not None
     (node,) = [node for node in ray.nodes() if node["Alive"]]

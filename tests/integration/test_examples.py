@@ -33,7 +33,7 @@ MAX_TOKENS = 8
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-async def test_openai_script_is_one_application_of_its_class(
+async def test_calls_of_the_openai_example_script_are_one_application(
     script: str, service: Service, http: httpx.AsyncClient
 ) -> None:
     application_class, inferences = CLASSES[script]
@@ -68,7 +68,9 @@ async def sample_count(http: httpx.AsyncClient, application_class: str) -> int:
         ("application_a_task", 12),
     ],
 )
-async def test_ray_tasks_are_served(script: str, inferences: int, service: Service) -> None:
+async def test_calls_from_ray_tasks_are_served(
+    script: str, inferences: int, service: Service
+) -> None:
     """The tasks share an application or have one each; all applications are closed at the end."""
     before = await service.until_idle()
     module = runpy.run_path(str(EXAMPLES / "ray_tasks" / f"{script}.py"))

@@ -33,7 +33,7 @@ async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
         yield serve.get_deployment_handle("Agent", "agent")
 
 
-async def test_calls_under_one_parent_request_all_reach_their_replicas(
+async def test_all_calls_with_one_parent_request_reach_a_replica(
     agent: DeploymentHandle, service: Service
 ) -> None:
     """Serve's own routers lose calls that share a request id, as all calls of a parent do."""
@@ -46,7 +46,7 @@ async def test_calls_under_one_parent_request_all_reach_their_replicas(
     assert 50 == after["grants"] - before["grants"]
 
 
-async def test_cancelling_one_call_of_a_parent_keeps_the_other_calls(
+async def test_cancelling_a_call_keeps_other_calls_of_its_parent_request(
     agent: DeploymentHandle, service: Service
 ) -> None:
     finished = await agent.ask_and_cancel_one.remote(20, ENDLESS)
@@ -55,7 +55,7 @@ async def test_cancelling_one_call_of_a_parent_keeps_the_other_calls(
     await service.until_idle()
 
 
-async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
+async def test_over_a_thousand_waiting_inferences_run_once_each(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """One lost long-poll, or one call above a limit, would block all waiting calls."""

@@ -168,7 +168,7 @@ async def check_streams_are_complete(
         assert whole["usage"] == stream.usage
 
 
-async def test_killed_replica_loses_no_unary_call_and_no_stream(
+async def test_death_of_a_replica_loses_no_unary_call_and_no_stream(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Unary calls run again elsewhere; a stream continues where it was cut, token by token."""
@@ -211,7 +211,7 @@ async def _console_lines_until_new_term(http: httpx.AsyncClient, epoch: int) -> 
     return lines
 
 
-async def test_killed_scheduler_restarts_with_all_tags_and_loses_no_call(
+async def test_killed_scheduler_keeps_all_finish_tags_and_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     names = []
@@ -345,7 +345,7 @@ async def test_engine_that_stays_stalled_is_replaced(
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 90.0)
 
 
-async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
+async def test_blocked_replica_keeps_its_inferences_and_gets_no_further_leases(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A silent connection to a living process does not mean a lost lease.
@@ -373,7 +373,7 @@ async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
     await service.until(lambda status: not replica_is_silent(status), "it calls again")
 
 
-async def test_replica_whose_port_is_blocked_keeps_its_place_at_the_scheduler(
+async def test_replica_with_a_blocked_port_stays_known_to_the_scheduler(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Other replicas run its inferences, while its pulls still reach the scheduler."""
@@ -398,7 +398,7 @@ async def test_replica_whose_port_is_blocked_keeps_its_place_at_the_scheduler(
 
 
 @pytest.mark.long
-async def test_stopping_replica_finishes_its_stream_and_gets_no_more_leases(
+async def test_stopping_replica_finishes_its_stream_and_gets_no_further_leases(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Callers must notice neither a scale-down nor the following scale-up.

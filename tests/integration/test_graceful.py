@@ -59,7 +59,7 @@ async def service(graceful: Service) -> Service:
     return graceful
 
 
-async def test_new_version_under_load_loses_no_call(
+async def test_deployment_of_a_new_version_under_load_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Replicas, ingress and predictor are replaced; callers and open streams do not notice.
@@ -157,7 +157,7 @@ async def test_callers_do_not_notice_a_killed_predictor(
     )
 
 
-async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
+async def test_scheduler_shutdown_saves_a_last_snapshot_for_the_next_start(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Virtual time, virtual finish times and settings must survive a shutdown.
@@ -227,7 +227,7 @@ async def are_withdrawn_from_gps(service: Service, names: list[str]) -> bool:
     return names == sorted(seen) and all(one["withdrawn"] for one in seen.values())
 
 
-async def test_deleted_application_runs_its_streams_to_their_ends(
+async def test_deleted_serve_application_finishes_its_open_streams(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Serve does not count leased calls, so the replica itself waits for its last lease.

@@ -131,7 +131,7 @@ def count_exceeds(streams: list[OpenStream], count: int) -> Callable[[], bool]:
     return lambda: len(streams) > count
 
 
-async def test_status_names_haproxy_as_the_front(
+async def test_status_reports_haproxy_as_the_http_proxy(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """Operators see in the status whether HAProxy's environment variables took effect."""
@@ -239,7 +239,7 @@ async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
 
 
 @pytest.mark.long
-async def test_stream_that_outlasts_the_hard_stop_is_cut(
+async def test_stream_longer_than_haproxys_hard_stop_is_cut(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """A stream breaks off if it lasts longer than a replaced HAProxy may live."""
@@ -254,7 +254,7 @@ async def test_stream_that_outlasts_the_hard_stop_is_cut(
 
 
 @pytest.mark.long
-async def test_waiting_callers_of_a_removed_ingress_leave_nothing_behind(
+async def test_waiting_callers_of_a_removed_ingress_leave_no_inference_behind(
     cluster: FrontCluster, key: tuple[Path, str]
 ) -> None:
     await asyncio.to_thread(cluster.scale, 2)

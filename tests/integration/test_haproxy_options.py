@@ -12,7 +12,7 @@ from tests.integration.serve_front.test_request_timeout import check_call_ends_a
 pytestmark = [pytest.mark.long, pytest.mark.ray]
 
 
-def test_certificate_behind_haproxy_is_refused_at_deployment(
+def test_deployment_behind_haproxy_refuses_a_serve_certificate(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Serve accepts a certificate, but would start an HAProxy that reaches no ingress.
@@ -33,7 +33,7 @@ def test_certificate_behind_haproxy_is_refused_at_deployment(
 
 
 @pytest.mark.asyncio
-async def test_call_ends_at_the_operators_request_timeout() -> None:
+async def test_serves_request_timeout_ends_a_call() -> None:
     """A caller's header that asks for no time limit must be ignored."""
     with front_cluster({}, ARGS, {"request_timeout_s": LIMIT_S}) as cluster:
         async with httpx.AsyncClient(

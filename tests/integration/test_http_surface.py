@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 # --- answers
 
 
-async def test_model_is_listed(http: httpx.AsyncClient) -> None:
+async def test_served_model_is_in_the_model_list(http: httpx.AsyncClient) -> None:
     answer = await http.get("/v1/models")
 
     assert 200 == answer.status_code
     assert [MODEL] == [model["id"] for model in answer.json()["data"]]
 
 
-async def test_health_probe_checks_the_ingress_and_readiness_probe_all_parts(
+async def test_readiness_probe_checks_all_parts_of_the_service(
     http: httpx.AsyncClient,
 ) -> None:
     """A liveness probe must not depend on replicas; a readiness probe must."""
@@ -55,7 +55,7 @@ async def test_request_without_an_application_becomes_its_own_application(
     assert 4 == answer.json()["usage"]["completion_tokens"]
 
 
-async def test_stream_has_the_text_of_the_unary_answer_and_ends_with_done(
+async def test_stream_has_the_text_of_a_unary_answer_and_ends_with_done(
     http: httpx.AsyncClient,
 ) -> None:
     """Joining and forwarding chunks must not lose or duplicate text."""
@@ -68,7 +68,7 @@ async def test_stream_has_the_text_of_the_unary_answer_and_ends_with_done(
     assert unary == "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1])
 
 
-async def test_batch_of_prompts_with_choices_is_answered_whole(http: httpx.AsyncClient) -> None:
+async def test_batch_of_prompts_gets_all_choices_of_every_prompt(http: httpx.AsyncClient) -> None:
     """A batch with n > 1 is one lease, and every choice of every prompt is returned."""
     answer = await http.post(COMPLETIONS, json=completion(n=2) | {"prompt": ["a b", "c"]})
 
@@ -91,7 +91,7 @@ async def test_batch_of_prompts_with_choices_is_answered_whole(http: httpx.Async
         ({"messages": []}, 400, "messages", None),
     ],
 )
-async def test_invalid_request_is_refused_at_once_with_the_field(
+async def test_error_for_an_invalid_request_names_the_field(
     http: httpx.AsyncClient,
     body: dict[str, Any],
     status: int,
@@ -119,7 +119,7 @@ async def test_invalid_request_is_refused_at_once_with_the_field(
         ),
     ],
 )
-async def test_every_error_has_openais_form(
+async def test_every_error_has_the_openai_format(
     http: httpx.AsyncClient,
     path: str,
     content: bytes,
@@ -133,7 +133,7 @@ async def test_every_error_has_openais_form(
     assert (status, kind) == (answer.status_code, answer.json()["error"]["type"])
 
 
-async def test_missing_endpoint_is_refused_in_the_error_form_of_its_clients(
+async def test_error_for_an_unknown_path_has_its_clients_error_format(
     http: httpx.AsyncClient,
 ) -> None:
     """Anthropic's clients read another error form than OpenAI's."""
@@ -144,7 +144,7 @@ async def test_missing_endpoint_is_refused_in_the_error_form_of_its_clients(
     assert ("error", "not_found_error") == (answer.json()["type"], answer.json()["error"]["type"])
 
 
-async def test_tokens_are_counted_while_all_replicas_are_full(
+async def test_tokenize_calls_are_answered_while_all_replicas_are_full(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Counting tokens needs neither a seat nor KV memory."""
@@ -178,7 +178,7 @@ async def test_application_can_be_opened_used_and_closed(
     assert 404 == (await http.get(path)).status_code
 
 
-async def test_application_named_only_by_a_header_is_opened(http: httpx.AsyncClient) -> None:
+async def test_application_header_of_a_call_opens_the_application(http: httpx.AsyncClient) -> None:
     """Agents that use only the OpenAI client join their calls by a header."""
     headers = {"x-justitia-application": "by/header:1", "x-justitia-tenant": "t1"}
     for _ in range(2):
@@ -229,7 +229,7 @@ async def test_unknown_application_is_not_found(
         ({"application_class": "a", "application_id": "with space"}, "application_id"),
     ],
 )
-async def test_application_that_cannot_be_opened_names_the_field(
+async def test_error_for_an_invalid_application_names_the_field(
     http: httpx.AsyncClient, body: dict[str, Any], param: str
 ) -> None:
     """An application of weight 0 would never be served; an unknown key is a misspelt one."""
@@ -241,7 +241,7 @@ async def test_application_that_cannot_be_opened_names_the_field(
 # --- waiting
 
 
-async def test_waiting_stream_is_kept_alive_by_comments(
+async def test_comments_keep_a_waiting_stream_alive(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Proxies and clients close silent connections, which would lose the place in the queue."""
@@ -262,7 +262,7 @@ async def test_waiting_stream_is_kept_alive_by_comments(
 # --- OpenAI's own client
 
 
-async def test_openai_client_works_unchanged(http: httpx.AsyncClient, service: Service) -> None:
+async def test_unmodified_openai_client_works(http: httpx.AsyncClient, service: Service) -> None:
     """Agents use the official OpenAI client, and only add a header."""
 
     def hold_conversation() -> tuple[str, str, str | None]:

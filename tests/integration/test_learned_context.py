@@ -27,7 +27,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_context_length_is_learned_from_the_replicas(service: Service) -> None:
+async def test_ingress_learns_the_context_length_from_replicas(service: Service) -> None:
     """Only the engine knows the context length that fits its memory."""
     async with service.http() as http:
 
@@ -44,7 +44,7 @@ async def test_context_length_is_learned_from_the_replicas(service: Service) -> 
     )
 
 
-async def test_kv_of_a_common_prefix_is_counted_once(service: Service) -> None:
+async def test_kv_memory_of_a_common_prefix_is_counted_once(service: Service) -> None:
     """Prompts with a common prefix run together; prompts of other words wait for memory."""
     beginning = "word " * (_PROMPT - 1)
     async with service.http() as http:

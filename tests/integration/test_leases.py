@@ -48,7 +48,7 @@ async def test_abandoned_long_poll_loses_no_grants(raw: RawIngress) -> None:
     await abandoned
 
 
-async def test_replica_unreachable_for_one_ingress_still_gets_leases(
+async def test_replica_unreachable_for_one_ingress_gets_leases_of_other_ingresses(
     raw: RawIngress, service: Service
 ) -> None:
     """An ingress gets leases elsewhere for replicas that only it cannot reach."""
@@ -61,7 +61,9 @@ async def test_replica_unreachable_for_one_ingress_still_gets_leases(
     assert first.replica_id != again.replica_id
 
 
-async def test_inference_without_a_lease_is_refused_after_a_grace_time(raw: RawIngress) -> None:
+async def test_replica_refuses_an_inference_without_a_lease_after_a_grace_time(
+    raw: RawIngress,
+) -> None:
     """The inference of an expired lease runs elsewhere; running its payload would repeat it."""
     link = await raw.link_to_replica(await raw.submit())
     with pytest.raises(UnknownLease):

@@ -209,7 +209,7 @@ async def _wait_until_risen(service: Service, wanted: set[Metric]) -> list[Sampl
     return last
 
 
-async def test_every_metric_is_exported_and_rises(
+async def test_every_exported_metric_rises_under_load(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The exported metrics are those of the documented table, and each rises."""
@@ -266,7 +266,7 @@ def _log_events(files: str, event: str) -> list[dict[str, Any]]:
     return [line for line in found if line["message"] == event]
 
 
-async def test_ended_application_is_one_line_of_json_in_the_log(http: httpx.AsyncClient) -> None:
+async def test_ended_application_writes_one_json_line_to_the_log(http: httpx.AsyncClient) -> None:
     """The scheduler is no Serve replica, so its line is in a Ray worker's log."""
     name = f"logged-{uuid4().hex[:8]}"
     await _finish_one_application(http, name)
@@ -284,7 +284,7 @@ async def test_ended_application_is_one_line_of_json_in_the_log(http: httpx.Asyn
     assert {"virtual_finish_time", "gps_lag_s", "epoch", "model", "inferences"} <= line.keys()
 
 
-async def test_peers_without_the_secret_are_refused_and_counted(
+async def test_processes_without_the_shared_secret_are_refused_and_counted(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Processes without the secret key must not disturb other connections."""
@@ -314,7 +314,7 @@ async def test_peers_without_the_secret_are_refused_and_counted(
         assert offer.key.secret.hex() not in reasons
 
 
-async def test_log_lines_of_an_ingress_have_serves_fields(
+async def test_log_lines_of_an_ingress_have_ray_serves_fields(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """By the fields of Serve, an operator finds one request's lines in several processes."""

@@ -98,7 +98,7 @@ async def started_leases(service: Service, leases: list[str]) -> list[list[str]]
     ]
 
 
-async def test_engines_follow_the_policys_order_and_its_change_at_run_time(
+async def test_engines_follow_a_change_of_policy_at_run_time(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     before = await service.status()
@@ -120,7 +120,7 @@ async def test_engines_follow_the_policys_order_and_its_change_at_run_time(
     assert (before["epoch"], before["pid"]) == (after["epoch"], after["pid"])
 
 
-async def test_invalid_setting_leaves_the_application_as_it_is(
+async def test_invalid_setting_does_not_change_the_deployed_application(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A typing mistake in a settings file must not stop a running service."""

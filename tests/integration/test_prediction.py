@@ -87,7 +87,7 @@ async def run_command(service: Service, *words: str) -> int:
     return await asyncio.to_thread(main, [*words, "--url", service.url])
 
 
-async def test_class_is_trained_in_service_and_all_replicas_use_the_model(
+async def test_all_predictor_replicas_use_a_model_trained_in_service(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Ten applications suffice to train; then all replicas give the same estimate."""
@@ -115,7 +115,7 @@ async def test_class_is_trained_in_service_and_all_replicas_use_the_model(
     assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
 
 
-async def test_estimate_of_a_long_input_is_higher_than_of_a_short_input(service: Service) -> None:
+async def test_longer_input_gets_a_higher_cost_estimate(service: Service) -> None:
     async def both_by_model() -> list[Json] | None:
         found = [await agreed_model_estimate(service, "report", words) for words in (10, 60)]
         both = [estimate for estimate in found if estimate is not None]
@@ -126,7 +126,7 @@ async def test_estimate_of_a_long_input_is_higher_than_of_a_short_input(service:
     assert 2 * short["kv_token_time"] < long["kv_token_time"]
 
 
-async def test_rollback_and_release_by_command_reach_all_replicas(
+async def test_model_rollback_by_command_reaches_all_predictor_replicas(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     active = (await class_state(http, "report"))["active"]
@@ -144,7 +144,7 @@ async def test_rollback_and_release_by_command_reach_all_replicas(
     assert f"class report: version {active} serves until a training beats it" == said[-1]
 
 
-async def test_impossible_rollback_is_refused_as_a_callers_mistake(http: httpx.AsyncClient) -> None:
+async def test_impossible_model_rollback_is_a_client_error(http: httpx.AsyncClient) -> None:
     unknown = await http.post("/v1/predictor/none/rollback")
     wrong = await http.post("/v1/predictor/report/rollback", json={"version": 99})
     mixed = await http.post("/v1/predictor/report/rollback", json={"versions": 1})
@@ -156,7 +156,7 @@ async def test_impossible_rollback_is_refused_as_a_callers_mistake(http: httpx.A
     assert messages[2].startswith("versions is unknown: version, release are allowed")
 
 
-async def test_uploaded_history_is_learned(
+async def test_predictor_learns_from_an_uploaded_history(
     service: Service, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """A user with recorded applications need not start with a prior."""

@@ -56,7 +56,7 @@ async def _service_by_tenant(http: httpx.AsyncClient) -> dict[str, tuple[float, 
     }
 
 
-async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_hit_it(
+async def test_cache_hits_give_a_tenant_no_more_service_than_cache_misses(
     service: Service,
 ) -> None:
     """A tenant that misses the prefix cache gets fewer calls, but equal service."""
@@ -102,7 +102,7 @@ async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_h
     assert hit > 1.5 * miss  # Equal service means more calls for the tenant with cache hits.
 
 
-async def test_measured_cost_outlives_the_scheduler_and_its_replica(serving: Serving) -> None:
+async def test_measured_prefill_cost_outlives_scheduler_and_replica(serving: Serving) -> None:
     """A restarted scheduler and later replicas use the cost that the first replica measured."""
     fake = {"kv_tokens": 4_096, "block_size": 16, "max_model_len": 1_024, "iteration_s": 0.004}
     fake |= {"prefill_s_per_token": 1e-4}

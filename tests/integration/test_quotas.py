@@ -87,7 +87,7 @@ async def test_concurrent_calls_get_exactly_the_quota(
 
 
 @pytest.mark.parametrize("victim", ["scheduler", "accounts"])
-async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
+async def test_quota_stays_exact_when_a_process_is_killed(
     service: Service, http: httpx.AsyncClient, victim: str
 ) -> None:
     """A restarted process recognises a quota reservation by its name and grants it once."""
@@ -103,7 +103,7 @@ async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     assert _EXACTLY == await crowd
 
 
-async def test_quota_covers_all_applications_and_a_cap_each_application(
+async def test_quota_limits_the_tenant_and_cap_limits_each_application(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A tenant's applications share a quota; a cap applies to each of them."""
@@ -123,7 +123,7 @@ async def test_quota_covers_all_applications_and_a_cap_each_application(
     assert [200, 200, 200] == shadow
 
 
-async def test_answer_to_an_opening_contains_the_limits(http: httpx.AsyncClient) -> None:
+async def test_answer_to_an_opened_application_contains_its_limits(http: httpx.AsyncClient) -> None:
     """An agent can pace itself by the remaining quota before a call is refused."""
     body = {"application_class": "c", "tenant": "crowd/paced", "application_id": "one"}
     body["model"] = MODEL

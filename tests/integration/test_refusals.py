@@ -189,7 +189,7 @@ async def keep_busy(callers: Callers, number: int, until: float) -> None:
         again += 1
 
 
-async def test_clients_that_wait_as_told_are_admitted_at_their_first_retry(
+async def test_clients_that_obey_the_retry_time_are_admitted_at_the_first_retry(
     service: Service,
 ) -> None:
     """Both official clients send an `Idempotency-Key`, so that every call is answered once."""

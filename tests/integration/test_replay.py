@@ -34,7 +34,7 @@ def _map_reduce_application(number: int) -> dict[str, Any]:
     }
 
 
-async def test_workload_is_replayed_with_its_lengths_and_dependencies(
+async def test_replayed_workload_keeps_token_lengths_and_dependencies(
     service: Service, tmp_path: Path
 ) -> None:
     """The engines' token counts equal the file's, so that the load is that of the simulation.

@@ -72,7 +72,7 @@ def saved(model: S3Model, tmp_path: Path) -> Path:
     ("application_class", "text", "cost"),
     [("FV", "is this claim true b", 1e4), ("DM", "merge these documents b", 1e7)],
 )
-def test_model_distinguishes_classes_by_their_texts(
+def test_s3_model_distinguishes_classes_by_their_texts(
     model: S3Model, application_class: str, text: str, cost: float
 ) -> None:
     """S3 has one model for all classes and sees only the text; class costs differ 1,000-fold.
@@ -84,7 +84,7 @@ def test_model_distinguishes_classes_by_their_texts(
     assert model.target.residual_p10 < 0 < model.target.residual_p90
 
 
-def test_equal_trainings_give_equal_models(model: S3Model) -> None:
+def test_repeated_training_with_one_seed_gives_an_equal_model(model: S3Model) -> None:
     """Comparisons of predictors must give equal figures on every run."""
     again, other = (train_s3(_make_samples(), config=SMALL, seed=seed) for seed in (3, 4))
 
@@ -117,14 +117,14 @@ def test_training_keeps_torchs_random_state_and_threads() -> None:
     ],
     ids=["empty", "blank", "control", "surrogate", "japanese", "special", "one word", "1 MB"],
 )
-def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
+def test_predicted_cost_of_any_text_is_bounded(model: S3Model, text: str) -> None:
     [predicted] = model.predict("FV", [text])
 
     assert 0.8e4 / 10 <= predicted.p10 <= predicted.kv_token_time
     assert predicted.kv_token_time <= predicted.p90 <= 1.25e7 * 10
 
 
-def test_long_text_is_cut_before_it_is_split(model: S3Model) -> None:
+def test_long_text_is_truncated_before_tokenization(model: S3Model) -> None:
     """Splitting 1 MB into word pieces takes a second, and the model reads only 24 pieces."""
     asked: list[int] = []
 
@@ -144,7 +144,7 @@ def test_prediction_head_reads_the_cls_token(model: S3Model) -> None:
     assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
 
 
-def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Model) -> None:
+def test_batches_group_texts_of_similar_length_and_keep_their_order(model: S3Model) -> None:
     """A long input must not slow fifteen short ones, and answers keep their inputs' order."""
     assert [[1, 3], [0, 2]] == distilbert._batches_by_length([1024, 10, 1024, 12])
     assert [[0], [1]] == distilbert._batches_by_length([3000, 3000])
@@ -155,7 +155,7 @@ def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Mo
     assert [] == model.predict("FV", [])
 
 
-def test_class_name_is_an_input_only_if_configured(model: S3Model) -> None:
+def test_class_name_is_an_input_of_the_s3_model_only_if_configured(model: S3Model) -> None:
     """The papers' S3 sees only the text; a variant that also sees the class name is compared."""
     samples = {
         name: [_make_sample(cost, "the same words") for _ in range(20)]
@@ -187,7 +187,7 @@ def test_network_output_is_clamped_to_the_bounds(answer: float) -> None:
         assert target.prediction(answer).kv_token_time in (10.0, 1e6)
 
 
-def test_target_may_be_the_cost_without_logarithm() -> None:
+def test_s3_model_can_be_trained_on_costs_without_logarithm() -> None:
     """The papers may have used the cost itself, with which small classes lose accuracy."""
     plain = train_s3(_make_samples(), config=replace(SMALL, target="cost"), seed=3)
 
@@ -195,7 +195,7 @@ def test_target_may_be_the_cost_without_logarithm() -> None:
     assert plain.target.in_log is False
 
 
-def test_vocabulary_is_characters_and_frequent_words() -> None:
+def test_vocabulary_has_characters_and_frequent_words() -> None:
     """An unseen word is spelt in characters; ties are broken alphabetically."""
     texts = ["merge these documents"] * 3 + ["merge claims"]
     tokenizer, _ = s3_weights.random_weights(SMALL, texts)
@@ -206,7 +206,7 @@ def test_vocabulary_is_characters_and_frequent_words() -> None:
     assert ["merge", "documents", "these", "claims"] == [word for word, _ in words]
 
 
-def test_class_whose_costs_are_equal_is_predicted() -> None:
+def test_class_with_equal_costs_can_be_predicted() -> None:
     """Equal costs have no standard deviation to divide by."""
     same = train_s3({"A": [_make_sample(500.0, f"text {i}") for i in range(12)]}, config=SMALL)
 
@@ -233,7 +233,7 @@ def test_samples_without_text_are_skipped() -> None:
         ("names_class", 1),
     ],
 )
-def test_invalid_configuration_is_refused_by_name(field: str, value: Any) -> None:
+def test_error_names_an_invalid_s3_setting(field: str, value: Any) -> None:
     """A wrong size is refused by its option's name instead of by torch during a run."""
     with pytest.raises(ValueError, match=rf"\n{field}\n.*input_value={value!r}"):
         replace(SMALL, **{field: value})
@@ -251,7 +251,7 @@ def test_pretrained_weights_are_loaded_from_a_directory(model: S3Model, saved: P
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_error_for_a_missing_file_of_weights_names_the_file(saved: Path, name: str) -> None:
+def test_error_for_a_missing_weights_file_names_the_file(saved: Path, name: str) -> None:
     """One sentence replaces a page of text by transformers."""
     (saved / name).unlink()
     if name == "model.safetensors":
@@ -261,7 +261,7 @@ def test_error_for_a_missing_file_of_weights_names_the_file(saved: Path, name: s
         s3_weights.load_weights(str(saved), SMALL)
 
 
-def test_unreachable_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_model_hub_raises_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local cache of models is tried first."""
     asked: list[bool] = []
 

@@ -42,7 +42,7 @@ async def _call_model(http: httpx.AsyncClient, model: str | None, **headers: str
     return await http.post(CHAT, json=chat(model=model), headers=headers)
 
 
-async def test_each_model_has_its_policy_replicas_and_answers(
+async def test_each_model_has_separate_policy_replicas_and_answers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A model name that is not served gives 404."""
@@ -108,7 +108,7 @@ async def test_application_has_one_entry_in_the_queue_of_each_model(
     await eventually(replica_has_gone, "it has ended in both")
 
 
-async def test_killed_scheduler_of_one_model_leaves_the_other_model_alone(
+async def test_death_of_one_models_scheduler_does_not_affect_the_other_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The other model's scheduler answers before the killed scheduler is back."""
@@ -144,7 +144,7 @@ async def test_doctor_finds_both_models_healthy(
     assert 0 == status
 
 
-async def test_shutdown_of_an_application_ends_its_queues_and_nothing_else(
+async def test_shutdown_of_a_serve_application_ends_only_its_own_queues(
     service: Service, limited: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The shutdown leaves neither a detached scheduler nor an embedded Redis.

@@ -61,14 +61,14 @@ def run_in_release(release: Path, code: str, given: bytes = b"") -> bytes:
     return done.stdout
 
 
-def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
+def test_predictor_reads_observations_of_the_previous_release(last_release: Path) -> None:
     """During an upgrade, an ingress may send observations to the other release's predictor."""
     sent = run_in_release(last_release, _SEND)
 
     assert b"True" == run_in_release(_THIS_RELEASE, _READ, sent).strip()
 
 
-def test_last_release_refuses_observations_of_this_release(last_release: Path) -> None:
+def test_previous_release_refuses_observations_of_this_release(last_release: Path) -> None:
     """The last release knows fewer fields of stages; the ingress retries at the next predictor."""
     sent = run_in_release(_THIS_RELEASE, _SEND)
 
@@ -80,7 +80,7 @@ def test_last_release_refuses_observations_of_this_release(last_release: Path) -
 @pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.asyncio(loop_scope="session")
-async def test_new_release_deployed_over_the_last_under_load_loses_no_call(
+async def test_upgrade_from_the_previous_release_under_load_loses_no_call(
     serving: Serving, last_release: Path
 ) -> None:
     """The deployment must end the old release's scheduler, and callers must notice nothing."""

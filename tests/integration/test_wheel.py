@@ -80,7 +80,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
     return WheelEnvironment(tmp_path_factory.mktemp("installed"))
 
 
-def test_package_comes_from_the_wheel(installed: WheelEnvironment) -> None:
+def test_tested_package_is_imported_from_the_wheel(installed: WheelEnvironment) -> None:
     """Without this check, the other tests of the wheel might test the sources."""
     where = installed.run_python(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
 
@@ -124,7 +124,7 @@ def test_wheel_has_every_file_of_the_console_page(installed: WheelEnvironment) -
     assert {"app/main.js", "vendor/LICENSE.uplot"} <= files
 
 
-def test_wheel_makes_a_workload_and_simulates_it(
+def test_installed_wheel_generates_and_simulates_a_workload(
     installed: WheelEnvironment, tmp_path: Path
 ) -> None:
     """The simulator is part of the product and needs no extra."""
@@ -178,7 +178,7 @@ def test_command_names_the_extra_that_is_missing(
 
 
 @pytest.mark.parametrize(("command", "status"), [("status", 1), ("doctor", 2)])
-def test_command_without_a_reachable_service_reports_that(
+def test_command_reports_an_unreachable_service(
     installed: WheelEnvironment, command: str, status: int
 ) -> None:
     asked = installed.run_justitia(command, "--url", "http://127.0.0.1:9")

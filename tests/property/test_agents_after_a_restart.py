@@ -21,14 +21,14 @@ def _agents_started_soon(result: Result) -> int:
 
 
 @pytest.mark.slow
-def test_after_a_restart_no_more_agents_start_than_contexts_fit() -> None:
+def test_restarted_scheduler_starts_no_more_agents_than_contexts_fit() -> None:
     """All contexts are lost, and every agent submits its call again at the same time."""
     assert _agents_started_soon(_run_agents(working_set=True)) <= FIT
     assert _agents_started_soon(_run_agents(working_set=False)) > 1.5 * FIT
 
 
 @pytest.mark.slow
-def test_restart_costs_no_more_than_computing_the_lost_contexts() -> None:
+def test_scheduler_restart_costs_at_most_the_recomputation_of_lost_contexts() -> None:
     """Computing ten agents' contexts takes 4 s; the run of 66 s becomes 3 s longer."""
     before = _run_agents(working_set=True, restarts_at=None)
     after = _run_agents(working_set=True)

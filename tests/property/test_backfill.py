@@ -83,7 +83,7 @@ def _run_calls(
 @pytest.mark.slow
 @examples(150)
 @given(_CALLS, st.integers(40, 120), st.integers(2, 6), st.sampled_from(sorted(ADMISSIONS)))
-def test_first_in_line_starts_no_later_with_backfill(
+def test_backfill_does_not_delay_the_first_inference_in_the_queue(
     calls: list[Call], kv_tokens: int, seats: int, admission: str
 ) -> None:
     """Smaller calls that start before the first in line must not delay it."""
@@ -95,7 +95,7 @@ def test_first_in_line_starts_no_later_with_backfill(
 
 
 @given(_CALLS, st.integers(40, 120), st.integers(1, 3))
-def test_no_inference_is_overtaken_more_often_than_allowed(
+def test_backfill_overtakes_no_inference_more_often_than_allowed(
     calls: list[Call], kv_tokens: int, limit: int
 ) -> None:
     """If predictions are wrong, only the limit on overtaking bounds the delay."""
@@ -108,7 +108,7 @@ _LONG_AND_SHORT = [Call(20, 20), Call(60, 20), Call(10, 40)]
 """Three calls: the second waits for the first, and the third would delay the second."""
 
 
-def test_backfill_that_delays_the_first_in_line_is_found(
+def test_unsafe_backfill_that_delays_the_first_inference_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strict, _, blocked = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")

@@ -101,7 +101,7 @@ def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> 
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_work_beyond_quotas_changes_no_sort_key_of_work_within(
+def test_work_beyond_quotas_does_not_change_sort_keys_of_other_work(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
     """Virtual time and sort keys are as if the work beyond quotas did not exist."""
@@ -115,7 +115,7 @@ def test_work_beyond_quotas_changes_no_sort_key_of_work_within(
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_work_beyond_quotas_is_shared_by_the_tenant_tree(
+def test_tenants_share_service_beyond_quotas_by_the_tenant_tree(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
     """Splitting a tenant must gain nothing beyond the quotas either."""
@@ -135,7 +135,7 @@ def test_work_beyond_quotas_is_shared_by_the_tenant_tree(
             assert share.keys.key_in(share.nodes.branches.get(BEYOND), name) == only.tag(name), name
 
 
-def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
+def test_low_weight_instead_of_a_separate_tree_delays_work_within_quotas() -> None:
     """Only a separate virtual time keeps work beyond quotas from delaying other work.
 
     Both applications have 12 to do. Without the rule x of X (weight 3, no quota left) is done at V
@@ -157,7 +157,7 @@ def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
 
 @examples(80)
 @given(_MOVING)
-def test_work_left_in_each_tenant_tree_is_that_charged_to_it(steps: list[Step]) -> None:
+def test_each_tenant_tree_has_exactly_the_charged_work_left(steps: list[Step]) -> None:
     """Applications beyond their quota have a tenant tree of their own; no work counts in both."""
     share = _Share()
     for step in steps:
@@ -180,7 +180,7 @@ def test_work_left_in_each_tenant_tree_is_that_charged_to_it(steps: list[Step]) 
             assert owed == branch.clock.backlog()
 
 
-def test_reused_application_id_inherits_no_charge() -> None:
+def test_reused_application_id_inherits_no_charged_service() -> None:
     """An application beyond its quota ends; a new one with its id is within the quota.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
@@ -199,7 +199,7 @@ def test_reused_application_id_inherits_no_charge() -> None:
 
 @examples(60)
 @given(_MOVING, _NAMES)
-def test_application_that_exceeds_its_quota_leaves_others_as_if_it_had_ended(
+def test_application_beyond_its_quota_affects_others_like_an_ended_one(
     steps: list[Step], name: str
 ) -> None:
     share, ended = _Share(), _Share()
@@ -232,7 +232,7 @@ _FLOATS = st.lists(
 
 @examples(80)
 @given(_FLOATS, st.randoms(use_true_random=False))
-def test_restored_accounts_have_equal_sort_keys_in_both_tenant_trees(
+def test_restored_fair_share_accounts_give_equal_sort_keys(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
     """Sort keys are equal to the last bit, in whatever order a store returns the records."""
@@ -264,7 +264,7 @@ def test_restored_accounts_have_equal_sort_keys_in_both_tenant_trees(
     st.sets(_NAMES),
     st.sampled_from([{}, {"order": "sgps"}, {"guard_iterations": 50}]),
 )
-def test_no_work_beyond_a_quota_is_granted_while_work_within_quotas_waits(
+def test_inferences_beyond_quotas_wait_for_all_inferences_within_quotas(
     arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
 ) -> None:
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=_FLAT))

@@ -54,7 +54,7 @@ _PASSING: dict[str, object] = {"order": "sgps"}
 @pytest.mark.parametrize("options", [{}, _PASSING])
 @examples(30)
 @given(arrivals(weighted=True), servers())
-def test_lag_of_one_stage_is_within_the_work_in_flight(
+def test_lag_of_a_single_stage_application_is_at_most_the_work_in_flight(
     options: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
     """An application waits at most as long as under GPS, plus the work in flight."""
@@ -73,7 +73,7 @@ _PRICES = [PrefillCost(1), PrefillCost(40), PrefillCost(3, 2)]
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
 @examples(20)
 @given(arrivals(weighted=True), servers(2, lagging=True), st.sampled_from(_PRICES))
-def test_uncounted_prefill_is_part_of_the_bound(
+def test_bound_on_the_lag_includes_prefill_in_flight(
     options: dict[str, object],
     applications: list[Arrival],
     replicas: list[Server],
@@ -94,7 +94,7 @@ def test_uncounted_prefill_is_part_of_the_bound(
     servers(2, lagging=True),
     st.sampled_from(_PRICES),
 )
-def test_wrong_prompt_costs_stay_within_the_bound_of_the_core(
+def test_lag_with_mispredicted_prompt_costs_is_within_the_cores_bound(
     applications: list[Arrival], replicas: list[Server], price: PrefillCost
 ) -> None:
     """Charges for prompts are corrected when they are computed, some with cache misses."""
@@ -102,7 +102,7 @@ def test_wrong_prompt_costs_stay_within_the_bound_of_the_core(
     assert_bounds_of_the_core(outcomes)
 
 
-def test_bound_without_the_prefill_in_flight_would_be_exceeded() -> None:
+def test_lag_exceeds_a_bound_that_ignores_prefill_in_flight() -> None:
     """The example: a short prompt arrives just after a long one has started."""
     first = one_stage(0, ((30, 1),))
     engine = Engine([Server(40, 1, report_every=5)], prefill_cost=PrefillCost(40))
@@ -145,7 +145,7 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 )
 @examples(25)
 @given(data=st.data())
-def test_work_out_of_order_is_added_to_the_work_in_flight(
+def test_bound_on_the_lag_includes_work_served_out_of_order(
     applications: st.SearchStrategy[list[Arrival]],
     replicas: st.SearchStrategy[list[Server]],
     options: dict[str, object],
@@ -187,7 +187,7 @@ def test_work_out_of_order_is_added_to_the_work_in_flight(
 @pytest.mark.parametrize("options", [{}, _PASSING])
 @examples(30)
 @given(data=st.data())
-def test_stages_and_wrong_predictions_stay_within_the_bound_of_the_core(
+def test_lag_with_stages_and_mispredictions_is_within_the_cores_bound(
     options: dict[str, object],
     applications: st.SearchStrategy[list[Arrival]],
     replicas: st.SearchStrategy[list[Server]],
@@ -208,7 +208,7 @@ _ORDERS: list[dict[str, object]] = [
 @pytest.mark.parametrize("accounts", _ORDERS)
 @examples(10)
 @given(arrivals(stages=2, weighted=True, predicted=_ERRORS), servers(2))
-def test_lag_is_measured_with_true_costs_under_any_accounts(
+def test_measured_lag_depends_on_true_costs_and_not_on_predictions(
     accounts: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
     right = [replace(application, predicted=Fraction(1)) for application in applications]
@@ -220,7 +220,7 @@ def test_lag_is_measured_with_true_costs_under_any_accounts(
     }
 
 
-def test_bound_on_the_lag_is_nearly_reached() -> None:
+def test_worst_case_lag_nearly_reaches_its_bound() -> None:
     """The example: a small application arrives just after a very large inference has started.
 
     The giant costs 931. After an iteration S = V = 40, and the mouse's tag is 42: V reaches it in
@@ -241,7 +241,7 @@ def elephant_and_mice() -> list[Arrival]:
     return [elephant, *(one_stage(iteration, ((4, 4),) * 10) for iteration in range(0, 600, 20))]
 
 
-def test_large_application_among_endless_small_ones_is_within_the_bound() -> None:
+def test_lag_of_a_large_application_among_endless_small_ones_is_bounded() -> None:
     """The large application ends once its share is served, whatever arrives later."""
     outcomes = Engine([Server(16, 2)]).run(elephant_and_mice())
 

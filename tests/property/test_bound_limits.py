@@ -34,7 +34,7 @@ def test_srjf_starves_a_large_application_while_small_ones_arrive() -> None:
     assert outcomes.lag["a0"] > 50 * _bound(outcomes)
 
 
-def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
+def test_lag_exceeds_the_bound_if_cost_is_counted_in_tokens() -> None:
     """VTC is fair in prompt + 2·output tokens, but a long output occupies KV memory for longer."""
     prompts, outputs = one_stage(0, ((30, 1),) * 100), one_stage(0, ((1, 30),) * 30)
     outcomes = Engine([Server(62, 2)], "vtc").run([prompts, outputs])
@@ -43,7 +43,7 @@ def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
     assert _end_of(outcomes, "a0").lag.bound_kv_token_time is None  # type: ignore[union-attr]
 
 
-def test_nominal_clock_exceeds_the_bound_under_fragmentation() -> None:
+def test_lag_under_the_nominal_clock_exceeds_the_bound_under_fragmentation() -> None:
     """If only 60 of 100 KV tokens are usable, the nominal virtual time runs too fast.
 
     The nominal GPS has finished the elephant when 60 % of its work is done. Mice that arrive then
@@ -62,7 +62,7 @@ def test_nominal_clock_exceeds_the_bound_under_fragmentation() -> None:
     assert served.worst <= _bound(served)
 
 
-def test_unlimited_backfill_exceeds_the_bound_if_predictions_are_too_short() -> None:
+def test_lag_with_unlimited_backfill_and_short_predictions_exceeds_the_bound() -> None:
     """Each small call is predicted to end before the large one could start, and runs longer.
 
     The elephant needs the whole machine, which is never empty while mice arrive.
@@ -78,7 +78,7 @@ def test_unlimited_backfill_exceeds_the_bound_if_predictions_are_too_short() -> 
     assert_bounds_of_the_core(limited)
 
 
-def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None:
+def test_bound_with_limited_backfill_sums_the_overtaking_work() -> None:
     """Each of 60 inferences is overtaken once, because it leaves 40 % of the memory free.
 
     The bound is therefore not n·c_max in all. The inferences that pass have nearly no weight, so
@@ -93,7 +93,7 @@ def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None
     assert_bounds_of_the_core(outcomes)
 
 
-def test_work_in_flight_before_an_arrival_is_part_of_its_bound() -> None:
+def test_bound_on_the_lag_includes_work_in_flight_before_the_arrival() -> None:
     """Work that was in flight before an application's arrival may delay it, too.
 
     The two arrive just after a giant has started, and GPS has finished them when the mouse arrives.
@@ -123,7 +123,7 @@ def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
         pytest.param(Arrival(0, ((_WHOLE,),), predicted=Fraction(26)), id="it was predicted large"),
     ],
 )
-def test_refund_lets_other_applications_start_earlier_than_the_bound_allows(one: Arrival) -> None:
+def test_lag_can_exceed_the_work_in_flight_after_a_refund(one: Arrival) -> None:
     """With stages or too high predictions, the lag can exceed the work in flight.
 
     GPS has served a second application half of its tag while the first was really served. When its
@@ -139,7 +139,7 @@ def test_refund_lets_other_applications_start_earlier_than_the_bound_allows(one:
     assert_bounds_of_the_core(outcomes)
 
 
-def test_work_beyond_the_predictions_adds_up_over_applications() -> None:
+def test_lag_sums_the_mispredicted_work_of_several_applications() -> None:
     """Twenty small applications with tiny predictions run before five large ones.
 
     A mouse is charged only when it has run, and GPS gives the elephants their share meanwhile: the
@@ -159,7 +159,7 @@ def test_work_beyond_the_predictions_adds_up_over_applications() -> None:
     assert_bounds_of_the_core(outcomes)
 
 
-def test_overlapping_stages_have_already_had_their_share_in_gps() -> None:
+def test_overlapping_stages_delay_a_later_application() -> None:
     """An application may start late although GPS has served most of its charge.
 
     GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
@@ -183,7 +183,7 @@ def _theorem_1_bound(applications: list[Arrival], kv_tokens: int) -> Fraction:
     return 2 * largest + Fraction(max(a.cost for a in applications), kv_tokens)
 
 
-def test_theorem_1_fails_for_an_application_that_waits_for_tools() -> None:
+def test_theorem_1_fails_for_applications_with_tool_gaps() -> None:
     """The paper's Eq. 5 assumes that an application always has work to run."""
     alone = Arrival(0, (((1, 1),), ((1, 1),)), gap=20)
     outcomes = Engine([Server(10)], options={"clock": "nominal"}).run([alone])
@@ -192,7 +192,7 @@ def test_theorem_1_fails_for_an_application_that_waits_for_tools() -> None:
     assert outcomes.jct["a0"] - in_gps > _theorem_1_bound([alone], 10)
 
 
-def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
+def test_theorem_1_fails_for_arrivals_after_tool_gaps_of_other_applications() -> None:
     """The paper's Eq. 8 fails: while the machine idles, GPS already serves future work.
 
     Twenty applications call a tool for 200 iterations after a first small inference; the nominal

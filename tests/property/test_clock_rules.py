@@ -19,7 +19,7 @@ _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh
 
 
 @given(_STEPS)
-def test_virtual_time_and_finish_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
+def test_virtual_time_and_finish_tags_equal_exact_gps(steps: list[Step]) -> None:
     """Virtual time and finish tags are equal after every step, without rounding."""
     pair = Pair()
     for step in steps:
@@ -41,7 +41,7 @@ def test_virtual_time_and_finish_tags_equal_those_of_exact_gps(steps: list[Step]
 
 
 @given(_STEPS)
-def test_work_left_in_gps_equals_charged_service_not_yet_received(steps: list[Step]) -> None:
+def test_work_left_in_gps_is_charged_service_minus_received_service(steps: list[Step]) -> None:
     """No service is lost between GPS and the charges of applications."""
     pair = Pair()
     for step in steps:
@@ -73,7 +73,9 @@ def test_raised_estimate_never_lowers_a_finish_tag(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
-def test_clocks_that_never_correct_charges_raise_none(share: NominalShare | UnsettledShare) -> None:
+def test_virtual_clock_without_corrections_keeps_finish_tags(
+    share: NominalShare | UnsettledShare,
+) -> None:
     """The paper sets a finish tag once; this variant shows the effect of raising tags."""
     share.arrive("a", 10, 1, 1)
 
@@ -82,7 +84,7 @@ def test_clocks_that_never_correct_charges_raise_none(share: NominalShare | Unse
 
 
 @given(_STEPS, WORK)
-def test_finish_tags_shift_with_the_origin_of_virtual_time(
+def test_finish_tags_shift_with_the_start_of_virtual_time(
     steps: list[Step], origin: Fraction
 ) -> None:
     """A restarted scheduler may begin at any virtual time without a change of the order."""
@@ -96,9 +98,7 @@ def test_finish_tags_shift_with_the_origin_of_virtual_time(
 
 
 @given(_STEPS, st.sampled_from([2, 3, 10]))
-def test_order_of_finish_tags_does_not_depend_on_the_scale_of_weights(
-    steps: list[Step], scale: int
-) -> None:
+def test_scaling_all_weights_keeps_the_order_of_finish_tags(steps: list[Step], scale: int) -> None:
     """With all weights multiplied by k, the order stays equal and tags are divided by k."""
     pair, scaled = Pair(), Pair()
     for step in steps:
@@ -110,7 +110,9 @@ def test_order_of_finish_tags_does_not_depend_on_the_scale_of_weights(
 
 
 @given(step_lists(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
-def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
+def test_virtual_time_of_the_nominal_clock_equals_gps_at_the_nominal_rate(
+    steps: list[Step],
+) -> None:
     """GPS serves ended applications until their charged work is done."""
     iteration_s = Fraction(1, 4)
     share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))

@@ -34,7 +34,7 @@ class _BoundReadingEngine(Engine):
 
 @examples(60)
 @given(arrivals(weighted=True), st.one_of(servers(), servers(lagging=True)))
-def test_no_application_starts_later_than_any_bound_read_for_it(
+def test_application_starts_no_later_than_every_reported_bound(
     applications: list[Arrival], replicas: list[Server]
 ) -> None:
     """The service promises each waiting application a latest start in units of service."""
@@ -49,7 +49,7 @@ def test_no_application_starts_later_than_any_bound_read_for_it(
 
 @examples(30)
 @given(arrivals(weighted=True), servers(lagging=True))
-def test_lag_of_an_ended_application_is_equal_without_the_meter(
+def test_lag_of_an_ended_application_does_not_depend_on_metering(
     applications: list[Arrival], replicas: list[Server]
 ) -> None:
     measured = Engine(replicas).run(applications)

@@ -165,7 +165,7 @@ _WORLDS = st.builds(
 
 @examples(60)
 @given(_WORLDS)
-def test_lost_contexts_break_neither_the_accounts_nor_the_bound(world: _World) -> None:
+def test_evicted_contexts_keep_charges_exact_and_lags_within_the_bound(world: _World) -> None:
     """Recomputing a context that others evicted is not charged to the application."""
     _run(world)
 
@@ -220,7 +220,7 @@ _THREE = [
         (_forgiven_does_not_move_v, {"fairness": "tenant"}, "GPS owes"),
     ],
 )
-def test_each_mutant_of_uncharged_prefill_is_found(
+def test_each_mutant_of_uncharged_prefill_is_detected(
     broken: Callable[[], AbstractContextManager[None]], options: dict[str, object], message: str
 ) -> None:
     world = _World(_THREE, [Server(60, seats=1)], ["kept"], options=options)

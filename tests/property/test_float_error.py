@@ -46,7 +46,7 @@ def _step_both(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_finish_tags_are_exact_at_virtual_time_of_a_quadrillion(seed: int) -> None:
+def test_finish_tags_are_exact_at_a_virtual_time_of_a_quadrillion(seed: int) -> None:
     """10¹⁵ token·iterations are ten years of a large cluster; the order must still be exact."""
     floats = ServedShare(VirtualClock(float(_V)))
     fractions = ServedShare(VirtualClock(exact(_V)))

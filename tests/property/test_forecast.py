@@ -78,7 +78,7 @@ def _fits_literally(
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
-def test_cached_admission_decisions_equal_computed_ones(
+def test_cached_admission_decisions_equal_recomputed_decisions(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
     """Cached sums decide most cases, and a scan of all leases decides the others."""
@@ -91,7 +91,7 @@ def test_cached_admission_decisions_equal_computed_ones(
 
 
 @given(_LEASES, _LEASES, _LEASES, _WANTED, _KV, _BLOCKS)
-def test_forecast_counts_all_leases_in_any_order_of_their_starts(
+def test_memory_forecast_counts_all_leases_in_any_order_of_starts(
     first: list[Footprint],
     later: list[Footprint],
     reported: list[Footprint],
@@ -118,7 +118,7 @@ def test_forecast_counts_all_leases_in_any_order_of_their_starts(
 
 
 @given(_LEASES, _WANTED, _BLOCKS)
-def test_peak_of_lease_ends_is_the_peak_of_all_moments(
+def test_memory_use_peaks_at_the_end_of_a_lease(
     leases: list[Footprint], wanted: Footprint, block: int
 ) -> None:
     """Memory use rises until a lease ends, so only the ends of leases need to be examined."""
@@ -130,7 +130,7 @@ def test_peak_of_lease_ends_is_the_peak_of_all_moments(
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
 @example("peak", [Footprint(20, 1, 50, "a")], Footprint(20, 1, 20, "b"), 100, 1, 9)
-def test_forecast_start_is_the_first_moment_that_fits(
+def test_forecast_start_is_the_first_time_with_enough_memory(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
     """If the forecast were too late, backfilling would delay the first in line."""

@@ -225,7 +225,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=4, max_size=30))
-def test_deadlines_and_urgency_equal_those_of_the_oracle(
+def test_core_and_oracle_compute_equal_deadlines_and_urgency(
     run: list[tuple[Any, ...]],
 ) -> None:
     """Heaps with stale keys may make an answer quicker, but must not change it."""

@@ -91,7 +91,7 @@ def run_with_urgency(
 )
 @examples(40)
 @given(data=st.data())
-def test_lag_is_within_the_budget_for_any_urgency(
+def test_lag_under_any_urgency_is_within_the_overtaking_budget(
     replicas: st.SearchStrategy[list[Server]],
     options: dict[str, object],
     prefill_cost: PrefillCost | None,
@@ -115,7 +115,7 @@ def test_lag_is_within_the_budget_for_any_urgency(
 
 @examples(60)
 @given(data=st.data())
-def test_stages_and_gaps_stay_within_the_bound_of_the_core(data: st.DataObject) -> None:
+def test_lag_with_stages_and_tool_gaps_is_within_the_cores_bound(data: st.DataObject) -> None:
     """The core adds the guard's budget to its bound where the guard has used it."""
     outcomes, _ = run_with_urgency(
         random_shadow(data.draw(st.integers(0, 99))),
@@ -155,7 +155,7 @@ def _measure_slack_wrongly(patch: pytest.MonkeyPatch) -> None:
     ("change", "holds"),
     [(lambda patch: None, True), (_remove_budget, False), (_measure_slack_wrongly, False)],
 )
-def test_urgent_small_applications_delay_a_large_one_by_at_most_the_budget(
+def test_delay_of_a_large_application_by_urgent_small_ones_is_limited(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """The bound is lost without a budget, or if the budget is renewed for late applications."""
@@ -187,7 +187,7 @@ def _convert_by_memory(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=["full memory", "few seats", "more than its memory", "six times its memory"],
 )
-def test_guard_takes_its_iterations_from_an_elephant_whatever_an_iteration_delivers(
+def test_overtaking_delays_a_large_application_by_the_budgeted_iterations(
     iterations: int, server: Server, prefill_cost: PrefillCost | None, delivered: int
 ) -> None:
     """With a budget by the memory the cost is 0 to 114 iterations instead of 10, 4 to 375 of 50."""

@@ -75,7 +75,7 @@ def _greatest_excess(
 
 @examples(80)
 @given(arrivals(weighted=True, stages=2), servers(3), _DRAWS)
-def test_waiting_for_a_context_breaks_no_bound(
+def test_lag_is_within_the_bound_when_inferences_wait_for_their_context(
     applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
     assume(len(replicas) > 1)
@@ -113,7 +113,7 @@ def _without_rule(rule: str) -> Iterator[None]:
         ),
     ],
 )
-def test_without_its_limits_waiting_for_a_context_breaks_a_bound(
+def test_lag_exceeds_the_bound_if_waiting_for_a_context_is_unlimited(
     rule: str, applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
     """Without limits, late applications wait for contexts, or lose the memory to others."""

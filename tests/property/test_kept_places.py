@@ -113,7 +113,7 @@ _SERVER = st.builds(Server, st.integers(80, 120), st.integers(3, 5))
     st.lists(_SHORT, min_size=1, max_size=2),
     st.lists(_SERVER, min_size=1, max_size=2),
 )
-def test_bound_that_includes_kept_positions_holds(
+def test_lag_is_within_a_bound_that_includes_kept_queue_positions(
     long: list[Arrival], short: list[Arrival], replicas: list[Server]
 ) -> None:
     engine = _PlaceEngine(replicas)
@@ -135,7 +135,7 @@ _LONG_ONE = Arrival(
 )
 
 
-def test_bound_that_ignores_kept_positions_is_exceeded() -> None:
+def test_lag_exceeds_a_bound_that_ignores_kept_queue_positions() -> None:
     """Between calls the long application keeps its position, and the short one waits.
 
     With `CI` set, the random test above finds such a world, too.

@@ -109,7 +109,7 @@ class _Memory:
 
 @examples(100)
 @given(_guaranteed_shares(24), _WISHES)
-def test_only_requests_that_would_take_reserved_memory_are_refused(
+def test_only_calls_that_would_take_memory_reserved_for_a_tier_are_refused(
     shares: dict[str, KvShare], wishes: list[_Request]
 ) -> None:
     """Reservations of tiers and tenants add up; a request too large for the rest may run alone."""

@@ -47,7 +47,7 @@ def test_naming_subtenants_changes_no_sort_key_of_other_tenants(
                 assert named.tag(name) == plain.tag(name)
 
 
-def test_subtree_without_its_configured_weight_is_found() -> None:
+def test_subtree_that_lacks_its_configured_weight_is_detected() -> None:
     """If every branch weighed 1, a name below a light tenant would be worth more."""
     keys = []
     for weights in ({"acme": 0.5}, {}):
@@ -71,7 +71,9 @@ def test_weight_limit_holds_for_inner_nodes_of_the_tenant_tree() -> None:
 
 @examples(60)
 @given(st.lists(st.tuples(_BELOW, st.integers(1, 30)), min_size=1, max_size=30))
-def test_limits_of_a_node_hold_for_all_names_below_it(wishes: list[tuple[str, int]]) -> None:
+def test_limits_of_a_tenant_node_hold_for_all_its_descendants(
+    wishes: list[tuple[str, int]],
+) -> None:
     """Memory share, weight, queue length and caps hold for acme and its sub-tenants together."""
     caps = ApplicationCaps(inferences=5)
     node = TenantNode(max_weight=2.0, kv_share=KvShare(most=0.5), caps=caps, deadline_s=9.0)

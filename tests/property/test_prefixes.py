@@ -88,7 +88,7 @@ def named_prefixes(prompt: str, lengths: object) -> tuple[Prefix, ...]:
 
 
 @given(_STEPS)
-def test_prefix_ledger_equals_the_union_of_the_blocks(steps: list) -> None:  # type: ignore[type-arg]
+def test_prefix_ledger_equals_the_union_of_the_cached_blocks(steps: list) -> None:  # type: ignore[type-arg]
     """Equal in any order of starts, ends and cache misses."""
     world = _World(names_all=True)
     for step in steps:
@@ -105,7 +105,7 @@ def test_prefix_ledger_equals_the_union_of_the_blocks(steps: list) -> None:  # t
 
 
 @given(_STEPS)
-def test_prefix_without_a_name_counts_once_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
+def test_unnamed_prompt_prefix_counts_once_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
     """The ledger is never below the union of the blocks, so no engine gets more than fits."""
     world = _World(names_all=False)
     for step in steps:
@@ -124,7 +124,7 @@ def test_prefix_without_a_name_counts_once_for_each_lease(steps: list) -> None: 
 
 
 @given(_STEPS, _LEASE)
-def test_peak_with_a_further_lease_is_the_peak_of_all_leases(
+def test_incremental_memory_peak_equals_the_peak_of_all_leases(
     steps: list,  # type: ignore[type-arg]
     lease: tuple[str, str, int, int, int],
 ) -> None:

@@ -240,7 +240,7 @@ def test_no_quota_window_exceeds_its_limit(steps: list[tuple[object, ...]]) -> N
         world.check()
 
 
-def test_quota_use_with_a_too_early_time_is_found() -> None:
+def test_quota_usage_with_a_timestamp_too_early_is_detected() -> None:
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

@@ -114,7 +114,7 @@ def _operations(kinds: list[str], fates: list[str]) -> st.SearchStrategy[list[_O
         ["submit", "submit", "pull", "pull", "cancel"], ["run", "run", "finish", "requeue"]
     ),
 )
-def test_grants_equal_those_of_simulated_round_robin(
+def test_grants_have_the_order_of_a_simulated_round_robin(
     quantum: int, unit: str, operations: list[_Operation]
 ) -> None:
     """The policy computes all rounds at once, the simulation visits each client."""

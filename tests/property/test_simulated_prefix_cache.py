@@ -179,7 +179,7 @@ with_block_sizes = pytest.mark.parametrize("block_size", [1, 16])
 @pytest.mark.slow
 @with_block_sizes
 @pytest.mark.parametrize(("agents", "kv_tokens"), [_FITTING, *_SHORT])
-def test_simulated_cache_hit_exceeds_that_of_vllm_by_at_most_a_block(
+def test_simulated_cache_hit_exceeds_vllms_cache_hit_by_at_most_a_block(
     agents: int, kv_tokens: Tokens, block_size: Tokens
 ) -> None:
     """VLLM keeps no KV of the last output token, so its last block may be incomplete.
@@ -194,7 +194,9 @@ def test_simulated_cache_hit_exceeds_that_of_vllm_by_at_most_a_block(
 
 @pytest.mark.slow
 @with_block_sizes
-def test_simulated_cache_hits_equal_those_of_vllm_if_all_contexts_fit(block_size: Tokens) -> None:
+def test_simulated_cache_hits_equal_vllms_cache_hits_if_all_contexts_fit(
+    block_size: Tokens,
+) -> None:
     """Nothing is evicted: both caches find every context, up to its last block."""
     for found in _turns(block_size, *_FITTING):
         assert 0 <= found.simulator - found.engine <= block_size
@@ -203,7 +205,7 @@ def test_simulated_cache_hits_equal_those_of_vllm_if_all_contexts_fit(block_size
 @pytest.mark.slow
 @with_block_sizes
 @pytest.mark.parametrize(("agents", "kv_tokens"), _SHORT)
-def test_simulated_cache_finds_slightly_less_than_vllm_under_eviction(
+def test_simulated_cache_hits_are_slightly_below_vllms_under_eviction(
     agents: int, kv_tokens: Tokens, block_size: Tokens
 ) -> None:
     """VLLM keeps parts of evicted contexts, which are 2 to 5 % of the prompt tokens."""

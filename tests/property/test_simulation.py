@@ -118,7 +118,7 @@ _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
 @pytest.mark.parametrize("policy", _ORDERED_BY_EVENTS)
 @examples(16)
 @given(applications=_applications(), engine=_ENGINES, replicas=st.integers(1, 3))
-def test_jumping_simulation_equals_single_iterations(
+def test_event_jumping_simulation_equals_a_simulation_of_every_iteration(
     policy: str, applications: list[WorkloadApplication], engine: EngineProfile, replicas: int
 ) -> None:
     """Start, first token and end of every inference are equal."""
@@ -128,7 +128,7 @@ def test_jumping_simulation_equals_single_iterations(
 @pytest.mark.parametrize(("policy", "options"), _OPTIONS)
 @examples(16)
 @given(applications=_applications(), engine=_ENGINES, replicas=st.integers(1, 2))
-def test_jumping_simulation_equals_single_iterations_with_options(
+def test_event_jumping_simulation_with_options_equals_every_iteration(
     policy: str,
     options: dict[str, object],
     applications: list[WorkloadApplication],

@@ -51,7 +51,7 @@ fleets = st.builds(Fleet, st.integers(0, MOST), st.none() | st.floats(0, 1e3))
 
 
 @given(st.lists(demands(), min_size=1, max_size=8), rules, fleets)
-def test_wanted_replicas_are_within_limits_and_positive_with_work(
+def test_wanted_number_of_replicas_is_within_its_limits(
     readings: list[Demand], own: SizingRules, fleet: Fleet
 ) -> None:
     """Ray Serve scales up from zero by this number alone."""
@@ -78,7 +78,7 @@ def test_more_waiting_work_never_needs_fewer_replicas(
 
 
 @given(demands(), rules, fleets)
-def test_longer_target_wait_never_needs_more_replicas(
+def test_longer_target_drain_time_never_needs_more_replicas(
     reading: Demand, own: SizingRules, fleet: Fleet
 ) -> None:
     """An operator who accepts longer waits needs fewer replicas."""

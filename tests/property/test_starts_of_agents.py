@@ -56,7 +56,7 @@ def _score_of_predictions(seed: int) -> Score:
     return scored
 
 
-def test_predicted_starts_take_the_contexts_into_account(
+def test_predicted_start_times_include_held_contexts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Held contexts make a start later, so predictions that ignore them are too early.

@@ -42,7 +42,7 @@ def _arrival_of(tenant: str, iteration: int, sizes: Sizes, weight: int = 1) -> A
     st.tuples(st.integers(1, 15), st.integers(1, 8)),
     st.integers(1, 4),
 )
-def test_last_piece_of_a_split_application_finishes_no_earlier(
+def test_splitting_an_application_does_not_advance_its_last_finish(
     inferences: int,
     data: st.DataObject,
     others: list[tuple[int, int]],
@@ -71,7 +71,7 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
 
 
 @pytest.mark.slow
-def test_splitting_an_application_pays_only_under_fairness_between_applications() -> None:
+def test_splitting_gains_service_only_under_fairness_between_applications() -> None:
     """A tenant runs 40 inferences as one application or as 40, beside five others of 20."""
     size = (4, 4)
     rest = {f"o{n}": _arrival_of(f"O{n}", 0, (size,) * 20) for n in range(5)}
@@ -100,7 +100,7 @@ def test_splitting_an_application_pays_only_under_fairness_between_applications(
     st.integers(42, 160),
     st.integers(1, 6),
 )
-def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
+def test_last_start_of_simultaneous_applications_is_within_the_bound(
     tenants: list[tuple[int, list[tuple[tuple[int, int], ...]]]],
     weights: list[int],
     kv_tokens: int,
@@ -117,7 +117,7 @@ def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
     assert run.worst <= run.in_flight + run.report
 
 
-def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
+def test_later_arrival_of_another_tenant_can_reward_a_split_application() -> None:
     """Application x, cut in two, ends earlier because a later arrival delays another tenant.
 
     Tenants Y and Z ask for 10 at virtual time 0; Z gets the first slot, until z2 arrives.
@@ -136,7 +136,7 @@ def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
 
 
 @pytest.mark.slow
-def test_tenant_with_ever_smaller_applications_exceeds_the_bound() -> None:
+def test_lag_exceeds_the_bound_if_a_tenants_applications_keep_shrinking() -> None:
     """Each new, smaller application moves the tenant's sort key back.
 
     So the tenant's keys never show the service beyond its share, and nine others wait.

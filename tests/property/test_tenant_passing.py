@@ -129,7 +129,7 @@ def _run_with_urgency(
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(40)
 @given(data=st.data())
-def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
+def test_lag_inside_a_tenant_is_at_most_work_in_flight_plus_budget(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
     """The overtaking budget is larger while fewer tenants are active."""
@@ -181,7 +181,7 @@ def _remove_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_remove_budget, False)])
-def test_urgent_large_applications_delay_a_small_one_of_their_tenant_by_the_budget(
+def test_delay_of_a_small_application_by_its_tenants_urgent_ones_is_limited(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """Without a budget, the small application would wait for all large ones."""
@@ -222,7 +222,7 @@ def _charge_no_prefill(patch: pytest.MonkeyPatch) -> None:
         (_charge_no_prefill, PrefillCost(40), False),
     ],
 )
-def test_tenant_that_is_not_charged_for_overtaking_delays_others(
+def test_uncharged_overtaking_inside_a_tenant_delays_other_tenants(
     change: Callable[[pytest.MonkeyPatch], None], prefill_cost: PrefillCost | None, holds: bool
 ) -> None:
     """Mutant: the tenant keeps the sort key of a small application that it never starts."""
@@ -250,7 +250,7 @@ def test_tenant_that_is_not_charged_for_overtaking_delays_others(
     size=st.tuples(st.integers(1, 15), st.integers(1, 8)),
     seats=st.integers(1, 4),
 )
-def test_split_application_finishes_no_earlier_by_overtaking(
+def test_overtaking_does_not_let_a_split_application_finish_earlier(
     options: dict[str, object],
     inferences: int,
     data: st.DataObject,
@@ -280,7 +280,7 @@ def test_split_application_finishes_no_earlier_by_overtaking(
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(30)
 @given(data=st.data())
-def test_every_start_follows_the_literal_rules_of_the_order(
+def test_every_start_follows_the_documented_order(
     options: dict[str, object], data: st.DataObject
 ) -> None:
     """Each start has the smallest sort key among tenants, and enough slack inside its tenant."""

@@ -42,7 +42,7 @@ class TenantPair(Pair):
 
 
 @given(_STEPS)
-def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -> None:
+def test_shares_of_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -> None:
     """Virtual times, finish tags and sort keys are equal after every step."""
     pair = TenantPair()
     for step in steps:
@@ -60,7 +60,7 @@ def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -
 
 
 @given(_STEPS)
-def test_both_levels_of_gps_agree_on_the_work_left(steps: list[Step]) -> None:
+def test_both_levels_of_gps_have_equal_work_left(steps: list[Step]) -> None:
     """No level gives service that another did not receive, and all of it was charged."""
     pair = TenantPair()
     for step in steps:
@@ -76,7 +76,7 @@ def test_both_levels_of_gps_agree_on_the_work_left(steps: list[Step]) -> None:
 
 
 @given(_STEPS, WORK)
-def test_service_changes_no_sort_key(steps: list[Step], work: Fraction) -> None:
+def test_received_service_does_not_change_sort_keys(steps: list[Step], work: Fraction) -> None:
     """Only charges and refunds change a sort key, so the order of grants holds during service."""
     pair = TenantPair()
     for step in steps:
@@ -115,7 +115,7 @@ def test_sort_key_below_virtual_time_does_not_change(steps: list[Step]) -> None:
 
 
 @given(_STEPS)
-def test_finish_tag_of_an_idle_application_is_that_after_resuming(steps: list[Step]) -> None:
+def test_resuming_an_idle_application_does_not_change_its_finish_tag(steps: list[Step]) -> None:
     """The tag may be read at any time, and reading it changes nothing."""
     pair = TenantPair()
     for step in steps:

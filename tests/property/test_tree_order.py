@@ -118,7 +118,7 @@ def test_lag_inside_a_tenant_is_bounded_at_any_depth_of_the_tree(
     st.tuples(st.integers(1, 15), st.integers(1, 8)),
     st.integers(1, 4),
 )
-def test_tenant_split_into_children_finishes_no_earlier(
+def test_splitting_a_tenant_into_children_does_not_advance_its_finish(
     inferences: int,
     data: st.DataObject,
     others: list[tuple[int, int]],
@@ -164,7 +164,7 @@ def test_splitting_a_tenant_delays_others_only_without_a_tenant_tree(
     assert (later <= 8) == holds  # Two iterations of four tokens occupy the seats.
 
 
-def test_own_applications_of_a_tenant_share_with_its_children() -> None:
+def test_tenants_own_applications_share_equally_with_its_child_tenants() -> None:
     """Tenant T shares equally among T/a, T/b and its own applications; U has half the machine."""
     size = (4, 4)
     tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}

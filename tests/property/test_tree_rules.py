@@ -67,7 +67,7 @@ class TreePair(Pair):
 
 @examples(30)
 @given(_STEPS)
-def test_sort_keys_at_every_node_equal_those_of_exact_gps(steps: list[Step]) -> None:
+def test_sort_keys_at_every_tenant_node_equal_exact_gps(steps: list[Step]) -> None:
     """Virtual time and sort keys are equal after every step, without rounding."""
     pair = TreePair()
     for step in steps:
@@ -87,7 +87,7 @@ def _owed_by_parent(share: TenantShare, node: Branch | Tenant) -> float:
 
 @examples(60)
 @given(_STEPS)
-def test_every_node_has_as_much_work_left_for_its_children_as_its_parent_for_it(
+def test_every_tenant_node_and_its_parent_agree_on_the_work_left(
     steps: list[Step],
 ) -> None:
     """No level gives service that another did not receive, and all of it was charged."""
@@ -106,7 +106,7 @@ def test_every_node_has_as_much_work_left_for_its_children_as_its_parent_for_it(
 
 @examples(60)
 @given(_STEPS_WITH_MISSES)
-def test_cache_misses_are_owed_by_every_node_above_the_application(steps: list[Step]) -> None:
+def test_cache_misses_are_charged_at_every_level_of_the_tenant_tree(steps: list[Step]) -> None:
     """Prefill after a cache miss is charged and served at every level at once."""
     tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
     share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
@@ -139,7 +139,9 @@ def _charged_names(share: TenantShare) -> list[str]:
 
 @examples(60)
 @given(_STEPS, WORK)
-def test_service_changes_no_sort_key_at_any_level(steps: list[Step], work: Fraction) -> None:
+def test_received_service_does_not_change_sort_keys_at_any_level(
+    steps: list[Step], work: Fraction
+) -> None:
     """Only charges and refunds change a sort key, so the order of grants holds during service."""
     pair = TreePair()
     for step in steps:
@@ -171,7 +173,7 @@ def _all_keys(pair: TreePair) -> dict[str, list[float]]:
 
 @examples(60)
 @given(_STEPS)
-def test_choosing_level_by_level_gives_the_smallest_sort_key(steps: list[Step]) -> None:
+def test_choice_by_tree_level_finds_the_smallest_sort_key(steps: list[Step]) -> None:
     """Choosing the smallest child at each level gives the smallest key of all."""
     pair = TreePair()
     for step in steps:
@@ -202,7 +204,7 @@ def _branches_above(share: TenantShare, name: str) -> list[Branch]:
 
 @examples(60)
 @given(_STEPS)
-def test_sort_key_of_an_idle_application_is_that_after_resuming(steps: list[Step]) -> None:
+def test_resuming_an_idle_application_does_not_change_its_sort_key(steps: list[Step]) -> None:
     """The key may be read at any time, and reading it changes nothing."""
     pair = TreePair()
     for step in steps:

@@ -91,7 +91,7 @@ _CALLS = st.lists(
 
 @examples(100)
 @given(_random_pool(), _CALLS)
-def test_all_inferences_run_in_order_and_no_cut_connection_is_tried_twice(
+def test_inferences_run_in_order_and_avoid_cut_connections(
     pool: _Pool, calls: list[tuple[str, int]]
 ) -> None:
     """A cut connection is not tried again for an inference that fits another replica."""

@@ -25,7 +25,7 @@ inference frees is promised to the growth of the others. With n running and cont
 token each, the j-th from the last to end has at most M/j − 1 tokens to come, so that I ≤
 w_p·L_input + w_q·Σⱼ₌₁..n (⌊M/j⌋ − 1), M times a harmonic number; and there is a workload that
 reaches it, in which the gap is 2.4·U and Theorem 4.4 fails
-(`test_bounds_of_the_paper_fail_if_memory_is_promised_twice`).
+(`test_vtc_papers_bounds_fail_if_memory_is_promised_twice`).
 
 Reports of one iteration at its end are what Alg. 2 does (line 31). A report that brings more tokens
 lets a client be admitted on a counter that lags by them: add one report's service to D.
@@ -107,7 +107,7 @@ def _client_pairs(run: Run) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @examples(60)
 @given(_PROMISED)
-def test_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -> None:
+def test_vtc_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -> None:
     """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold with the uncharged service D and I.
 
     No client that always waits falls behind clients that come and go; the wait of a client that was
@@ -126,7 +126,7 @@ def test_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -
 
 @examples(40)
 @given(_RESERVED)
-def test_bounds_of_the_paper_hold_if_memory_is_reserved(
+def test_vtc_papers_bounds_hold_if_memory_is_reserved(
     workload: tuple[list[Call], int],
 ) -> None:
     """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold as printed, with the paper's bound U."""
@@ -141,7 +141,7 @@ def test_bounds_of_the_paper_hold_if_memory_is_reserved(
         assert _largest_shortfall(run, f, g) <= 4 * bound
 
 
-def test_bounds_of_the_paper_fail_if_memory_is_promised_twice() -> None:
+def test_vtc_papers_bounds_fail_if_memory_is_promised_twice() -> None:
     """Six inferences of client f end one by one, each in memory that the previous one freed.
 
     M = 120. They have 19, 23, 29, 39, 59 and 119 tokens to come, 288 in all and not 120. The next
@@ -162,7 +162,7 @@ def test_bounds_of_the_paper_fail_if_memory_is_promised_twice() -> None:
 @pytest.mark.slow
 @examples(30)
 @given(_PROMISED, st.lists(st.integers(1, 4), min_size=4, max_size=4))
-def test_weighted_counters_stay_together(
+def test_weighted_vtc_counters_stay_close_to_each_other(
     workload: tuple[list[Call], int], numbers: list[int]
 ) -> None:
     """VTC paper, Sec. 4.3: the bounds hold with all counters divided by the weights."""

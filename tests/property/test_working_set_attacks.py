@@ -47,14 +47,14 @@ def pretender(name: str, arrives_at: Seconds) -> Agent:
     return Agent(name, arrives_at, (Turn(6_000, 10),), stays_s=None)
 
 
-def test_application_that_never_returns_delays_others_by_the_break_even_gap() -> None:
+def test_kept_context_delays_other_applications_by_at_most_the_break_even_gap() -> None:
     result = AgentWorld().run([RUNS, pretender("p", 1.0), victim(2.0)])
     waited_s = started_s(result, "victim") - result.ended_at["p"]
 
     assert 2.0 < waited_s <= BREAK_EVEN_S + LATENESS_S
 
 
-def test_context_that_counts_forever_would_delay_others_forever(
+def test_context_kept_forever_delays_other_applications_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Gaps, "kept_s", lambda *_: float("inf"))
@@ -72,7 +72,7 @@ def _stream_of_pretenders() -> list[Agent]:
     ]
 
 
-def test_applications_that_never_return_delay_others_for_a_limited_time() -> None:
+def test_abandoned_contexts_delay_other_applications_for_a_limited_time() -> None:
     """Attackers that arrive later start after their victim, and delay it no further."""
     result = AgentWorld().run(_stream_of_pretenders())
     at = started_s(result, "victim")
@@ -83,7 +83,7 @@ def test_applications_that_never_return_delay_others_for_a_limited_time() -> Non
     assert at - 2.0 <= before * (turn_s + BREAK_EVEN_S) + LATENESS_S
 
 
-def test_contexts_of_later_applications_must_not_count_as_used_memory(
+def test_counting_contexts_of_later_applications_would_delay_earlier_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WorkingSet, "_counts_for_place", lambda *_: True)
@@ -101,7 +101,7 @@ def _tiny_caller(calls: int) -> Agent:
     return Agent("warm", 1.0, turns, predicted=60_055)
 
 
-def test_tiny_calls_keep_a_context_only_for_four_times_the_charge() -> None:
+def test_tiny_calls_keep_a_context_until_four_times_the_charge_is_used() -> None:
     """A charge of 60,055 pays for the first turn and for 30 tiny calls of 6,011 each."""
     result = AgentWorld().run([RUNS, _tiny_caller(60), victim(2.0)])
     calls = 4 * 60_055 / 6_011 - 10
@@ -112,7 +112,7 @@ def test_tiny_calls_keep_a_context_only_for_four_times_the_charge() -> None:
     assert started_s(result, "victim") <= first_s + (calls + 1) * each_s + BREAK_EVEN_S
 
 
-def test_without_the_limit_tiny_calls_would_delay_others_forever(
+def test_tiny_calls_without_a_limit_delay_other_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limited = started_s(AgentWorld().run([RUNS, _tiny_caller(60), victim(2.0)]), "victim")
@@ -137,7 +137,7 @@ def _found_share_beside(tenant: str) -> float:
 
 
 @pytest.mark.slow
-def test_tenant_that_never_returns_costs_other_tenants_nothing() -> None:
+def test_abandoned_contexts_of_a_tenant_do_not_delay_other_tenants() -> None:
     """Contexts of each tenant count by the gaps between that tenant's own calls."""
     assert _found_share_beside("evil") > 1.1 * _found_share_beside("tenant")
 
@@ -193,7 +193,7 @@ def _mean_ends(work: Agent, seeds: int = 3) -> tuple[Seconds, Seconds]:
 
 
 @pytest.mark.slow
-def test_tiny_calls_gain_little_and_cost_others_little() -> None:
+def test_keeping_a_context_by_tiny_calls_gains_and_costs_little() -> None:
     """An agent that waits for its own tiny calls loses by them.
 
     With tiny calls beside its tools an agent finds its context after gaps in which honest behaviour
@@ -209,7 +209,7 @@ def test_tiny_calls_gain_little_and_cost_others_little() -> None:
 
 
 @pytest.mark.slow
-def test_predicting_too_low_a_cost_gains_little(
+def test_too_low_a_predicted_cost_gains_little_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A context is kept for at most four times the predicted cost.
@@ -257,7 +257,7 @@ def _gain_by_splitting(**options: object) -> float:
 
 
 @pytest.mark.slow
-def test_holding_contexts_adds_no_gain_from_splitting_applications() -> None:
+def test_splitting_applications_gains_no_more_with_held_contexts() -> None:
     """Parts precede the whole in the order; only fairness by tenant limits that gain."""
     without = _gain_by_splitting(fairness="tenant", working_set=False)
 

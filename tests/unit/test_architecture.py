@@ -256,7 +256,7 @@ FILES |= {path.stem: path for path in ROOT.glob("*.py") if path.stem != "__init_
 
 
 @pytest.mark.parametrize("place", RULES)
-def test_imports_of_every_module_obey_its_rule(place: str) -> None:
+def test_imports_of_every_module_obey_the_layering_rules(place: str) -> None:
     """The client must not import Redis, nor a replica the ingress: each runs separately."""
     wrong = [
         line
@@ -269,7 +269,7 @@ def test_imports_of_every_module_obey_its_rule(place: str) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_no_module_unpickles() -> None:
+def test_no_module_uses_pickle_to_load_data() -> None:
     """Reading a pickle runs code, and messages between processes contain callers' text."""
     wrong = [
         f"{module}:{line}: imports {name}"
@@ -385,7 +385,7 @@ def products_with_memory(source: str) -> set[str]:
     return set(visit(ast.parse(source), ()))
 
 
-def test_memory_converts_no_service_into_time() -> None:
+def test_kv_memory_is_not_used_to_convert_service_into_time() -> None:
     """Replicas deliver more or less than M an iteration; `core.served_rate` measures how much.
 
     A new product or quotient with the memory needs a meaning in the table, which is not a time or
@@ -411,6 +411,6 @@ def test_memory_converts_no_service_into_time() -> None:
         ("return iterations * context.kv_per_iteration()", False),
     ],
 )
-def test_product_with_memory_is_found(line: str, is_found: bool) -> None:
+def test_product_with_kv_memory_is_detected(line: str, is_found: bool) -> None:
     source = f"class Policy:\n    def budget(self):\n        {line}"
     assert products_with_memory(source) == ({"Policy.budget"} if is_found else set())

@@ -16,7 +16,7 @@ def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
     raise error
 
 
-def test_file_is_replaced_at_the_end_of_a_write(tmp_path: Path) -> None:
+def test_atomic_write_replaces_the_file_at_its_end(tmp_path: Path) -> None:
     """Readers see the old file until the new one is complete."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
@@ -30,7 +30,7 @@ def test_file_is_replaced_at_the_end_of_a_write(tmp_path: Path) -> None:
     assert ["model.bin"] == os.listdir(tmp_path)
 
 
-def test_old_file_stays_after_an_error(tmp_path: Path) -> None:
+def test_old_file_stays_after_a_failed_write(tmp_path: Path) -> None:
     """Half a file must not replace a whole one after any error."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
@@ -72,7 +72,7 @@ def test_unwritable_path_is_named_in_the_error(tmp_path: Path, name: str) -> Non
     assert ["directory", "file"] == sorted(os.listdir(tmp_path))
 
 
-def test_path_without_a_file_name_is_reported(
+def test_error_names_a_path_without_a_file_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -83,7 +83,7 @@ def test_path_without_a_file_name_is_reported(
     assert [] == os.listdir(tmp_path)
 
 
-def test_packed_text_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_compressed_text_is_reproducible(tmp_path: Path) -> None:
     """A checksum identifies the content, but gzip by default stores time and name."""
     paths = [tmp_path / "a.gz", tmp_path / "b.gz"]
 

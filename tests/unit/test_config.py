@@ -20,7 +20,7 @@ def parse_config(**sections: Any) -> AppConfig:
     return AppConfig.parse({"model": _MODEL, **sections})
 
 
-def test_only_the_model_is_required() -> None:
+def test_configuration_requires_only_the_model() -> None:
     """Every other key has a default; users' texts are not stored."""
     assert ("justitia", "vllm") == (parse_config().name, parse_config().engine.kind)
     assert not parse_config().prediction.store_inputs
@@ -167,7 +167,7 @@ def test_only_the_model_is_required() -> None:
         ),
     ],
 )
-def test_invalid_setting_is_named_with_key_value_and_allowed_values(
+def test_error_for_an_invalid_setting_names_key_value_and_allowed_values(
     sections: dict[str, Any], message: str
 ) -> None:
     """A deployment that fails after minutes of loading must give the reason on one line."""
@@ -192,7 +192,9 @@ def test_invalid_setting_is_named_with_key_value_and_allowed_values(
         ),
     ],
 )
-def test_timeouts_must_exceed_reporting_intervals(sections: dict[str, Any], message: str) -> None:
+def test_configured_timeouts_must_exceed_reporting_intervals(
+    sections: dict[str, Any], message: str
+) -> None:
     """A waiting call's inference would be ended, or an idle replica would get no leases."""
     with pytest.raises(ConfigError, match=message):
         AppArgs.parse(sections)
@@ -214,13 +216,13 @@ def test_timeouts_must_exceed_reporting_intervals(sections: dict[str, Any], mess
         ({"headers": [{"name": "n", "run": "X"}, {"name": "n", "run": "Y"}]}, r"allowed once"),
     ],
 )
-def test_recognition_rules_are_checked(section: dict[str, Any], message: str) -> None:
+def test_invalid_recognition_rule_is_refused(section: dict[str, Any], message: str) -> None:
     """A rule that is never reached, or a header that no server passes on, is an error."""
     with pytest.raises(ConfigError, match=message):
         parse_config(recognition=section)
 
 
-def test_session_headers_are_read_in_any_case() -> None:
+def test_session_headers_are_matched_case_insensitively() -> None:
     """HTTP headers are case-insensitive, and a server passes them on in lower case."""
     [own] = parse_config(
         recognition={"headers": [{"name": "n", "run": "X-Run"}]}
@@ -234,7 +236,7 @@ def test_all_invalid_settings_are_named_at_once() -> None:
         parse_config(engine={"kind": "tgi"}, replica={"heartbeat_s": 0})
 
 
-def test_password_is_neither_in_the_url_nor_in_the_error() -> None:
+def test_redis_password_is_neither_in_the_url_nor_in_the_error() -> None:
     """Configurations are logged and saved with every result."""
     with pytest.raises(ConfigError, match="redis_password_env") as refused:
         parse_config(store={"redis_url": "redis://:secret@host:6379"})
@@ -337,7 +339,7 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
         ({"tenants": {"/*": {}}}, r"tenants: tenant is '': a path of"),
     ],
 )
-def test_forbidden_setting_is_named(settings: dict[str, Any], message: str) -> None:
+def test_error_names_a_forbidden_setting(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SchedulingConfig.parse(settings)
 
@@ -363,7 +365,7 @@ def parse_models(*models: dict[str, Any], **sections: Any) -> AppArgs:
     return AppArgs.parse({"models": list(models), **sections})
 
 
-def test_single_model_keeps_its_names() -> None:
+def test_single_model_keeps_its_ray_and_redis_names() -> None:
     values = {"name": "a", "model": model_entry("m"), "engine": _FAKE}
     (place,) = AppArgs.parse(values).each_model()
 
@@ -371,7 +373,7 @@ def test_single_model_keeps_its_names() -> None:
     assert AppConfig.parse(values) == place.config
 
 
-def test_autoscaling_of_a_model_overrides_that_of_the_application() -> None:
+def test_autoscaling_settings_of_a_model_override_the_applications() -> None:
     """A large model loads for minutes, a small one for seconds."""
     large = model_entry("large") | {"autoscaling": {"max_replicas": 4, "load_s": 200.0}}
     first, second = parse_models(
@@ -404,7 +406,7 @@ def test_each_of_several_models_has_a_separate_queue_and_deployments() -> None:
     assert first.config.data_dir != second.config.data_dir
 
 
-def test_list_of_one_model_is_named_like_a_list_of_several() -> None:
+def test_adding_a_second_model_does_not_rename_the_first() -> None:
     """Adding a second model must not restart the engines of the first."""
     (alone,) = parse_models(model_entry("m")).each_model()
     beside, _ = parse_models(model_entry("m"), model_entry("n")).each_model()
@@ -412,13 +414,13 @@ def test_list_of_one_model_is_named_like_a_list_of_several() -> None:
     assert alone == beside
 
 
-def test_replica_of_a_model_entry_reports_before_its_leases_expire() -> None:
+def test_report_interval_of_a_model_entry_is_checked_against_timeouts() -> None:
     """Timeouts apply to all models, but an entry may set a longer report interval."""
     with pytest.raises(ConfigError, match=r"models: n: replica\.report_interval_s is 4: .*2\.5,"):
         parse_models(model_entry("m"), model_entry("n", replica={"report_interval_s": 4}))
 
 
-def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
+def test_engine_settings_of_a_model_entry_replace_the_shared_settings() -> None:
     """Options of one engine mean nothing to another."""
     shared = {"vllm_args": {"dtype": "float32"}}
     models = (model_entry("m"), model_entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
@@ -506,7 +508,7 @@ _BEYOND = {
 
 
 @pytest.mark.parametrize("policy", ["justitia", "justitia-guarded"])
-def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
+def test_deprioritising_quota_requires_tenant_fairness(policy: str) -> None:
     """Without shares by tenant, work beyond quotas would delay the work within quotas."""
     by_application = {"policy": policy, "policy_options": {"fairness": "application"}}
     assert SchedulingConfig.parse(by_application).policy_options == {"fairness": "application"}
@@ -518,7 +520,7 @@ def test_quota_that_deprioritises_needs_shares_by_tenant(policy: str) -> None:
     assert unset.fair_between_tenants().policy_options == {"fairness": "tenant"}
 
 
-def test_shares_by_tenant_are_the_default_only_for_policies_with_finish_tags() -> None:
+def test_tenant_fairness_is_the_default_only_for_policies_with_finish_tags() -> None:
     for settings in (
         {"policy": "fcfs"},
         {"policy_options": {"clock": "nominal"}},
@@ -558,7 +560,7 @@ def test_invalid_settings_of_a_model_are_named_with_the_model(
 @pytest.mark.parametrize(
     "page", sorted({page for page, _ in TABLES.values()}), ids=lambda page: str(page.name)
 )
-def test_tables_of_the_documentation_are_those_of_the_code(page: Path) -> None:
+def test_documentation_tables_match_the_code(page: Path) -> None:
     """Operators look up keys, metrics and rules in the documentation's tables."""
     text = page.read_text(encoding="utf-8")
 

@@ -16,7 +16,9 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
         (1000, 500, 500_000 + 125_250),
     ],
 )
-def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost: int) -> None:
+def test_cost_is_kv_memory_summed_over_decode_iterations(
+    prompt: int, output: int, cost: int
+) -> None:
     """The memory of each iteration is the prompt and the tokens so far, so the cost is Σ(p + i).
 
     The difference of two progress reports is therefore the service between them.
@@ -31,7 +33,7 @@ def test_negative_token_count_is_refused(prompt: int, output: int) -> None:
         kv_token_time(prompt, output)
 
 
-def test_cost_is_exact_for_integers() -> None:
+def test_cost_of_integer_token_counts_is_exact() -> None:
     """Large sums must not round, because the fair share compares them with the charges."""
     assert 10**9 * 10**9 + 10**9 * (10**9 + 1) // 2 == kv_token_time(10**9, 10**9)
 
@@ -44,7 +46,7 @@ def test_cost_of_several_choices_divides_the_tokens_evenly() -> None:
     assert kv_token_time(60, 7) == choices_kv_token_time(60, 7, 1)
 
 
-def test_cost_of_choices_never_falls_with_more_tokens() -> None:
+def test_cost_of_several_choices_never_falls_with_more_tokens() -> None:
     """The cost is also used as a meter, token by token, which must never decrease."""
     meter = [choices_kv_token_time(10, g, 3) for g in range(30)]
 

@@ -67,12 +67,12 @@ def options_by_stage() -> dict[str, set[str]]:
         *sorted({option.name for policy in POLICIES for option in find_policy(policy).OPTIONS}),
     ],
 )
-def test_table_of_stages_has_every_policy_and_option(name: str) -> None:
+def test_table_of_maturity_stages_has_every_policy_and_option(name: str) -> None:
     listed = set[str]().union(*options_by_stage().values())
     assert name in {part for option in listed for part in option.split(": ")}
 
 
-def test_table_of_stages_has_every_cost_of_the_scheduler() -> None:
+def test_table_of_maturity_stages_has_every_cost_setting() -> None:
     listed = set[str]().union(*options_by_stage().values())
     costs = get_args(SchedulerSection.model_fields["cost"].annotation)
 
@@ -105,12 +105,12 @@ def test_every_deployment_file_is_documented() -> None:
 
 
 @pytest.mark.parametrize("command", SUBCOMMANDS)
-def test_every_subcommand_is_on_a_page(command: str) -> None:
+def test_every_subcommand_is_documented(command: str) -> None:
     assert any(f"justitia {command}" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative_path)
-def test_commands_on_a_page_exist(page: Path) -> None:
+def test_documented_commands_exist(page: Path) -> None:
     """A removed command must be found before a reader pastes it."""
     if page.name == "CHANGELOG.md":
         pytest.skip("names commands of earlier releases")
@@ -123,7 +123,7 @@ def test_commands_on_a_page_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative_path)
-def test_links_of_a_page_have_targets(page: Path) -> None:
+def test_documentation_links_have_targets(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
@@ -136,7 +136,7 @@ def heading_anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative_path)
-def test_anchors_of_links_are_headings(page: Path) -> None:
+def test_anchors_of_documentation_links_are_headings(page: Path) -> None:
     links = r"\]\((?!https?:)([^)#]*)#([^)]+)\)"
     for target, anchor in re.findall(links, page.read_text(encoding="utf-8")):
         linked = page.parent / target if target else page
@@ -203,7 +203,7 @@ def test_every_example_file_is_listed() -> None:
     ]
 
 
-def test_documented_waiting_reasons_are_those_of_the_code() -> None:
+def test_documented_waiting_reasons_match_the_code() -> None:
     """Each reason must have the same remedy in the code and in the documentation."""
     page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
     section = page.split("## Reasons\n")[1].split("\n## ")[0]

@@ -53,7 +53,7 @@ def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> 
     )
 
 
-def test_tree_in_the_docstring_names_every_error_class() -> None:
+def test_module_docstring_names_every_error_class() -> None:
     """Users find the class to catch in the module's docstring."""
     named = set(re.findall(r"\b[A-Z]\w+\b", (errors.__doc__ or "").split("Errors cross")[0]))
 

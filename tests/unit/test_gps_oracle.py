@@ -37,7 +37,7 @@ def test_gps_shares_service_in_proportion_to_weights() -> None:
     assert (F(1), F(1), F(3)) == (server.virtual_time, server.owed["a"], server.owed["b"])
 
 
-def test_gps_serves_several_sessions_to_their_ends_in_one_report() -> None:
+def test_gps_ends_several_sessions_within_one_report() -> None:
     """A report may contain more service than the first session still needs."""
     server = _server_with_sessions(a=(1, 1), b=(2, 1), c=(10, 1))
     server.give_service(F(8))
@@ -46,7 +46,7 @@ def test_gps_serves_several_sessions_to_their_ends_in_one_report() -> None:
     assert (F(1), F(2), F(10)) == (server.tag("a"), server.tag("b"), server.tag("c"))
 
 
-def test_virtual_time_stops_without_backlog() -> None:
+def test_virtual_time_of_gps_stops_without_backlog() -> None:
     """Service without a session leaves the virtual time unchanged."""
     server = _server_with_sessions(a=(3, 1))
     server.give_service(F(10))
@@ -65,7 +65,7 @@ def test_service_refunded_to_gps_goes_to_the_other_sessions() -> None:
     assert F(4) == server.tag("a")
 
 
-def test_charge_doubles_when_an_application_attains_more() -> None:
+def test_charge_doubles_when_an_application_receives_more_service() -> None:
     """When 9 are attained, a charge of 4 becomes 8 and then 16 (rule 1)."""
     rules = ExactFairShare()
     rules.arrive("a", F(4), F(1))
@@ -75,7 +75,7 @@ def test_charge_doubles_when_an_application_attains_more() -> None:
     assert (F(9), F(16)) == (rules.gps.virtual_time, rules.gps.tag("a"))
 
 
-def test_owed_service_stays_equal_to_charged_service() -> None:
+def test_oracle_owes_exactly_the_charged_service() -> None:
     """They must be equal after a tool gap, an end and a change of weight."""
     rules = ExactFairShare()
     rules.arrive("a", F(10), F(1))

@@ -9,7 +9,7 @@ _PAGE = (_TESTS / "README.md").read_text(encoding="utf-8")
 _SECTION = _PAGE.partition("## Long tests\n")[2].partition("\n## ")[0]
 
 
-def test_every_module_with_long_tests_is_listed() -> None:
+def test_every_module_with_long_tests_is_documented() -> None:
     rows = [line.split("|")[1] for line in _SECTION.splitlines() if line.startswith("| `")]
     listed = {name for row in rows for name in re.findall(r"`(\w[\w/]*\.py)`", row)}
     marked = {
@@ -21,6 +21,6 @@ def test_every_module_with_long_tests_is_listed() -> None:
     assert marked == listed
 
 
-def test_replacement_of_each_dropped_test_exists() -> None:
+def test_documented_replacement_of_each_dropped_test_exists() -> None:
     for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", _SECTION):
         assert f"def {name}(" in (_TESTS / path).read_text(encoding="utf-8")

@@ -158,7 +158,7 @@ def test_tests_with_a_cluster_run_beside_and_after_the_engines(
 
 
 @pytest.mark.parametrize("marks", [(), ("redis",), ("vllm",), ("ray", "after_engines")])
-def test_failing_group_fails_the_script_after_all_groups_have_run(
+def test_failing_test_group_fails_the_script_after_all_groups(
     script: Script, groups: list[str], marks: tuple[str, ...]
 ) -> None:
     status, output = script.run(FAILS=group_of(groups, *marks))

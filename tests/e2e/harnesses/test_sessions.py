@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 
 @pytest.mark.parametrize("model", [LENIENT, STRICT])
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-async def test_session_is_one_application_from_the_first_call_to_the_resume(
+async def test_session_is_one_application_even_after_a_resume(
     guarded: GuardedService,
     client: CodingAgent,
     model: str,
@@ -28,7 +28,7 @@ async def test_session_is_one_application_from_the_first_call_to_the_resume(
 
 
 @pytest.mark.parametrize("client", VARIANTS, ids=str)
-async def test_session_over_another_api_or_client_name_is_one_application(
+async def test_session_is_one_application_over_any_api_and_client_name(
     guarded: GuardedService, client: CodingAgent, tmp_path: Path, note_sent: UnknownParts
 ) -> None:
     await run_whole_session(guarded, client, STRICT, tmp_path, note_sent)

@@ -16,7 +16,7 @@ _SMOKE = [client for client in CLIENTS if client.program == "claude"]
 
 
 @pytest.mark.parametrize("client", _SMOKE, ids=str)
-async def test_session_is_one_application_from_the_first_call_to_the_resume(
+async def test_session_is_one_application_even_after_a_resume(
     strict: GuardedService, client: CodingAgent, tmp_path: Path, note_sent: UnknownParts
 ) -> None:
     await run_whole_session(strict, client, STRICT, tmp_path, note_sent, agents=False)

@@ -190,7 +190,7 @@ async def test_clients_do_not_notice_the_death_of_an_engine(
         await check_each_client(playing, lambda one: one.check(LONG_WORDS, guarded))
 
 
-async def test_client_makes_one_call_on_an_exhausted_quota(
+async def test_exhausted_quota_ends_a_session_after_one_call(
     guarded: GuardedService, tmp_path: Path
 ) -> None:
     """The refusal ends the session, except for clients that retry every refusal."""

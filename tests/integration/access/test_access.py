@@ -46,7 +46,7 @@ async def served_tenant(service: Service, secret: str, **headers: str) -> str:
     return tenant
 
 
-async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
+async def test_tenant_of_a_call_comes_from_its_credential(guarded: GuardedService) -> None:
     """A credential's tenant may name its sub-tenants in a header; a gateway may name any tenant."""
     service, secrets = guarded.service, guarded.keys.secrets
     token = guarded.issuer.token(scope="justitia.own justitia.infer", org={"team": "search"})
@@ -103,7 +103,7 @@ _TOO_DEEP = "acme/2/3/4/5/6/7/8/9"
         ("gateway", {}, 400, None),
     ],
 )
-async def test_refused_call_gets_its_status_and_error_code(
+async def test_refused_call_is_answered_with_status_and_error_code(
     guarded: GuardedService,
     name: str | None,
     headers: dict[str, str],
@@ -173,7 +173,9 @@ async def test_example_reads_its_api_key_from_the_environment(
     await guarded.service.until_idle()
 
 
-async def test_operator_paths_are_refused_to_other_keys(guarded: GuardedService) -> None:
+async def test_key_without_the_operator_scope_is_refused_on_operator_paths(
+    guarded: GuardedService,
+) -> None:
     paths = ("/v1/status", "/v1/examination", "/v1/predictor")
     async with http_with_credential(guarded.service, guarded.keys.secrets["acme"]) as http:
         assert [403] * 3 == [(await http.get(path)).status_code for path in paths]
@@ -200,7 +202,7 @@ async def test_python_client_of_this_project_sends_a_key(guarded: GuardedService
     assert ("acme/team", 1) == (state["tenant"], state["ended"])
 
 
-async def test_call_over_a_serve_handle_needs_no_key_but_names_its_tenant(
+async def test_call_over_a_serve_handle_names_its_tenant_without_a_key(
     guarded: GuardedService,
 ) -> None:
     """Handle calls come from inside the cluster, so they need no key, but must name a tenant."""
@@ -239,7 +241,7 @@ async def test_changed_key_file_takes_effect_soon(guarded: GuardedService) -> No
 
 
 @pytest.mark.long
-async def test_turning_access_control_on_keeps_waiting_calls(serving: Serving) -> None:
+async def test_waiting_calls_survive_the_activation_of_access_control(serving: Serving) -> None:
     """Calls admitted before the change are answered; later calls need a key."""
     keys = KeyRing(serving.directory / "later.yaml")
     keys.add("team", "team")
@@ -261,7 +263,7 @@ async def test_turning_access_control_on_keeps_waiting_calls(serving: Serving) -
         await service.until_idle()
 
 
-async def test_tenants_share_equally_whatever_their_number_of_applications(
+async def test_tenants_with_unequal_numbers_of_applications_share_equally(
     guarded: GuardedService,
 ) -> None:
     """One tenant has ten times as many waiting applications as the other."""

@@ -210,7 +210,7 @@ async def race_attacker(rivals: AttackerAndVictim, attackers: Sequence[httpx.Asy
         return await race_two_tenants(rivals.service, third, attackers, [rivals.victim] * FEW)
 
 
-async def test_more_api_keys_give_a_tenant_no_larger_share(rivals: AttackerAndVictim) -> None:
+async def test_tenant_gains_no_share_by_more_api_keys(rivals: AttackerAndVictim) -> None:
     """Five keys of one tenant open ten times as many applications as one key of the other."""
     async with AsyncExitStack() as stack:
         keys = [
@@ -224,7 +224,7 @@ async def test_more_api_keys_give_a_tenant_no_larger_share(rivals: AttackerAndVi
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
-async def test_more_subtenants_give_a_tenant_no_larger_share(rivals: AttackerAndVictim) -> None:
+async def test_tenant_gains_no_share_by_more_subtenants(rivals: AttackerAndVictim) -> None:
     """A key that alternates between ten sub-tenants has one share in all."""
     async with AsyncExitStack() as stack:
         names = [
@@ -242,7 +242,9 @@ async def test_more_subtenants_give_a_tenant_no_larger_share(rivals: AttackerAnd
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
-async def test_body_of_a_call_without_credential_is_not_read(rivals: AttackerAndVictim) -> None:
+async def test_service_does_not_read_the_body_of_a_call_without_a_credential(
+    rivals: AttackerAndVictim,
+) -> None:
     """The refusal is sent before the body has arrived, however long or slow the body is."""
     raw = RawConnection(rivals.service)
     await raw.send_head("Content-Length: 1000000000")

@@ -13,7 +13,7 @@ from tests.integration.console.viewer import Viewers
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_running_application_is_shown_opened_and_cancelled_on_the_console_page(
+async def test_console_page_shows_opens_and_cancels_a_running_application(
     viewers: Viewers, service: Service, http: httpx.AsyncClient
 ) -> None:
     named = {"x-justitia-application": "seen", "x-justitia-tenant": "watched/team"}
@@ -40,7 +40,7 @@ async def test_running_application_is_shown_opened_and_cancelled_on_the_console_
     assert (await call).status_code >= 400
 
 
-async def test_files_of_the_console_page_come_compressed_with_the_content_security_policy(
+async def test_console_files_are_compressed_and_have_a_content_security_policy(
     http: httpx.AsyncClient,
 ) -> None:
     page = await http.get("/console/")
@@ -57,7 +57,7 @@ async def test_files_of_the_console_page_come_compressed_with_the_content_securi
     assert again.status_code == 304
 
 
-async def test_views_of_a_running_service_show_its_figures(
+async def test_console_views_show_the_figures_of_a_running_service(
     viewers: Viewers, service: Service
 ) -> None:
     page = (await viewers.open(service.url, key=None)).page

@@ -44,7 +44,7 @@ async def _kv_tokens_by_replica(page: Page) -> dict[str, int]:
     return found
 
 
-async def test_running_kv_tokens_equal_each_engines_count(
+async def test_console_shows_the_running_kv_tokens_that_each_engine_counts(
     viewers: Viewers, run: RecordedRun
 ) -> None:
     source = RecordedSource(run)
@@ -64,7 +64,7 @@ async def test_running_kv_tokens_equal_each_engines_count(
             assert wanted
 
 
-async def test_tenant_sees_only_its_own_applications_of_the_run(
+async def test_console_shows_a_tenant_only_its_own_applications_of_a_run(
     viewers: Viewers, run: RecordedRun
 ) -> None:
     with StandIn(page=ROOT / PAGE, models=(RecordedSource(run),), interval_s=None) as stand_in:

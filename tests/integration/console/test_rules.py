@@ -152,7 +152,7 @@ async def test_accessibility_check_finds_nothing_in_dialogs_and_notices(
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (800, 900)], ids=["1280", "800"])
-async def test_elements_neither_overlap_nor_leave_the_window(
+async def test_page_elements_neither_overlap_nor_leave_the_window(
     viewers: Viewers, stand_in: StandIn, size: tuple[int, int]
 ) -> None:
     page = (await viewers.open(stand_in.url, size=size)).page
@@ -165,7 +165,7 @@ async def test_elements_neither_overlap_nor_leave_the_window(
         assert await page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_theme_follows_the_system_until_it_is_switched(
+async def test_page_theme_follows_the_system_until_the_user_switches_it(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, scheme="dark")).page
@@ -182,7 +182,7 @@ async def test_theme_follows_the_system_until_it_is_switched(
     assert dark == await page.evaluate(ground)
 
 
-async def test_every_control_is_reached_by_keyboard_and_its_focus_is_seen(
+async def test_keyboard_reaches_every_control_with_a_visible_focus(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     """The Tab key goes from the top through links, switches, filters, lanes and rows in order."""
@@ -215,7 +215,7 @@ async def test_every_control_is_reached_by_keyboard_and_its_focus_is_seen(
     assert "Cancel run-0" in seen
 
 
-async def test_escape_closes_a_dialog_and_the_focus_returns(
+async def test_escape_closes_a_dialog_and_restores_the_focus(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -231,7 +231,7 @@ async def test_escape_closes_a_dialog_and_the_focus_returns(
     assert stand_in.cancelled == []
 
 
-async def test_lanes_move_between_frames_unless_reduced_motion_is_set(
+async def test_timeline_lanes_move_between_frames_unless_reduced_motion_is_set(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     copies = """() => new Promise((resolve) => {
@@ -252,7 +252,7 @@ async def test_lanes_move_between_frames_unless_reduced_motion_is_set(
     assert 0 == await still.evaluate(copies)
 
 
-async def test_bars_of_a_lane_never_overlap(viewers: Viewers) -> None:
+async def test_bars_of_a_timeline_lane_never_overlap(viewers: Viewers) -> None:
     """Overlaps are most likely in a lane that is full of bars."""
     models = (MadeUp(replicas=2, applications=80),)
     with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:

@@ -16,7 +16,9 @@ def first_waiting_time(page: Page) -> Locator:
     )
 
 
-async def test_page_without_a_key_asks_for_one(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_console_page_without_a_key_asks_for_a_key(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
     viewer = await viewers.open(stand_in.url, key=None)
     dialog = viewer.page.get_by_role("dialog", name="API key")
 
@@ -25,7 +27,7 @@ async def test_page_without_a_key_asks_for_one(viewers: Viewers, stand_in: Stand
     assert stand_in.authorizations == [None]
 
 
-async def test_wrong_key_is_refused_in_words_and_another_key_accepted(
+async def test_console_page_explains_a_wrong_key_and_accepts_another_key(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     viewer = await viewers.open(stand_in.url, key="wrong-key")
@@ -74,7 +76,7 @@ async def test_refused_console_viewer_tries_again(
     await expect(alert).to_have_count(0)
 
 
-async def test_page_resumes_when_a_dead_scheduler_has_restarted(
+async def test_console_page_resumes_when_a_dead_scheduler_has_restarted(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -93,7 +95,7 @@ async def test_page_resumes_when_a_dead_scheduler_has_restarted(
     await expect(first_waiting_time(page)).to_contain_text("43 s")
 
 
-async def test_scheduler_that_is_dead_at_the_first_line_is_reported(
+async def test_console_reports_a_scheduler_that_is_dead_at_the_first_message(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     stand_in.trouble.add("llama")
@@ -103,7 +105,7 @@ async def test_scheduler_that_is_dead_at_the_first_line_is_reported(
     await expect(page.get_by_role("status")).to_contain_text("No figures of llama")
 
 
-async def test_lost_connection_is_reopened_and_the_last_figures_stay(
+async def test_console_reopens_a_lost_connection_and_keeps_the_last_figures(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -121,7 +123,7 @@ async def test_lost_connection_is_reopened_and_the_last_figures_stay(
     await expect(first_waiting_time(page)).to_contain_text("41 s")
 
 
-async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_console_abandons_a_silent_stream(viewers: Viewers, stand_in: StandIn) -> None:
     page = (await viewers.open(stand_in.url, key=None)).page
     await page.clock.install()
     await page.reload()
@@ -137,7 +139,7 @@ async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) ->
     await eventually(lambda: len(stand_in.authorizations) > before, "the page has connected again")
 
 
-async def test_stream_that_ends_at_its_time_limit_is_reopened_silently(
+async def test_console_silently_reopens_a_stream_that_ends_at_its_time_limit(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     """The service ends each console stream after a minute; the page must stay as it is."""
@@ -167,7 +169,7 @@ async def test_stream_that_ends_at_its_time_limit_is_reopened_silently(
     assert [] == [one for one in before if one not in after]
 
 
-async def test_stream_of_a_stopping_service_is_reopened_at_the_time_it_names(
+async def test_console_reopens_its_stream_at_the_time_that_a_stopping_service_names(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -179,7 +181,7 @@ async def test_stream_of_a_stopping_service_is_reopened_at_the_time_it_names(
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
-async def test_page_asks_for_another_key_and_clears_figures_when_a_key_is_revoked(
+async def test_console_clears_figures_and_asks_for_another_key_after_a_revocation(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -191,7 +193,7 @@ async def test_page_asks_for_another_key_and_clears_figures_when_a_key_is_revoke
     await expect(page.get_by_label("Lanes", exact=True)).to_have_count(0)
 
 
-async def test_unknown_application_is_reported(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_console_reports_an_unknown_application(viewers: Viewers, stand_in: StandIn) -> None:
     page = (await viewers.open(stand_in.url, "?application=acme%7Cnone")).page
 
     await expect(page.get_by_role("status")).to_contain_text("No such application is open")
@@ -225,7 +227,7 @@ async def test_console_keeps_the_last_figures_of_an_ended_application(
         (504, "the limit is reached", "The estimate took too long: ask for fewer minutes."),
     ],
 )
-async def test_refused_what_if_estimate_is_reported(
+async def test_console_reports_a_refused_what_if_estimate(
     viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
     stand_in.what_if_error = (status, message)

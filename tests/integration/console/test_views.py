@@ -35,7 +35,7 @@ async def test_console_header_shows_state_waits_replicas_memory_store_and_policy
     await expect(strip_tile(strip, "Policy")).to_contain_text("justitia-guarded")
 
 
-async def test_queue_shows_the_reason_and_the_expected_start_of_each_waiting_application(
+async def test_queue_view_shows_why_and_how_long_each_application_waits(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -67,7 +67,7 @@ async def test_new_console_data_replaces_the_old_figures(
     await expect(waited).to_contain_text("45 s")
 
 
-async def test_lanes_table_lists_running_held_and_planned_inferences(
+async def test_timeline_table_lists_running_held_and_planned_inferences(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -89,7 +89,7 @@ async def test_lanes_table_lists_running_held_and_planned_inferences(
     await expect(lanes.locator("canvas")).to_be_visible()
 
 
-async def test_bar_shows_its_application_on_hover_and_opens_it_on_click(
+async def test_timeline_bar_names_its_application_on_hover_and_opens_it_on_click(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -108,7 +108,7 @@ async def test_bar_shows_its_application_on_hover_and_opens_it_on_click(
     await expect(page.get_by_role("heading", name=name)).to_be_visible()
 
 
-async def test_lanes_are_reached_and_read_by_keyboard(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_timeline_lanes_can_be_read_by_keyboard(viewers: Viewers, stand_in: StandIn) -> None:
     page = (await viewers.open(stand_in.url)).page
     await page.get_by_role("application").focus()
 
@@ -124,7 +124,7 @@ async def test_lanes_are_reached_and_read_by_keyboard(viewers: Viewers, stand_in
     await expect(page.get_by_role("heading", name=first.split()[0], exact=True)).to_be_visible()
 
 
-async def test_shares_view_shows_the_tenant_tree_with_quotas_and_history(
+async def test_view_of_shares_shows_the_tenant_tree_with_quotas_and_history(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=shares")).page
@@ -225,7 +225,9 @@ async def test_tenant_sees_only_its_own_applications(viewers: Viewers, stand_in:
     assert "initech" not in await page.locator("#console").inner_text()
 
 
-async def test_filters_are_kept_in_the_address(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_console_page_keeps_filters_in_its_address(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
     page = (await viewers.open(stand_in.url)).page
     rows = page.get_by_label("Queue", exact=True).get_by_role("row")
     await page.get_by_role("combobox", name="Tenant").select_option("acme/search")
@@ -243,7 +245,7 @@ async def test_filters_are_kept_in_the_address(viewers: Viewers, stand_in: Stand
     await expect(again.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
-async def test_unknown_parts_of_an_address_fall_back_to_defaults(
+async def test_console_page_replaces_unknown_parts_of_its_address_by_defaults(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=none&past=long&model=none&other=1")).page
@@ -252,7 +254,7 @@ async def test_unknown_parts_of_an_address_fall_back_to_defaults(
     await expect(page.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
-async def test_application_outside_the_table_is_opened_by_typing_its_id(
+async def test_user_opens_an_application_outside_the_table_by_typing_its_id(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -268,7 +270,7 @@ async def test_application_outside_the_table_is_opened_by_typing_its_id(
     await expect(page.get_by_label("Why and when")).to_contain_text("1 call of it runs now")
 
 
-async def test_each_model_shows_its_own_figures(viewers: Viewers) -> None:
+async def test_console_shows_separate_figures_for_each_model(viewers: Viewers) -> None:
     models = (MadeUp(), MadeUp("qwen", replicas=2, applications=8, epoch=3))
     with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:
         page = (await viewers.open(stand_in.url)).page

@@ -47,7 +47,7 @@ async def check_call_ends_at_the_limit(http: httpx.AsyncClient, limit_s: float) 
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", "3600"])
-async def test_call_ends_at_the_operators_request_timeout(
+async def test_serves_request_timeout_ends_a_call(
     caller: Callable[..., httpx.AsyncClient], asked: str
 ) -> None:
     async with caller(x_request_timeout_seconds=asked) as http:

@@ -127,7 +127,7 @@ def start(data: Path) -> Iterator[Start]:
         server.stop()
 
 
-def test_only_its_own_user_can_reach_the_embedded_server(start: Start, data: Path) -> None:
+def test_only_its_own_user_can_connect_to_embedded_redis(start: Start, data: Path) -> None:
     """The server has no password: its socket and directory are private, and it has no TCP port."""
     server = start()
 
@@ -139,7 +139,7 @@ def test_only_its_own_user_can_reach_the_embedded_server(start: Start, data: Pat
     assert file_mode(socket_path(server)) == 0o700
 
 
-def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> None:
+def test_start_replaces_killed_embedded_redis_and_keeps_running_redis(start: Start) -> None:
     """Callers call `start` again after any failure of the store, and must lose no written data."""
     server = start()
     put_value(server, "kept")
@@ -156,7 +156,7 @@ def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> No
 
 
 @pytest.mark.slow
-def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
+def test_killed_redis_has_synced_every_confirmed_write_to_a_slow_disk(
     start: Start,
 ) -> None:
     """Unsynced quota use of the last second would be lost and granted again.
@@ -178,7 +178,7 @@ def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
     assert get_value(server) == str(value)
 
 
-def test_second_process_shares_the_server_and_takes_over_when_its_owner_stops(start: Start) -> None:
+def test_second_process_takes_over_embedded_redis_when_its_owner_stops(start: Start) -> None:
     """Schedulers of two models on one node share a store; two servers would corrupt its data.
 
     The end of one model must not end the store of the others.
@@ -194,7 +194,7 @@ def test_second_process_shares_the_server_and_takes_over_when_its_owner_stops(st
     assert get_value(guest) == "kept"
 
 
-def test_server_whose_lock_another_process_holds_is_not_shared(start: Start, data: Path) -> None:
+def test_embedded_redis_locked_by_another_process_is_not_shared(start: Start, data: Path) -> None:
     """A server whose owner has just died may still answer for a moment."""
     start()
     (data / "owner.lock").write_text("1")
@@ -203,7 +203,7 @@ def test_server_whose_lock_another_process_holds_is_not_shared(start: Start, dat
         EmbeddedRedis(data, start_timeout_s=0.0).start()
 
 
-def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
+def test_redis_started_by_hand_is_used_and_left_running(data: Path) -> None:
     """An operator may have started a server on this socket, for example to repair the data."""
     data.mkdir(mode=0o700, parents=True)
     server = EmbeddedRedis(data)
@@ -225,14 +225,14 @@ def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
 
 
 @needs_setpriv
-def test_killing_the_parent_ends_the_server(data: Path) -> None:
+def test_death_of_the_parent_process_ends_embedded_redis(data: Path) -> None:
     _, handle = kill_parent_of_server(data, "tied")
 
     wait_for_process_end(handle)
 
 
 @pytest.mark.parametrize("tie", [pytest.param("tied", marks=needs_setpriv), "untied"])
-def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
+def test_embedded_redis_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
     """A dying server may still answer, so a restarted scheduler must not rely on it."""
     pid, handle = kill_parent_of_server(data, tie)
     server = start()
@@ -242,7 +242,7 @@ def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: st
     assert get_value(server) == "of the killed"
 
 
-def test_long_path_gets_a_short_private_socket(
+def test_long_data_directory_gets_a_short_private_socket_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Unix socket's path holds about 100 bytes; a data directory's path may be longer."""
@@ -259,7 +259,7 @@ def test_long_path_gets_a_short_private_socket(
         server.stop()
 
 
-def test_socket_path_that_is_too_long_is_reported(
+def test_error_names_a_redis_socket_path_that_is_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis itself would only log that it cannot bind the socket."""
@@ -269,7 +269,7 @@ def test_socket_path_that_is_too_long_is_reported(
         EmbeddedRedis(tmp_path / ("d" * 100))
 
 
-def test_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
+def test_data_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
     """A home or shared directory that is named by mistake must keep its permissions."""
     tmp_path.chmod(0o755)
     (tmp_path / "file").touch()
@@ -279,7 +279,7 @@ def test_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
     assert file_mode(tmp_path) == 0o755
 
 
-def test_empty_directory_becomes_private(tmp_path: Path) -> None:
+def test_empty_data_directory_becomes_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_private(tmp_path)
 
@@ -295,7 +295,7 @@ def test_symbolic_link_in_place_of_the_data_directory_is_refused(tmp_path: Path)
         make_private(tmp_path / "link")
 
 
-def test_missing_redis_server_says_what_to_install(
+def test_error_for_a_missing_redis_server_says_what_to_install(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
@@ -323,7 +323,7 @@ def make_fake_server(path: Path, prints: str, exits: int) -> Path:
     return path
 
 
-def test_error_of_a_server_that_does_not_start_contains_its_log(
+def test_error_for_redis_that_does_not_start_contains_its_log(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk or a damaged file is named only in Redis's log."""
@@ -335,7 +335,9 @@ def test_error_of_a_server_that_does_not_start_contains_its_log(
 
 
 @pytest.mark.parametrize(("version", "refused"), [("6.2.14", True), ("7.0.0", False)])
-def test_redis_6_is_refused_on_data_of_redis_7(tmp_path: Path, version: str, refused: bool) -> None:
+def test_redis_6_refuses_data_written_by_redis_7(
+    tmp_path: Path, version: str, refused: bool
+) -> None:
     """Redis 6 cannot read these files: it would start empty, and scheduler epochs would restart."""
     server = make_fake_server(tmp_path / "redis-server", f"Redis server v={version} sha=0", 0)
     (tmp_path / "appendonlydir").mkdir()

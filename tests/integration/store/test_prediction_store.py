@@ -36,7 +36,7 @@ async def test_prediction_store_of_a_new_model_is_empty(store: PredictionStore) 
     assert ([], 0) == await store.load_samples("EV")
 
 
-async def test_observations_are_read_in_order_and_removed_once_learned(
+async def test_learned_observations_are_removed_from_the_store(
     store: PredictionStore,
 ) -> None:
     """All replicas add observations; the one predictor that trains reads each of them once."""
@@ -97,7 +97,7 @@ async def test_replica_without_the_learners_lock_writes_nothing(store: Predictio
     assert {} == (await store.load()).classes
 
 
-async def test_model_is_stored_with_its_index_and_old_models_are_removed(
+async def test_storing_a_model_updates_the_index_and_removes_old_models(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
     index = VersionIndex()
@@ -128,7 +128,7 @@ async def test_model_index_changed_by_another_writer_is_not_overwritten(
     assert {"EV": pinned} == (await store.load()).models
 
 
-async def test_predictor_may_write_before_any_scheduler_leads(
+async def test_predictor_can_store_data_before_a_scheduler_becomes_leader(
     server: EmbeddedRedis, store: PredictionStore, raw: redis.Redis, keys: Keys, name: str
 ) -> None:
     """Deployments start in any order, so the store's version is written with the first value."""
@@ -196,7 +196,7 @@ async def test_damaged_observation_is_skipped(
     assert [None, None, {"n": 1}] == values
 
 
-async def test_damaged_index_can_be_replaced(
+async def test_damaged_index_of_models_can_be_replaced(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.hset(keys.prediction_models, "EV", "x")

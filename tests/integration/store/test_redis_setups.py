@@ -72,7 +72,7 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
         assert epoch < next_epoch
 
 
-async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:
+async def test_scheduler_and_prediction_stores_work_on_a_redis_cluster(tmp_path: Path) -> None:
     """All Redis keys of a model lie in one slot, so every script finds them on one node."""
     port = free_port()
     with one_node_cluster(tmp_path, port) as raw:
@@ -139,7 +139,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: Path) -> None:
+async def test_stores_connect_by_mutual_tls_with_user_and_password(
+    tmp_path: Path, certificates: Path
+) -> None:
     """The server presents a certificate; the client presents its own, then a password."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")

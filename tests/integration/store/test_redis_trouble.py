@@ -87,7 +87,7 @@ _HARMS: list[tuple[str, Callable[[redis.Redis], Any]]] = [
 @pytest.mark.parametrize(
     ("said", "harm"), _HARMS, ids=["read-only", "master down", "out of memory", "no replicas"]
 )
-async def test_server_that_refuses_writes_is_reported_and_used_once_it_accepts(
+async def test_store_recovers_when_redis_accepts_writes_again(
     tmp_path: Path, said: str, harm: Callable[[redis.Redis], Any]
 ) -> None:
     with redis_server(tmp_path, free_port(), "--save", "") as raw:
@@ -136,7 +136,9 @@ class SwitchableAddress:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path: Path) -> None:
+async def test_store_finds_the_new_primary_although_old_connections_stay_open(
+    tmp_path: Path,
+) -> None:
     """A managed Redis keeps its address; the old master remains as a read-only replica."""
     with (
         redis_server(tmp_path, free_port(), "--save", "") as old,
@@ -164,7 +166,7 @@ async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path
     assert {"a": {"F": 1}} == stored.applications
 
 
-async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> None:
+async def test_store_waits_while_redis_loads_its_data(tmp_path: Path) -> None:
     """A server that loads its data accepts connections and refuses every command."""
     with redis_server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
@@ -197,7 +199,7 @@ def change_password(raw: redis.Redis, password: str) -> None:
     raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
 
 
-async def test_changed_password_file_is_read_again(tmp_path: Path) -> None:
+async def test_changed_redis_password_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     credentials = Credentials(password_file=str(file))
@@ -223,7 +225,7 @@ async def test_changed_password_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("password", [None, "first"])
-async def test_changed_password_is_reported_and_recovered_from(
+async def test_store_recovers_from_a_changed_redis_password(
     tmp_path: Path, password: str | None
 ) -> None:
     """A process keeps its environment, so a changed password needs a restart."""

@@ -52,7 +52,7 @@ async def test_epoch_rises_with_each_leader(store: SchedulerStore) -> None:
     assert FAR + 2 == await store.become_leader(above=3)
 
 
-async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedulers(
+async def test_epochs_stay_unique_after_two_schedulers_lose_their_store(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """The first scheduler restores its own epoch; the second gets the next higher epoch."""
@@ -66,7 +66,7 @@ async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedule
     assert second < await store.become_leader()
 
 
-async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
+async def test_first_epoch_of_an_emptied_store_exceeds_all_earlier_epochs(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """A client would mistake a later scheduler with a known epoch for an earlier one."""
@@ -78,7 +78,9 @@ async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
     assert since_ms <= known < await store.become_leader()
 
 
-async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
+async def test_store_names_the_leading_scheduler(
+    server: EmbeddedRedis, name: str, raw: redis.Redis
+) -> None:
     """A replaced scheduler logs the process of the new leader."""
     holder = LeaderRecord("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
     store = SchedulerStore(server.url, name, leader=holder)
@@ -101,7 +103,7 @@ async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: red
     assert (expected, expected) == (taken, again)
 
 
-async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
+async def test_saved_scheduler_state_is_loaded(store: SchedulerStore) -> None:
     """The next scheduler continues with the stored virtual finish times and settings.
 
     Saves are incremental for applications but always contain all replicas: an empty list differs
@@ -162,7 +164,7 @@ def test_stale_epoch_error_survives_pickling() -> None:
     assert (error.ours, error.theirs, error.leader) == (1, 2, {"host": "gpu-1"})
 
 
-async def test_emptied_store_is_noticed_and_keeps_the_epoch(
+async def test_scheduler_keeps_its_epoch_when_its_store_is_emptied(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """A Redis without persistence restarts empty; a new epoch would then not be unique."""
@@ -191,7 +193,7 @@ async def test_stores_of_different_names_are_independent(
     assert epoch == (await store.load()).epoch
 
 
-def test_keys_have_the_documented_form() -> None:
+def test_redis_keys_have_the_documented_form() -> None:
     """Operators read the keys; their braces keep a model in one slot of a Redis Cluster."""
     assert Keys("app/org/m").prediction_classes == "justitia:{app/org/m}:prediction:classes"
 
@@ -275,7 +277,7 @@ async def test_error_for_a_damaged_epoch_names_the_key(
 
 
 @pytest.mark.parametrize("key_name", ["epoch", "applications"])
-async def test_save_on_a_damaged_key_writes_nothing(
+async def test_save_to_a_damaged_redis_key_writes_nothing(
     store: SchedulerStore, raw: redis.Redis, keys: Keys, key_name: str
 ) -> None:
     """Redis does not undo a failed script, so the script must fail before its first write."""

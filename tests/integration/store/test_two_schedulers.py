@@ -70,7 +70,7 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
         await service.term.end()
 
 
-async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: Start) -> None:
+async def test_second_deployment_of_a_name_leads_and_the_first_reports_this(start: Start) -> None:
     """If two deployments share a name by mistake, nothing is leased twice, and the log says so."""
     first = await start("gpu-1")
     replica = PullingReplica(first, first.term.epoch)
@@ -92,7 +92,7 @@ async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: S
     assert (True, None) == (status.ready, status.degraded)
 
 
-async def test_emptied_redis_gets_the_complete_state_again(
+async def test_scheduler_writes_its_complete_state_to_an_emptied_redis(
     start: Start, raw: redis.Redis, keys: Keys
 ) -> None:
     """A Redis without persistence restarts empty; the next scheduler needs the complete state."""
@@ -136,7 +136,7 @@ async def test_stored_data_of_version_1_are_migrated_when_a_scheduler_becomes_le
     assert '"replicas":[]' in str(raw.hget(keys.applications, "t|a"))
 
 
-async def test_interrupted_migration_starts_over(
+async def test_interrupted_data_migration_starts_from_the_beginning(
     server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stored data stay those of the older version until the migration is complete."""

@@ -130,7 +130,7 @@ async def test_harness_and_its_sub_agents_are_one_application(service: Service) 
     )
 
 
-async def test_call_marked_as_the_last_of_a_session_ends_its_application(service: Service) -> None:
+async def test_last_call_of_a_session_ends_its_application(service: Service) -> None:
     """A later call of the same session starts the application again."""
     async with service.http() as http:
         body = chat("q")

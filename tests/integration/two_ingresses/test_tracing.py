@@ -94,7 +94,7 @@ async def test_calls_of_an_application_are_one_trace(
         assert span.started_ns <= span.ended_ns
 
 
-async def test_collector_gets_its_headers_and_no_prompt_text(
+async def test_trace_collector_receives_configured_headers_and_no_prompt_text(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """Spans may be read by people who must not see users' texts."""
@@ -111,7 +111,7 @@ async def test_collector_gets_its_headers_and_no_prompt_text(
         assert said.strip().encode() not in body
 
 
-async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
+async def test_trace_of_a_waiting_call_shows_queue_position_and_reason(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """While all seats are taken, the trace shows the number of calls ahead."""
@@ -138,7 +138,7 @@ async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
     assert waits.attributes["justitia.waited_s"] == pytest.approx(waited_s, abs=1.0)
 
 
-async def test_callers_own_trace_is_linked(
+async def test_trace_of_an_application_links_to_the_callers_trace(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """The agent's own trace and the service's trace link to each other."""
@@ -156,7 +156,7 @@ async def test_callers_own_trace_is_linked(
     assert [] == collector.trace(f"{CALLER.trace_id:032x}")
 
 
-async def test_trace_shows_the_point_at_which_a_caller_disconnected(
+async def test_trace_shows_when_a_caller_disconnected(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     names = {"x-justitia-application": "left", "x-justitia-tenant": "acme"}

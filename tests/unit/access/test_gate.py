@@ -173,7 +173,7 @@ async def test_valid_token_without_a_tenant_is_not_delayed_as_a_failed_login() -
     assert [] == slept.times
 
 
-def test_failures_of_different_keys_are_delayed_together() -> None:
+def test_failed_authentications_with_different_keys_share_one_delay() -> None:
     """An attacker who guesses keys uses another key each time."""
     delays = FailureDelays()
     at_once = [delays.note_failure(str(number), 0.0) for number in range(1_000)]
@@ -202,7 +202,7 @@ def test_failed_authentication_is_forgotten_after_a_minute() -> None:
         max_size=5,
     )
 )
-def test_any_headers_give_a_credential_or_a_refusal(headers: Headers) -> None:
+def test_arbitrary_headers_give_a_credential_or_a_refusal(headers: Headers) -> None:
     """Even two equal copies of a credential header are refused."""
     try:
         check_single(headers, [b"x-justitia-tenant"])

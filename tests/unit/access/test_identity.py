@@ -23,7 +23,9 @@ def create_identity(tenant: str | None, *scopes: Scope, **fields: Any) -> Identi
         ("acme/searchers", "acme/search", False),
     ],
 )
-def test_tenant_path_is_below_each_of_its_prefixes(tenant: str, other: str, within: bool) -> None:
+def test_tenant_paths_are_compared_by_whole_components(
+    tenant: str, other: str, within: bool
+) -> None:
     """Whole path components are compared: tenant `ab` is not below tenant `a`."""
     assert within == is_within(tenant, other)
 
@@ -56,7 +58,7 @@ def test_invalid_tenant_path_is_refused(tenant: str) -> None:
         (create_identity("acme", Scope.PROXY), None, "acme"),
     ],
 )
-def test_call_may_name_only_tenants_of_its_credential(
+def test_call_may_name_only_tenants_below_the_credentials_tenant(
     who: Identity, named: str | None, tenant: str
 ) -> None:
     assert tenant == who.choose_tenant(named)
@@ -72,7 +74,7 @@ def test_call_may_name_only_tenants_of_its_credential(
         (create_identity("acme", Scope.PROXY), "acme/x", "acme/x"),
     ],
 )
-def test_credential_has_the_namespace_of_its_own_tenant(
+def test_credential_uses_the_application_namespace_of_its_tenant(
     who: Identity, tenant: str, namespace: str
 ) -> None:
     assert namespace == who.namespace_of(tenant)

@@ -110,7 +110,7 @@ def test_missing_key_file_keeps_the_last_keys_and_is_logged_each_time(key_path: 
     assert [f"{key_path}: cannot be read: No such file or directory"] * 2 == told
 
 
-def test_logged_error_of_a_key_file_is_not_repeated_while_the_file_is_missing(
+def test_missing_key_file_does_not_repeat_its_earlier_logged_error(
     key_path: Path,
 ) -> None:
     told: list[str] = []
@@ -187,7 +187,7 @@ def test_added_key_is_written_last_with_an_unused_id(key_path: Path) -> None:
     assert (ONE.record, TWO.record) == read_key_file(key_path)
 
 
-def test_new_key_file_is_private_and_an_existing_one_keeps_its_mode(key_path: Path) -> None:
+def test_new_key_file_is_private_and_an_existing_file_keeps_its_mode(key_path: Path) -> None:
     """Digests of keys give no access, but the names of keys and tenants are private."""
     new = key_path.with_name("new.yaml")
     add_key(new, lambda _: ONE)

@@ -81,7 +81,7 @@ def test_two_new_api_keys_differ() -> None:
     assert first.secret != second.secret
 
 
-def test_new_key_with_a_taken_id_is_drawn_again() -> None:
+def test_new_key_with_a_used_id_is_drawn_again() -> None:
     """An id has 32 bits of the key's digest, so two of 10,000 keys sometimes have the same id."""
     numbers = iter([0, 1])
     new = create_key(
@@ -152,7 +152,7 @@ def test_key_is_refused_after_its_expiry() -> None:
     assert f"the API key {ID} has expired" == str(refused.value)
 
 
-def test_public_id_of_a_key_is_that_of_its_record() -> None:
+def test_api_key_and_its_record_have_equal_public_ids() -> None:
     assert ID == public_id(ZEROS)
 
 
@@ -166,7 +166,7 @@ def test_key_table_refuses_a_duplicate_key() -> None:
 # --- files
 
 
-def test_entry_of_a_key_file_is_read() -> None:
+def test_key_file_entry_is_parsed() -> None:
     text = f"""
 keys:
   - id: {ID}
@@ -402,7 +402,7 @@ def test_damaged_key_records_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize("secret", [ZEROS, ZEROS[:20], f"Bearer {ZEROS}"])
 @pytest.mark.parametrize("field", ["id", "sha256", "tenant", "user", "max_weight", "expires", "x"])
-def test_plain_text_key_in_a_file_is_an_error_that_does_not_show_the_key(
+def test_error_for_a_plain_text_key_in_a_file_does_not_show_the_key(
     field: str, secret: str
 ) -> None:
     told = read_error_message(write_key_entry(**{field: secret}))

@@ -197,7 +197,7 @@ async def test_token_of_each_algorithm_identifies_its_caller(
         ({"exp": NOW + 0.5}, {}),
     ],
 )
-async def test_token_within_the_allowed_limits_is_accepted(
+async def test_token_with_an_allowed_audience_and_clock_leeway_is_accepted(
     claims: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     """Audiences may be a list, and the issuer's clock may differ by the configured leeway."""
@@ -496,7 +496,7 @@ async def test_token_without_exactly_one_tenant_is_forbidden(
         ({"scope_claim": "access.roles"}, {"access": {"roles": ["justitia.own"]}}, {Scope.OWN}),
     ],
 )
-async def test_scopes_with_the_configured_prefix_are_granted_except_proxy(
+async def test_token_grants_scopes_with_the_configured_prefix_except_proxy(
     fields: dict[str, Any], claims: dict[str, Any], scopes: set[Scope]
 ) -> None:
     """Scopes of other services are ignored, and no issuer may grant the scope `proxy`."""
@@ -600,7 +600,7 @@ async def test_rotated_key_is_accepted_after_one_fetch(issuer_world: IssuerWorld
         await issuer_world.identify_caller()
 
 
-async def test_unknown_key_ids_cause_few_fetches(issuer_world: IssuerWorld) -> None:
+async def test_tokens_with_unknown_key_ids_cause_few_fetches(issuer_world: IssuerWorld) -> None:
     """1,000 unknown key ids in 100 s cause four fetches, and none of the ids is stored."""
     for number in range(1000):
         with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
@@ -666,7 +666,7 @@ async def test_known_keys_of_an_unreachable_token_issuer_stay_valid_for_a_day(
     assert "alice" == (await issuer_world.identify_caller()).user
 
 
-async def test_issuer_without_any_answer_is_asked_again_every_few_seconds(
+async def test_keys_of_an_unreachable_issuer_are_requested_every_few_seconds(
     issuer_world: IssuerWorld,
 ) -> None:
     """The error is retryable because the caller's token may be valid."""
@@ -751,7 +751,7 @@ async def test_empty_key_set_invalidates_all_keys(issuer_world: IssuerWorld) -> 
         ({"issuer": ISSUER, "jwks_uri": 7}, "has no jwks_uri"),
     ],
 )
-async def test_discovery_document_gives_the_address_of_the_keys(
+async def test_key_address_is_read_from_the_discovery_document(
     said: dict[str, Any], reason: str | None
 ) -> None:
     """The discovery document of another issuer could name an attacker's keys."""
@@ -982,7 +982,7 @@ def valid_token() -> str:
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
-def test_text_that_is_no_token_is_refused(identify_or_refuse: Any, text: str) -> None:
+def test_text_that_is_not_a_token_is_refused(identify_or_refuse: Any, text: str) -> None:
     assert isinstance(identify_or_refuse(text), Unauthenticated)
 
 
@@ -1005,7 +1005,7 @@ def test_altered_token_is_refused(
     ),
     header=st.dictionaries(st.sampled_from(["alg", "kid", "crit", "b64", "typ", "enc"]), JSON),
 )
-def test_token_with_any_claims_and_headers_is_answered(
+def test_token_with_arbitrary_claims_is_accepted_or_refused(
     identify_or_refuse: Any, claims: dict[str, Any], header: dict[str, Any]
 ) -> None:
     """An issuer may sign any content: the result is an identity with a tenant or a refusal."""

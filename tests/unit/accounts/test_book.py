@@ -57,7 +57,7 @@ def test_refused_reservation_names_the_tenant_and_uses_no_quota() -> None:
     assert 3 == book.standings("a", 0)[0].remaining
 
 
-def test_unused_part_of_a_quota_reservation_is_returned_at_the_end() -> None:
+def test_unused_reserved_quota_is_returned_when_its_reservation_ends() -> None:
     """A reservation holds a high estimate of the usage, and is settled with the actual usage."""
     book = _quota_book(Quota(KV, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_claim_request("p", kv_token_time=90),)), 0)
@@ -68,7 +68,7 @@ def test_unused_part_of_a_quota_reservation_is_returned_at_the_end() -> None:
     assert (10, 70) == (before.remaining, after.remaining)
 
 
-def test_repeated_message_to_the_quota_service_counts_once() -> None:
+def test_repeated_quota_message_is_counted_once() -> None:
     """A scheduler that lost the answer repeats its whole message."""
     book = _quota_book(Quota(KV, 100, Period.MINUTE), _applications_per_day(1))
     told = Exchange("m", 1, 1, asks=(_claim_request("p", applications=1, kv_token_time=10),))
@@ -85,7 +85,7 @@ def test_repeated_message_to_the_quota_service_counts_once() -> None:
     assert [50, 0] == [standing.remaining for standing in book.standings("a", 0)]
 
 
-def test_late_message_to_the_quota_service_reserves_nothing() -> None:
+def test_late_quota_message_makes_no_reservation() -> None:
     """A message that timed out may arrive after the message that replaced it."""
     book = _quota_book(_applications_per_day(2))
     told = Exchange("m", 1, 1, asks=(_claim_request("p", applications=1),))
@@ -138,7 +138,7 @@ def test_deprioritising_quota_refuses_no_application_and_is_reported() -> None:
 _SHADOW = OnExhausted.SHADOW
 
 
-def test_changed_quota_settings_keep_the_usage() -> None:
+def test_changed_quota_settings_keep_the_counted_usage() -> None:
     book = _quota_book(_applications_per_day(3))
     use = Use("p", {APPS: 1}, is_over=True)
     book.exchange(Exchange("m", 1, 1, asks=(_claim_request("p", applications=1),)), 0)
@@ -169,7 +169,7 @@ def _claim_of_tokens(name: str, most: float, likely: float) -> Ask:
     return Ask(name, "a/x", {TOKENS: most}, needs={TOKENS: likely})
 
 
-def test_quota_reservation_must_fit_beside_all_earlier_ones() -> None:
+def test_quota_reservation_must_fit_beside_all_earlier_reservations() -> None:
     """A refusal by expected usage is final; a refusal by other reservations is temporary."""
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
     asks = (
@@ -185,7 +185,7 @@ def test_quota_reservation_must_fit_beside_all_earlier_ones() -> None:
     assert 0 == book.standings("a", 0)[0].remaining
 
 
-def test_final_usage_returns_the_remainder_and_keeps_the_reservation() -> None:
+def test_final_usage_returns_unused_quota_and_keeps_the_reservations_record() -> None:
     """A restarted scheduler that repeats the request is then not refused."""
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
     book.exchange(Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 90, 10),)), 0)
@@ -224,7 +224,7 @@ def test_reservation_above_the_whole_quota_is_refused_with_its_size() -> None:
     )
 
 
-def test_deprioritising_quota_uses_the_expected_usage() -> None:
+def test_exhaustion_of_a_deprioritising_quota_depends_on_expected_usage() -> None:
     """A large but improbable usage of an application does not lower its priority."""
     book = _quota_book(Quota(TOKENS, 100, Period.MINUTE, on_exhausted=OnExhausted.DEPRIORITISE))
     asks = (

@@ -27,7 +27,7 @@ def test_usage_in_a_rolling_window_expires_after_at_least_one_period() -> None:
     assert 0 == window.used(72)
 
 
-def test_wait_ends_when_enough_usage_has_expired() -> None:
+def test_quota_wait_ends_when_enough_usage_has_expired() -> None:
     window = _quota_window(Period.MINUTE)
     window.add(3, 0)
     window.add(4, 30)
@@ -35,7 +35,7 @@ def test_wait_ends_when_enough_usage_has_expired() -> None:
     assert [61, 61, 91, None] == [window.wait_s(amount, 0) for amount in (1, 3, 4, 8)]
 
 
-def test_clock_that_is_set_back_shortens_no_window() -> None:
+def test_setting_the_clock_back_does_not_shorten_a_quota_window() -> None:
     """Usage reported with an earlier time counts as long as other usage."""
     window = _quota_window(Period.MINUTE)
     window.add(3, 100)

@@ -28,7 +28,7 @@ from justitia_ray.protocol.rate_limits import limit_headers
 USAGE = {"prompt_tokens": 3, "completion_tokens": 5}
 
 
-def test_choices_are_ordered_by_index() -> None:
+def test_client_orders_choices_by_index() -> None:
     """The service may return the choices in the order in which they ended."""
     answer = completion(
         {
@@ -66,7 +66,7 @@ def test_openai_error_keeps_its_fields() -> None:
     assert error.args[4:] == (None, None, None)
 
 
-def test_refusal_has_its_reason_limit_and_retry_time() -> None:
+def test_client_error_has_the_refusals_reason_limit_and_retry_time() -> None:
     """An agent reads the reason, the limit and the retry time in milliseconds."""
     standing = LimitStanding("acme", "inferences", 60.0, 0.0, 42.0, 60.0)
     now = datetime(2026, 11, 30, tzinfo=UTC)
@@ -144,7 +144,7 @@ async def _read_stream(chunks: list[bytes]) -> list[dict[str, Any]]:
 @given(st.sets(st.integers(0, len(STREAM))))
 @example(set())
 @example(set(range(len(STREAM))))
-def test_chunk_boundaries_do_not_change_the_events(cuts: set[int]) -> None:
+def test_chunk_boundaries_do_not_change_parsed_stream_events(cuts: set[int]) -> None:
     """Network chunks may end inside a line end, a character or a field name.
 
     Servers and proxies differ in line ends, comments and fields, all of which are parsed.
@@ -157,7 +157,7 @@ def test_chunk_boundaries_do_not_change_the_events(cuts: set[int]) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.text(), min_size=1), st.data())
-def test_any_text_is_decoded_unchanged(texts: list[str], data: st.DataObject) -> None:
+def test_streamed_text_is_decoded_unchanged(texts: list[str], data: st.DataObject) -> None:
     """Line separators in a completion must not end an event."""
     raw = b"".join(f"data: {json.dumps(t, ensure_ascii=False)}\n\n".encode() for t in texts)
     cut = data.draw(st.integers(0, len(raw)))
@@ -165,7 +165,7 @@ def test_any_text_is_decoded_unchanged(texts: list[str], data: st.DataObject) ->
     assert texts == [json.loads(event.data) for event in _decode_events([raw[:cut], raw[cut:]])]
 
 
-async def test_stream_is_read_to_its_end_after_done() -> None:
+async def test_client_reads_a_stream_to_its_end_after_done() -> None:
     """A reader that left at [DONE] would look like a disconnect to the service."""
     chunks = [b'data: {"a": 1}\n\n', b"data: [DONE]\n\n", b'data: {"a": 2}\n\n', b": end\n\n"]
 

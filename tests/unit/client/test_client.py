@@ -21,7 +21,7 @@ class AgentError(Exception):
     """Error raised by the agents of these tests."""
 
 
-async def test_opening_an_application_sends_the_given_options_and_reads_its_tag(
+async def test_opening_an_application_sends_its_options_and_returns_the_finish_tag(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """Omitted options are not sent, because the service has defaults.
@@ -63,7 +63,7 @@ async def test_call_may_override_the_applications_deadline(
     assert not any("deadline_s" in call.body for call in calls)
 
 
-async def test_clean_exit_closes_the_application_and_an_exception_cancels_it(
+async def test_context_exit_closes_or_cancels_the_application(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """A failed agent's inferences must not occupy memory."""
@@ -97,7 +97,7 @@ async def test_cancelled_agent_cancels_its_application(
     assert len(fake_service.requests_to(CANCEL)) == 1
 
 
-async def test_failed_close_keeps_the_result_and_the_error(
+async def test_failed_close_does_not_hide_the_result_or_the_error(
     client: JustitiaClient, fake_service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The service ends silent applications itself, and the agent's own error matters more."""
@@ -114,7 +114,7 @@ async def test_failed_close_keeps_the_result_and_the_error(
     assert failed == [record.getMessage() for record in caplog.records]
 
 
-async def test_chat_and_complete_build_openai_requests_of_the_application(
+async def test_chat_and_complete_send_openai_requests_with_the_application_id(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """Headers identify the application; unknown fields pass to the engine."""
@@ -135,7 +135,7 @@ async def test_chat_and_complete_build_openai_requests_of_the_application(
     assert [["mine", "SC", "t1"]] * 3 == [[r.headers[name] for name in names] for r in asked]
 
 
-async def test_answers_streams_and_failures_are_counted(client: JustitiaClient) -> None:
+async def test_client_counts_answers_streams_and_failures(client: JustitiaClient) -> None:
     async with client.application("SC", input="q") as app:
         answers = [await app.chat("q"), await app.complete("q")]
         texts = [text async for text in app.chat_stream("q")]
@@ -157,7 +157,7 @@ async def test_model_list_is_requested_once(
 
 
 @pytest.mark.parametrize(("models", "said"), [((), "none"), (("a", "b"), "a, b")])
-async def test_model_must_be_named_if_there_are_several(
+async def test_call_must_name_its_model_if_several_are_served(
     client: JustitiaClient, fake_service: FakeService, models: tuple[str, ...], said: str
 ) -> None:
     """A guessed model could receive prompts that were not meant for it."""
@@ -188,7 +188,7 @@ async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> N
             await anext(app.chat_stream("q", n=3))
 
 
-async def test_first_failure_of_parallel_calls_cancels_the_rest(
+async def test_failed_parallel_call_cancels_the_other_calls(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """After the first failure the other calls are useless; the agent catches the plain error."""
@@ -238,7 +238,7 @@ async def test_application_of_the_client_must_be_entered_as_a_context(
 
 @pytest.mark.parametrize("value", ["", "a\r\nx-evil: 1", "é", " a"])
 @pytest.mark.parametrize("field", ["application_class", "tenant", "application_id"])
-def test_name_that_does_not_fit_a_header_is_refused(
+def test_application_name_that_is_no_valid_header_value_is_refused(
     fake_service: FakeService, field: str, value: str
 ) -> None:
     """The name is refused before anything is sent, and the error names the field."""
@@ -249,7 +249,7 @@ def test_name_that_does_not_fit_a_header_is_refused(
         client.application(input="q", **names)
 
 
-async def test_client_returns_the_status_as_the_service_sends_it(
+async def test_client_returns_the_services_status_unchanged(
     client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """The application id may contain a slash, so it is quoted in the path."""

@@ -51,7 +51,7 @@ async def test_number_of_attempts_is_limited(
 @pytest.mark.parametrize(
     ("status", "wait"), [*((s, None) for s in (400, 404, 409, 500, 502, 504)), (503, "3600")]
 )
-async def test_other_errors_are_not_retried(
+async def test_client_does_not_retry_other_errors(
     client: JustitiaClient,
     fake_service: FakeService,
     waits_s: list[float],

@@ -33,7 +33,7 @@ def sync_client(fake_service: FakeService) -> Generator[SyncClient]:
         yield client
 
 
-def test_application_works_without_asyncio(
+def test_synchronous_application_works_without_asyncio(
     sync_client: SyncClient, fake_service: FakeService
 ) -> None:
     with sync_client.application("SC", input="q") as app:
@@ -111,6 +111,6 @@ def test_closing_the_client_ends_its_thread_and_open_streams(fake_service: FakeS
     stream.close()
 
 
-def test_connect_takes_a_url() -> None:
+def test_synchronous_connect_accepts_a_url() -> None:
     with SyncClient.connect("http://service", tenant="t1") as client:
         assert not client.application("SC", input="q")._inner.was_opened

@@ -45,7 +45,7 @@ def test_invalid_base_url_is_refused() -> None:
         HttpTransport("localhost:8000")
 
 
-async def test_answer_has_no_timeout_but_a_connection_has_one() -> None:
+async def test_client_limits_the_connection_time_and_not_the_answer_time() -> None:
     timeouts = (await request_to("http://service")).extensions["timeout"]
 
     assert {"connect": 10.0, "read": None, "write": None, "pool": None} == timeouts
@@ -137,7 +137,7 @@ async def test_cancelling_a_call_leaves_concurrent_calls_running(
 
 
 @pytest.mark.parametrize(("taken", "cancels"), [(0, 1), (1, 1), (None, 0)])
-async def test_leaving_a_stream_cancels_its_response_and_finishing_does_not(
+async def test_only_an_unfinished_stream_cancels_its_response(
     handle_transport: HandleTransport, serve_handle: FakeHandle, taken: int | None, cancels: int
 ) -> None:
     """Dropping a Serve generator does not cancel it, and a finished stream needs no cancel."""
@@ -174,7 +174,7 @@ async def test_failed_call_is_a_connection_error_with_its_cause(
     assert [response.cancels for response in serve_handle.responses] == [0]
 
 
-async def test_cancellation_by_serve_is_a_connection_error(
+async def test_cancellation_by_ray_serve_is_a_connection_error(
     handle_transport: HandleTransport, fake_service: FakeService
 ) -> None:
     """A CancelledError from Serve would silently end the agent's task."""

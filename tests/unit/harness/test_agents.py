@@ -67,7 +67,7 @@ def test_clients_stream_as_their_names_say(traces: list[Exchange]) -> None:
             assert isinstance(json.loads(exchange.response), dict)
 
 
-def test_tool_call_ids_are_repeated_in_the_next_call_and_unique_to_a_run(
+def test_recorded_tool_call_ids_recur_in_the_next_call_and_are_unique(
     traces_module: ModuleType, branches: _Branches
 ) -> None:
     made: list[bytes] = []
@@ -80,7 +80,7 @@ def test_tool_call_ids_are_repeated_in_the_next_call_and_unique_to_a_run(
     assert len(made) == len(set(made)) > 2 * len(traces_module.CLIENTS)
 
 
-def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
+def test_recorded_calls_grow_with_each_turn(branches: _Branches) -> None:
     """Clients send the whole conversation again, plus a new message after the last answer."""
     for calls in branches.values():
         for before, after in pairwise(calls):
@@ -105,7 +105,9 @@ def test_recorded_conversations_are_interleaved(traces: list[Exchange]) -> None:
     assert [exchange.asked_at for exchange in traces] == sorted(e.asked_at for e in traces)
 
 
-def test_headers_and_path_do_not_identify_the_conversation(traces: list[Exchange]) -> None:
+def test_recorded_headers_and_paths_do_not_identify_the_conversation(
+    traces: list[Exchange],
+) -> None:
     """No client sends a session id, and headers and path must not contain the conversation."""
     assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
     for exchange in traces:

@@ -92,7 +92,7 @@ def test_protocol_violation_of_a_stream_is_reported(
         (replace(RIGHT, output_tokens=4), "output_tokens: 4 in place of 2"),
     ],
 )
-def test_difference_is_reported_without_the_text(found: Answer, told: str) -> None:
+def test_report_of_a_wrong_answer_omits_the_text(found: Answer, told: str) -> None:
     """Missing chunks, repeated chunks and wrong usage all count as wrong answers."""
     assert describe_difference(RIGHT, found).startswith(told)
     assert "w1" not in describe_difference(RIGHT, found)
@@ -207,7 +207,7 @@ async def test_failed_call_is_repeated_as_the_next_attempt(
     assert detail == records.calls[0].detail
 
 
-async def test_started_stream_counts_as_cut_and_others_as_broken() -> None:
+async def test_failed_call_counts_as_cut_only_after_its_stream_has_begun() -> None:
     """A caller sees that a stream broke off only after the stream has begun."""
     event = ANSWER | {"id": "x"}
     error = {"error": {"message": "cut", "code": "engine_error"}}
@@ -234,7 +234,7 @@ async def test_caller_that_disconnected_calls_again() -> None:
     assert [Ending.LEFT, Ending.ANSWERED] == [call.ending for call in records.calls]
 
 
-def test_stalled_caller_reads_nothing_until_it_continues() -> None:
+def test_stalled_chaos_caller_reads_no_data_until_it_continues() -> None:
     """A slow reader that received everything in time would test nothing."""
     run_virtually(_stall_and_continue())
 

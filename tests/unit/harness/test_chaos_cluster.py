@@ -66,7 +66,7 @@ BEFORE = ResourceCount(
         ),
     ],
 )
-def test_leaks_are_reported(after: dict[str, Any], told: list[str]) -> None:
+def test_leaked_resources_are_reported(after: dict[str, Any], told: list[str]) -> None:
     """After a run, an idle cluster must hold no more of any resource than before."""
     assert told == leaks(BEFORE, replace(BEFORE, **after))
 
@@ -94,13 +94,13 @@ class TitledProcess:
         ("ray::IDLE", IDLE_WORKER),
     ],
 )
-def test_role_of_a_process_is_independent_of_its_activity(title: str, role: str) -> None:
+def test_process_title_activity_does_not_change_the_process_role(title: str, role: str) -> None:
     """A role with two names would look like a new process."""
     assert role == process_role(TitledProcess(title), 1)
     assert "scheduler" == process_role(TitledProcess(title), 7)
 
 
-def test_engine_arguments_keep_other_settings_of_the_file() -> None:
+def test_overriding_engine_arguments_keeps_other_settings_of_the_file() -> None:
     """An engine without the file's other settings would not be the deployed one."""
     file = Path("deployments/local-cpu.yaml")
     before, after = (read_serve_config(file)["applications"][0]["args"] for _ in range(2))

@@ -53,7 +53,7 @@ def count_case(
     return found, () if told is None else (told,), RunRecords(calls=calls, **records), runs
 
 
-def test_records_without_faults_have_no_failures() -> None:
+def test_report_of_a_chaos_run_without_faults_has_no_failures() -> None:
     runs = completed_run("a.0", "1-1"), completed_run("a.1", "1-2", at=0.5)
     found = count_calls(LOAD, RunRecords(calls=BOTH, ended={"a": 2}), runs, EXPECTED)
 
@@ -159,7 +159,7 @@ LOST = "ResponseError: 500: the replica was lost"
         ),
     ],
 )
-def test_violations_are_counted_and_reported(
+def test_rule_violations_of_a_chaos_run_are_counted_and_reported(
     found: str, told: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
     """A check that can never fail would show nothing."""
@@ -170,7 +170,7 @@ def test_violations_are_counted_and_reported(
     assert excused == counts.excused
 
 
-def test_journal_lists_runs_that_never_ended(tmp_path: Path) -> None:
+def test_journal_lists_inference_runs_that_never_ended(tmp_path: Path) -> None:
     """When a replica is killed, its unfinished runs have no end in the journal."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
@@ -208,7 +208,7 @@ def measured_order(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
     return measure_order(*served_in_order(tags), windows)
 
 
-def test_kept_and_shuffled_order_of_grants_are_distinguished() -> None:
+def test_order_check_detects_a_shuffled_order_of_grants() -> None:
     """Each grant is compared with all inferences that waited at its time."""
     found = measured_order(list(range(MANY)))
 
@@ -266,7 +266,7 @@ def test_order_of_grants_is_checked_separately_for_each_scheduler() -> None:
     ).unexplained
 
 
-def test_order_is_not_checked_while_submissions_are_delayed() -> None:
+def test_order_of_grants_is_not_checked_while_submissions_are_delayed() -> None:
     """The scheduler cannot order submissions that have not reached it."""
     found = measured_order([1, 3, 2, 4], FaultWindow(FaultKind.SCHEDULER_STOPPED, 3.0, 4.5))
 

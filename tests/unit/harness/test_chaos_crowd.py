@@ -32,7 +32,7 @@ def _usage_rows(applications: int, inferences: int) -> list[dict[str, int]]:
         (_AT[:3], _usage_rows(4, 3), 1),  # one answer was counted twice
     ],
 )
-def test_quota_and_usage_are_compared_with_answers(
+def test_chaos_run_compares_quota_and_usage_with_the_answers(
     answered_at: list[float], usage: list[dict[str, int]], flaws: int
 ) -> None:
     """An extra answer is an error, as is a missing answer that no death explains."""

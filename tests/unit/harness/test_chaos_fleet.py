@@ -248,7 +248,7 @@ CUT = "cut by a scale-down: x.0 on b"
         ),
     ],
 )
-def test_each_error_of_autoscaling_is_found(
+def test_each_error_of_autoscaling_is_detected(
     flaws: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
     """If these errors could go unnoticed, a run without findings would mean nothing."""

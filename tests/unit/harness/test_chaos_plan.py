@@ -29,7 +29,7 @@ def test_each_kind_of_fault_is_injected_alone_as_often_as_requested(times: int) 
     assert 5 == sum(len(fault_round.kinds) == 2 for fault_round in plan)
 
 
-def test_paired_faults_can_happen_together() -> None:
+def test_pairs_of_faults_can_overlap_in_time() -> None:
     """For example, Redis cannot be suspended while it is dead."""
     pairs = [set(fault_round.kinds) for fault_round in draw_plan(3, tuple(FaultKind), 0, 40)]
 
@@ -48,7 +48,7 @@ def test_plan_that_cannot_be_drawn_is_refused() -> None:
         draw_plan(1, (FaultKind.SCALED, FaultKind.SCALED))
 
 
-def test_each_kind_of_fault_belongs_to_fixed_or_autoscaled_replicas() -> None:
+def test_each_kind_of_fault_is_drawn_for_fixed_or_autoscaled_replicas() -> None:
     """A kind of fault that neither run draws would never be tested."""
     assert {*FaultKind} == {*OF_A_FIXED_FLEET, *OF_A_SCALED_FLEET}
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
@@ -69,7 +69,7 @@ LOAD = draw_load(1, 200, 1_000, 33)
 INFERENCES = [inference for planned in LOAD for inference in planned.inferences]
 
 
-def test_load_has_the_requested_size_in_all_request_forms() -> None:
+def test_chaos_load_has_the_requested_size_in_every_request_format() -> None:
     """Unary calls, streams and calls over a handle may each break by themselves."""
     assert (200, 1_000) == (len(LOAD), len(INFERENCES))
     assert 1_000 == len({inference.name for inference in INFERENCES})

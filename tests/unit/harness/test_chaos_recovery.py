@@ -146,7 +146,7 @@ def recovery_case(
         ),
     ],
 )
-def test_recovery_of_each_kind_of_fault_ends_at_the_defined_record(
+def test_recovery_time_of_each_kind_of_fault_ends_at_its_defined_record(
     seconds: float | None, hit: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
     """A target in seconds needs a definition of the recovery's end."""
@@ -154,7 +154,7 @@ def test_recovery_of_each_kind_of_fault_ends_at_the_defined_record(
 
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
-def test_recovery_of_a_replica_ends_when_its_leases_are_taken_back(kind: FaultKind) -> None:
+def test_recovery_time_of_a_replica_ends_when_its_leases_are_revoked(kind: FaultKind) -> None:
     """The load of other replicas and the order of the queue do not count."""
     samples = [
         scheduler_sample(9.9, leases={}),
@@ -170,7 +170,7 @@ def test_recovery_of_a_replica_ends_when_its_leases_are_taken_back(kind: FaultKi
 
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
-def test_recovery_of_a_replicas_work_ends_when_its_last_run_restarts(
+def test_recovery_time_of_a_replicas_work_ends_at_the_last_rerun(
     kind: FaultKind,
 ) -> None:
     """Runs on other replicas, and ended ones, do not count."""
@@ -193,7 +193,7 @@ def test_recovery_of_a_replicas_work_ends_when_its_last_run_restarts(
     )
 
 
-def test_order_is_checked_again_after_the_recovery_or_a_longest_time() -> None:
+def test_order_check_of_grants_resumes_after_recovery_or_a_time_limit() -> None:
     """Shortly after some faults, the order of grants is not checked."""
     over, not_over = (
         injected_fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
@@ -250,7 +250,7 @@ def test_json_report_has_the_documented_fields() -> None:
 
 
 @pytest.mark.parametrize("name", ["lost", "doubled", "wrong", "cut", "broken"])
-def test_each_count_leak_and_order_violation_fails_the_run(name: str) -> None:
+def test_chaos_run_fails_for_each_wrong_count_leak_or_order_violation(name: str) -> None:
     """A failed run ends with exit status 1."""
     found: dict[str, Any] = {name: ("a.0",)}
     counts = replace(CLEAN.counts, **found)

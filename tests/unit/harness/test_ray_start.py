@@ -45,7 +45,7 @@ def start_with_late_nodes(monkeypatch: pytest.MonkeyPatch, late: int) -> int:
     return len(LateNode.ended)
 
 
-def test_late_node_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_ray_node_is_ended_and_another_node_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that load at the same time occupy both cores for a minute."""
     assert 0 == start_with_late_nodes(monkeypatch, late=0)
     assert 2 == start_with_late_nodes(monkeypatch, late=2)

@@ -44,7 +44,7 @@ def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() 
 
 
 @pytest.mark.parametrize("seed", [0, 4, 6])
-def test_draining_replica_stops_when_its_leases_end_whatever_it_holds(seed: int) -> None:
+def test_draining_replica_with_held_contexts_stops_when_its_leases_end(seed: int) -> None:
     """Blocks of held contexts are free, so a replica need not wait for them."""
     drain = Fault(FaultKind.REPLICA_DRAIN, at_s=5.0, for_s=1.0)
     plan = replace(with_holds(draw_plan(seed)), faults=(drain,))
@@ -89,7 +89,7 @@ def _with_deaths(plan: Plan) -> Plan:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
-def test_simulations_that_once_failed_break_no_rule(seed: int) -> None:
+def test_simulations_with_formerly_failing_seeds_break_no_rule(seed: int) -> None:
     """Causes of past failures: late settings, a repeated batch, a plan that changed quotas."""
     assert () == run_plan(draw_plan(seed)).failures
 
@@ -104,7 +104,7 @@ def test_simulation_with_a_fixed_seed_is_deterministic() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", BROKEN)
-def test_each_mutant_of_the_service_is_found(mistake: str) -> None:
+def test_each_mutant_of_the_simulated_service_is_detected(mistake: str) -> None:
     """If no mutant broke a rule, the rule would show nothing."""
     simulated = BROKEN[mistake].find()
 
@@ -128,7 +128,7 @@ def test_calls_end_as_documented_while_no_replica_is_reachable() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answers", [True, False], ids=["machine answers", "machine is silent"])
-def test_stopped_replicas_keep_their_leases_while_their_hosts_answer(
+def test_suspended_replicas_keep_their_leases_while_their_hosts_answer(
     answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stop of seven seconds is longer than five pings and than `replica_timeout_s`."""
@@ -160,7 +160,7 @@ def _with_patient_callers(stages: tuple[tuple[PlannedInference, ...], ...]) -> A
 
 
 @pytest.mark.slow
-def test_failing_simulation_is_reduced() -> None:
+def test_failing_simulation_is_reduced_to_fewer_events() -> None:
     """Readers of a failure need a history without unrelated events."""
     broken = BROKEN["tags are put back wrong"]
     simulated = broken.find()

@@ -41,7 +41,7 @@ def test_console_error_names_the_wrong_field() -> None:
         read_line(told)
 
 
-def test_other_console_answers_survive_encoding_and_decoding() -> None:
+def test_console_answers_for_application_and_what_if_survive_encoding() -> None:
     application = SERVICE.application("globex|run-3", 100)
     estimate = SERVICE.what_if("vtc", {"globex": 2.0}, 8)
 
@@ -58,7 +58,7 @@ def test_console_updates_add_up_to_the_bars_of_a_complete_message() -> None:
     assert bars == {bar.id: bar for bar in SERVICE.frame(90).bars}
 
 
-def test_console_data_of_a_tenant_hides_other_tenants() -> None:
+def test_console_data_for_a_tenant_omits_other_tenants() -> None:
     frame = SERVICE.frame(100, "acme")
     told = msgspec.json.encode(frame).decode()
 

@@ -44,7 +44,7 @@ def test_adapter_uses_the_queue_of_its_base_model() -> None:
         name_model({"model": 1}, b"", names)
 
 
-def test_body_that_names_its_model_is_passed_on_unchanged() -> None:
+def test_request_body_that_names_its_model_is_unchanged() -> None:
     """Encoding a body again takes as long as parsing it and may change its bytes."""
     body = b'{ "model":"m", "prompt" : "\\u00e9\xc3\xa9", "seed": 123456789012345678901234567890 }'
     unnamed = b'{"prompt": "a", "model": null}'
@@ -54,7 +54,7 @@ def test_body_that_names_its_model_is_passed_on_unchanged() -> None:
     assert {"prompt": "a", "model": "m"} == json.loads(parsed.payload) == parsed.fields
 
 
-def test_text_of_a_request_is_its_text_parts() -> None:
+def test_text_of_a_request_is_joined_from_its_text_parts() -> None:
     """The predictor reads text and cannot use token ids."""
     body = json.dumps({"prompt": ["a b", "c"]}).encode()
     ids = json.dumps({"prompt": [1, 2]}).encode()

@@ -175,7 +175,7 @@ def test_anthropic_clients_get_their_own_error_format(
     assert {"type": "error", "error": {"type": kind, "message": "x"}} == error_in_form(path, error)
 
 
-def test_refused_stream_without_a_sent_head_answers_with_the_engines_error() -> None:
+def test_stream_refused_before_its_head_returns_the_engines_error() -> None:
     error = StreamRefused(400, {"message": "m", "type": "BadRequestError"})
 
     assert {"error": error.error} == error_in_form(CHAT, error)

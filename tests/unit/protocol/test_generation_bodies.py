@@ -32,7 +32,7 @@ message = body_reader(MESSAGES, messages=_MESSAGES, max_tokens=5)
 """Parser of Messages bodies, which must state their length, unlike chats."""
 
 
-def test_body_is_passed_on_with_the_served_models_name() -> None:
+def test_engine_receives_the_body_with_the_served_models_name() -> None:
     """The engine also receives the fields that the queue does not read."""
     fields = chat(min_p=0.1).fields
 
@@ -174,7 +174,7 @@ def test_unsupported_request_is_refused_with_a_reason(
         (completion(), 90, 10),
     ],
 )
-def test_output_is_bounded_by_the_rest_of_the_context(
+def test_output_length_is_bounded_by_the_remaining_context(
     body: InferenceBody, prompt_tokens: int, expected: int
 ) -> None:
     """Admission reserves KV memory only for tokens that can be generated."""
@@ -198,7 +198,7 @@ def test_request_beyond_the_context_is_refused_with_the_lengths(
     assert param == refused.value.param
 
 
-def test_without_a_known_context_only_the_default_length_is_bounded() -> None:
+def test_unknown_context_length_bounds_only_the_default_output_length() -> None:
     body = b'{"prompt": "a", "max_tokens": 999999}'
 
     assert 999_999 == output_bound(parse_body(COMPLETIONS, body, ("m",), None), 10**6, None)
@@ -225,7 +225,7 @@ def test_without_a_known_context_only_the_default_length_is_bounded() -> None:
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
+def test_ambiguous_request_body_is_refused(path: str, body: bytes, says: str) -> None:
     """Queue, tokenizer and engine use different JSON parsers, which may read it differently.
 
     A failure in one of them would be a 500 with a logged traceback, or another request.
@@ -247,7 +247,7 @@ def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
     ],
     ids=["deep", "brackets in a text", "a pair of surrogates", "numbers"],
 )
-def test_unusual_but_unambiguous_body_is_accepted(body: bytes) -> None:
+def test_unusual_but_unambiguous_request_body_is_accepted(body: bytes) -> None:
     assert parse_body(COMPLETIONS, body, ("m",), _CONTEXT).fields["prompt"]
 
 
@@ -257,7 +257,7 @@ def test_maximum_number_of_sequences_is_accepted() -> None:
     assert 2_000 == len(completion(prompt=[1] * 2_000).fields["prompt"])
 
 
-def test_length_and_input_are_read_from_responses_fields() -> None:
+def test_responses_request_gives_output_length_and_input() -> None:
     """The Responses API ignores `max_tokens`, so a length given there would be unbounded."""
     body = response(max_output_tokens=7, max_tokens=3, stream=True)
 
@@ -265,7 +265,7 @@ def test_length_and_input_are_read_from_responses_fields() -> None:
     assert response().max_tokens is None
 
 
-def test_response_items_become_the_conversation_that_vllm_makes_of_them() -> None:
+def test_response_items_become_the_same_conversation_as_in_vllm() -> None:
     """An agent's turns consist mostly of tool calls and their results."""
     body = response(
         instructions="be brief",
@@ -286,14 +286,14 @@ def test_response_items_become_the_conversation_that_vllm_makes_of_them() -> Non
     assert "look" == prompt.tools[0]["function"]["name"]
 
 
-def test_output_is_cut_to_the_context_as_vllm_cuts_it() -> None:
+def test_output_length_is_limited_to_the_context_as_in_vllm() -> None:
     """The prompt's length is an estimate, so it must not refuse a valid request."""
     assert 10 == output_bound(response(max_output_tokens=50), 90, _CONTEXT)
     assert 50 == output_bound(response(max_output_tokens=50), 20, _CONTEXT)
     assert 1 == output_bound(response(), 130, _CONTEXT)
 
 
-def test_message_blocks_become_the_conversation_that_vllm_makes_of_them() -> None:
+def test_message_blocks_become_the_same_conversation_as_in_vllm() -> None:
     """The ingress counts text, tool inputs and results; the replica counts images."""
     body = message(
         system=[{"type": "text", "text": "be brief"}],
@@ -329,7 +329,7 @@ def test_message_blocks_become_the_conversation_that_vllm_makes_of_them() -> Non
 
 
 @pytest.mark.parametrize("content", [3, ["text"], {"text": "a"}])
-def test_malformed_content_is_the_callers_error(content: Any) -> None:
+def test_malformed_message_content_is_a_client_error(content: Any) -> None:
     """Malformed content must not become an internal error of the token counter."""
     with pytest.raises(RequestError, match="a list of blocks"):
         message(messages=[{"role": "user", "content": content}])
@@ -364,7 +364,7 @@ def test_assistant_message_needs_no_type(item: dict[str, Any], passed_on: dict[s
     assert [passed_on] == body.fields["input"] == json.loads(body.payload)["input"]
 
 
-def test_response_that_vllm_can_read_keeps_its_bytes() -> None:
+def test_responses_request_that_vllm_can_read_keeps_its_bytes() -> None:
     sent = json.dumps({"model": "m", "input": [_assistant_message("a", type="message")]}).encode()
 
     assert sent is parse_body(RESPONSES, sent, ("m",), _CONTEXT).payload

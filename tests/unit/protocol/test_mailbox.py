@@ -61,7 +61,7 @@ def test_mailbox_message_sent_twice_is_read_once() -> None:
     assert 3 == cursor.ack
 
 
-def test_mail_of_a_new_scheduler_is_read_from_its_start() -> None:
+def test_mailbox_of_a_new_scheduler_is_read_from_its_first_message() -> None:
     cursor = Cursor()
     cursor.fresh([(5, "old")])
     cursor.reset()

@@ -37,7 +37,9 @@ def parse_fields(path: str, **fields: Any) -> InferenceBody:
         ([_MESSAGES, _MESSAGES], [Conversation((_MESSAGES[0],))] * 2),
     ],
 )
-def test_each_input_of_an_embedding_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
+def test_each_input_of_an_embedding_request_is_a_prompt(
+    path: str, given: Any, prompts: list[Any]
+) -> None:
     """The cost covers all inputs, in every format that vLLM accepts."""
     assert prompts == parse_fields(path, input=given).prompts
 
@@ -93,7 +95,7 @@ def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], 
     assert param == refused.value.param
 
 
-def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
+def test_pooling_input_may_fill_the_context() -> None:
     """An embedding generates nothing, but the protocol charges one output token."""
     body = parse_fields(EMBEDDINGS, input="a")
 
@@ -112,6 +114,6 @@ def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
         parse_fields(RANKINGS[0], query="a", documents=["b"]),
     ],
 )
-def test_truncatable_input_beyond_the_context_is_accepted(body: InferenceBody) -> None:
+def test_pooling_input_beyond_the_context_is_accepted_if_truncatable(body: InferenceBody) -> None:
     """The engine truncates such an input and answers."""
     assert 1 == output_bound(body, _CONTEXT + 1, _CONTEXT)

@@ -47,7 +47,7 @@ def uses_proxy(url: str) -> bool:
 
 
 @pytest.mark.parametrize("excepted", EXCEPTIONS)
-def test_no_proxy_exceptions_are_read_as_httpx_reads_them(
+def test_no_proxy_exceptions_are_interpreted_as_in_httpx(
     excepted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", PROXY)
@@ -70,7 +70,7 @@ def test_no_proxy_exceptions_are_read_as_httpx_reads_them(
         ({"HTTP_PROXY": PROXY, "no_proxy": "svc"}, None),
     ],
 )
-def test_proxy_variable_that_applies_is_named(
+def test_applicable_proxy_variable_is_named(
     environment: dict[str, str], variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():

@@ -45,7 +45,7 @@ def test_anthropic_headers_have_absolute_reset_times() -> None:
     assert not any(name.startswith("x-") for name in said)
 
 
-def test_limits_are_ordered_by_remaining_share() -> None:
+def test_rate_limits_are_ordered_by_remaining_share() -> None:
     again = LimitStanding("acme", "kv_token_time", 5e9, 4e9, 1.0, 86_400.0)
     said = limit_headers((_MINUTE, _KV, again), _NOW, is_anthropic=False)
 
@@ -59,7 +59,7 @@ def test_limits_are_ordered_by_remaining_share() -> None:
     )
 
 
-def test_limit_that_refused_the_call_comes_first() -> None:
+def test_refusing_rate_limit_is_first_in_the_headers() -> None:
     """A single call may exceed the rest of a limit that is hardly used."""
     said = limit_headers((_KV, _DAY), _NOW, is_anthropic=False, binding=_MINUTE)
 
@@ -102,7 +102,7 @@ def test_tenant_without_limits_gets_no_headers() -> None:
         *((360.0, "6m0s"), (3_661.0, "1h1m1s"), (86_400.0, "24h0m0s")),
     ],
 )
-def test_durations_have_openais_format(seconds: float, text: str) -> None:
+def test_rate_limit_durations_have_the_openai_format(seconds: float, text: str) -> None:
     """Durations are rounded up, so that no client retries too early."""
     assert text == duration(seconds)
 

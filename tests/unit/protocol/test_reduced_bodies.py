@@ -39,7 +39,7 @@ def has_negative_item(body: dict[str, Any]) -> bool:
     ("bad", "is_refused"),
     [("x", has_text_item), ("x", has_items_of_two_types), (-1, has_negative_item)],
 )
-def test_invalid_item_is_found_in_two_readings(
+def test_invalid_list_item_is_found_in_two_validations(
     position: int, bad: Any, is_refused: Callable[[Any], bool]
 ) -> None:
     items = [bad if number == position else number for number in range(1_000)]
@@ -54,7 +54,7 @@ def test_invalid_item_is_found_in_two_readings(
     assert judge.judged_items <= 2 * len(items) + 10
 
 
-def test_items_that_are_invalid_only_together_are_all_kept() -> None:
+def test_reduced_body_keeps_items_that_are_only_invalid_together() -> None:
     """The test's validator refuses the sum of two items and accepts each alone."""
     items = [1] * 500 + [2] * 500
     judge = CountingValidator(lambda body: {1, 2} <= set(body["items"]))
@@ -65,7 +65,7 @@ def test_items_that_are_invalid_only_together_are_all_kept() -> None:
     assert judge.judged_items <= 10 * len(items)
 
 
-def test_first_of_several_invalid_items_is_kept() -> None:
+def test_reduced_body_keeps_the_first_of_several_invalid_items() -> None:
     reduced = reduce_body(
         {"items": [0, -1, 0, -2, -3]}, CountingValidator(has_negative_item), ("items",)
     )
@@ -74,7 +74,7 @@ def test_first_of_several_invalid_items_is_kept() -> None:
     assert ("items", 1, "a") == reduced.whole_place(("items", 0, "a"))
 
 
-def test_reduced_body_keeps_needed_names_and_cuts_long_texts() -> None:
+def test_reduced_body_keeps_required_fields_and_cuts_long_texts() -> None:
     """A message without its role would be refused for another reason."""
     body = {"role": "u" * 1_000, "tools": [1, 2], "bad": {"role": [3, 4], "bad": 5, "good": 6}}
 
@@ -86,7 +86,7 @@ def test_reduced_body_keeps_needed_names_and_cuts_long_texts() -> None:
     )
 
 
-def test_deep_or_long_values_are_not_taken_for_small() -> None:
+def test_deep_or_long_values_do_not_count_as_small() -> None:
     assert ReducedBody([[5]], {}).is_small(2, 5)
     assert not ReducedBody([[5]], {}).is_small(1, 5)
     assert not ReducedBody([[5]], {}).is_small(2, 4)

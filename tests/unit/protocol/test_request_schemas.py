@@ -314,7 +314,7 @@ _BAD_ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text
         (response_request(metadata={str(number): 5 for number in range(999)}), "metadata[0]"),
     ],
 )
-def test_only_the_invalid_item_is_explained(
+def test_validation_error_explains_only_the_invalid_item(
     counting_schemas: RequestSchemas, request_: tuple[str, dict[str, Any]], param: str
 ) -> None:
     """The full list of errors in every variant of a union would block the event loop."""
@@ -340,7 +340,7 @@ def test_long_or_deep_value_is_refused_without_an_explanation(
     assert [True] == [length < 300 for length in CountingValidator.explained]
 
 
-def test_another_vllm_release_has_no_schemas() -> None:
+def test_unknown_vllm_release_has_no_request_schemas() -> None:
     """An engine of another release validates requests itself."""
     assert not schema_file("0.26.0").exists()
     assert schema_file("0.32.1") == schema_file("0.32.0")

@@ -19,13 +19,13 @@ def end_of(path: str, *chunks: bytes) -> StreamEnd:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_with_its_last_event_is_complete(path: str) -> None:
+def test_stream_that_contains_its_last_event_is_complete(path: str) -> None:
     end_of(path, *STREAMS[path]).check()
     end_of(path, b"".join(STREAMS[path])).check()
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_without_its_last_event_is_cut(path: str) -> None:
+def test_stream_that_lacks_its_last_event_counts_as_cut(path: str) -> None:
     for length in range(len(STREAMS[path])):
         with pytest.raises(StreamUnfinished):
             end_of(path, *STREAMS[path][:length]).check()
@@ -53,7 +53,7 @@ def test_stream_with_an_error_event_has_failed_even_before_its_last_event(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_text_that_reads_like_an_error_event_is_no_error(path: str) -> None:
+def test_generated_text_that_looks_like_an_error_event_is_no_error(path: str) -> None:
     """Line breaks in generated text are escaped in JSON, so they cannot start an event."""
     text = '\nevent: error\ndata: {"error": 1}\n\ndata: {"error": 1}'
     end_of(path, named_event("delta", text=text), *STREAMS[path]).check()

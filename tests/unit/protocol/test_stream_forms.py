@@ -70,7 +70,7 @@ def test_empty_chat_chunk_looks_like_the_chunks_around_it(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_empty_chunk_has_the_engines_id_once_that_was_sent(path: str) -> None:
+def test_empty_keepalive_chunk_repeats_the_engines_id(path: str) -> None:
     body = stream_with_keepalives(path, Keepalive.CHUNK, 1)
 
     assert STREAMS[path][0] in body
@@ -180,7 +180,7 @@ def test_failed_stream_ends_in_the_error_format_of_its_api(
 
 @pytest.mark.parametrize("before", range(1, len(STREAMS[RESPONSES])))
 @pytest.mark.parametrize("signs", [0, 1, 2])
-def test_failed_response_has_the_next_number_and_the_id_of_its_stream(
+def test_failure_event_of_a_response_has_the_streams_id_and_next_number(
     before: int, signs: int
 ) -> None:
     form = form_of(RESPONSES)
@@ -196,7 +196,7 @@ def test_failed_response_has_the_next_number_and_the_id_of_its_stream(
 
 
 @pytest.mark.parametrize("signs", [0, 1, 3])
-def test_failure_before_the_first_event_creates_the_response_first(signs: int) -> None:
+def test_failed_response_begins_with_its_creation_event(signs: int) -> None:
     """Clients ignore events of a response that was not created."""
     form = form_of(RESPONSES)
     body = b"".join(form.keepalive(Keepalive.EVENT, _COMMENT) for _ in range(signs))
@@ -211,14 +211,14 @@ def test_failure_before_the_first_event_creates_the_response_first(signs: int) -
     ("status", "code"),
     [(400, "invalid_prompt"), (429, "rate_limit_exceeded"), (500, "server_error")],
 )
-def test_engines_refusal_has_an_error_code_that_clients_know(status: int, code: str) -> None:
+def test_engine_refusal_has_an_error_code_that_clients_know(status: int, code: str) -> None:
     error = {"message": "m", "type": "BadRequestError", "code": status}
     *_, (_, failed) = events_of(form_of(RESPONSES).refusal(status, error))
 
     assert {"code": code, "message": "m"} == failed["response"]["error"]
 
 
-def test_field_named_sequence_number_in_the_request_keeps_its_value() -> None:
+def test_request_field_named_sequence_number_keeps_its_value() -> None:
     """A response repeats the metadata and tools of its request."""
     form = form_of(RESPONSES)
     body = form.keepalive(Keepalive.EVENT, _COMMENT) + form.passed(b"".join(STREAMS[RESPONSES][:2]))
@@ -228,7 +228,7 @@ def test_field_named_sequence_number_in_the_request_keeps_its_value() -> None:
     assert (2, {"sequence_number": 3}) == (data["sequence_number"], tool["parameters"])
 
 
-def test_event_without_a_sequence_number_is_passed_on_and_not_counted() -> None:
+def test_stream_event_without_a_sequence_number_is_not_counted() -> None:
     form = form_of(RESPONSES)
     form.passed(b"".join(STREAMS[RESPONSES][:2]) + b"data: [DONE]\n\n")
     [(_, failed)] = events_of(form.failure(EngineError("cut")))

@@ -29,7 +29,7 @@ async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
     return [item async for item in without_delivered(regenerated_stream(*chunks), resume)]
 
 
-def test_joined_parts_keep_their_order_and_tokens() -> None:
+def test_joined_stream_parts_keep_their_order_and_tokens() -> None:
     """A continuation would generate the lost tokens of a middle part twice."""
     first = Part(b"a", 1, (Output((1,)),))
     second = Part(b"bc", 2, (Output((2, 3)), Output((4,), "stop")), "why not")
@@ -39,7 +39,7 @@ def test_joined_parts_keep_their_order_and_tokens() -> None:
     )
 
 
-def test_delivered_tokens_are_kept_for_the_next_attempt() -> None:
+def test_tokens_delivered_by_one_attempt_are_kept_for_the_next() -> None:
     """A replica may report tokens before it sends the chunk with their text."""
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x"), 1, (Output((1,)), Output((2,)))))
@@ -57,7 +57,7 @@ def test_delivered_tokens_are_kept_for_the_next_attempt() -> None:
     assert Resume(outputs, 3, size, start) == delivered.resume()
 
 
-def test_obstacle_to_a_continuation_is_raised_after_a_delivered_part() -> None:
+def test_stream_that_cannot_continue_raises_after_a_delivered_part() -> None:
     """A stream whose second half belongs to another answer is worse than an error."""
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x"), 1, (), "it has more than one choice"))
@@ -67,7 +67,7 @@ def test_obstacle_to_a_continuation_is_raised_after_a_delivered_part() -> None:
         delivered.resume()
 
 
-async def test_continuation_starts_after_the_delivered_part_and_keeps_its_id() -> None:
+async def test_continued_stream_starts_after_the_delivered_text_with_the_same_id() -> None:
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x") + completion_event("y"), 2, ()))
     made_again = [completion_event(text, "cmpl-b", 7) for text in "xyz"]
@@ -90,7 +90,7 @@ async def test_generated_text_that_looks_like_an_event_is_unchanged() -> None:
     assert Part(completion_event(told), 1, ()) == part
 
 
-async def test_stream_whose_repetition_begins_differently_is_not_continued() -> None:
+async def test_stream_is_not_continued_if_the_repeated_beginning_differs() -> None:
     """Replicas of two vLLM versions may split a text into different chunks."""
     delivered = Delivered()
     delivered.add_part(Part(completion_event("x") + completion_event("y"), 2, ()))
@@ -129,7 +129,7 @@ async def test_continued_response_keeps_the_ids_sent_to_the_caller() -> None:
     assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
 
 
-async def test_response_item_that_begins_after_the_cut_keeps_its_id() -> None:
+async def test_response_item_that_begins_after_a_cut_keeps_its_id() -> None:
     delivered = Delivered(names=True)
     delivered.add_part(Part(response_chunks("resp_a", "msg_a", 17, "x")[0], 1, ()))
 

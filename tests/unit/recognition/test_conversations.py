@@ -83,14 +83,14 @@ def test_chat_continues_in_any_format_of_its_clients(sent_back: Json) -> None:
         [_QUESTION],
     ],
 )
-def test_changed_conversation_is_a_different_one(messages: list[Json]) -> None:
+def test_changed_conversation_is_recognised_as_another_conversation(messages: list[Json]) -> None:
     """In each case the text, a call id or an earlier message differs, or the answer is missing."""
     name = chat_of(_QUESTION).name_after(chat_turn(**_CHAT_ANSWER))
 
     assert name not in chat_of(*messages).beginnings
 
 
-def test_equal_conversations_of_two_tenants_are_different() -> None:
+def test_equal_conversations_of_two_tenants_are_distinguished() -> None:
     """Conversations are separate by tenant and by credential."""
     turn = chat_turn(content="yes")
     names = [chat_of(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
@@ -98,7 +98,7 @@ def test_equal_conversations_of_two_tenants_are_different() -> None:
     assert names[0] != names[1]
 
 
-def test_forks_continue_from_their_common_part() -> None:
+def test_conversation_forks_continue_from_their_common_part() -> None:
     """A conversation forks into two, one of which goes on for another turn."""
     turn = chat_turn(content="yes")
     answer = {"role": "assistant", "content": "yes"}
@@ -140,7 +140,7 @@ def test_shared_prompt_template_does_not_join_calls(same_question: bool) -> None
     assert 0 == joined
 
 
-def test_lookup_of_a_long_conversation_sends_its_longest_beginnings() -> None:
+def test_lookup_of_a_long_conversation_sends_only_its_longest_prefixes() -> None:
     """The number of conversation names in a lookup is limited."""
     messages = [_QUESTION, {"role": "assistant", "content": "yes"}] * 100
     call = chat_of(*messages, _QUESTION)
@@ -149,7 +149,7 @@ def test_lookup_of_a_long_conversation_sends_its_longest_beginnings() -> None:
     assert call.beginnings[0] == chat_of(*messages[:-1]).name_after(chat_turn(content="yes"))
 
 
-def test_answer_begun_by_the_caller_and_its_continuation_are_one_turn() -> None:
+def test_answer_begun_by_the_caller_is_one_turn_with_its_continuation() -> None:
     """A caller may send the beginning of the model's turn."""
     begun = chat_of(_QUESTION, {"role": "assistant", "content": "The answer is"})
     name = begun.name_after(chat_turn(content=" 42."))
@@ -162,7 +162,7 @@ def test_answer_begun_by_the_caller_and_its_continuation_are_one_turn() -> None:
     ).beginnings
 
 
-def test_streamed_chat_has_the_same_turn_as_a_whole_one() -> None:
+def test_streamed_and_unary_answers_give_the_same_conversation_turn() -> None:
     """The turn must not depend on how the stream was split into chunks."""
     stream = sse_events(
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
@@ -283,7 +283,7 @@ def billed_request(form: str, call: int, *more: Json) -> tuple[str, Json]:
         "developer of text",
     ],
 )
-def test_conversation_continues_when_its_billing_line_changes(form: str) -> None:
+def test_changing_the_billing_line_keeps_the_conversation(form: str) -> None:
     """The billing line's checksum changes with each call; it must not count as content."""
     first = conversation_of(*billed_request(form, 0xA1B2C))
     second = conversation_of(*billed_request(form, 0xD3E4F, _ANSWER, _QUESTION))
@@ -291,7 +291,7 @@ def test_conversation_continues_when_its_billing_line_changes(form: str) -> None
     assert (first.name_after(Turn(MODEL, "yes")),) == second.beginnings
 
 
-def test_conversation_is_the_same_without_its_billing_line() -> None:
+def test_removing_the_billing_line_keeps_the_conversation() -> None:
     """A gateway may remove Claude Code's billing line during a conversation."""
     first = conversation_of(*billed_request("blocks", 1))
     fields = {"system": _PROMPT, "messages": [{"role": "user", "content": "q"}, _ANSWER, _QUESTION]}
@@ -326,7 +326,7 @@ def test_billing_line_is_ignored_only_at_the_start_of_the_system_prompt(
     assert name not in numbered_call(2, _ANSWER, _QUESTION).beginnings
 
 
-def test_response_with_all_earlier_items_continues_its_conversation() -> None:
+def test_responses_request_with_all_earlier_items_continues_a_conversation() -> None:
     """Clients send reasoning back or omit it; the items of one answer are one turn."""
     output: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
@@ -370,7 +370,7 @@ def test_response_with_all_earlier_items_continues_its_conversation() -> None:
         (RESPONSES, False, b"[]"),
     ],
 )
-def test_truncated_answer_is_not_recorded(path: str, stream: bool, body: bytes) -> None:
+def test_truncated_answer_is_not_recorded_as_a_turn(path: str, stream: bool, body: bytes) -> None:
     """A body in another format than the endpoint's answers is not recorded either."""
     reader = AnswerReader(path, stream=stream)
     reader.add(body)
@@ -379,7 +379,7 @@ def test_truncated_answer_is_not_recorded(path: str, stream: bool, body: bytes) 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_endlessly_nested_arguments_name_no_sub_agent(*, stream: bool) -> None:
+def test_deeply_nested_tool_arguments_do_not_name_a_sub_agent(*, stream: bool) -> None:
     """A model may repeat one token until its answer is cut."""
     function = {"name": "t", "arguments": '{"a":' + "[" * 5_000}
     said_by = {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": function}]}
@@ -398,7 +398,7 @@ def test_empty_answer_does_not_continue_a_conversation() -> None:
     assert [] == turns_of(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
 
 
-def test_path_without_messages_has_no_conversation() -> None:
+def test_request_path_without_messages_has_no_conversation() -> None:
     assert read_conversation(COMPLETIONS, {"prompt": "q"}, "t") is None
 
 

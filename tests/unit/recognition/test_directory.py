@@ -24,7 +24,7 @@ def test_sub_agents_belong_to_the_application_of_their_root_session() -> None:
     ]
 
 
-def test_session_of_an_unknown_parent_becomes_a_root_and_stays_one() -> None:
+def test_session_of_an_unknown_parent_becomes_a_permanent_root() -> None:
     """If the parent later names its own parent, both join the same application."""
     directory = Directory()
     children = [
@@ -37,7 +37,7 @@ def test_session_of_an_unknown_parent_becomes_a_root_and_stays_one() -> None:
     assert "above" == application_of(directory, "above")
 
 
-def test_session_stays_in_its_first_application() -> None:
+def test_session_with_a_changed_parent_keeps_its_application() -> None:
     """A later call of the session may name another parent, or none."""
     directory = Directory()
 
@@ -46,21 +46,21 @@ def test_session_stays_in_its_first_application() -> None:
     assert "a" == application_of(directory, "s")
 
 
-def test_root_session_that_names_a_parent_later_stays_a_root() -> None:
+def test_root_session_stays_a_root_if_it_later_names_a_parent() -> None:
     directory = Directory()
 
     assert "s" == application_of(directory, "s")
     assert "s" == application_of(directory, "s", "a")
 
 
-def test_cycle_of_parents_ends_at_the_session_that_was_named_first() -> None:
+def test_cycle_of_parent_sessions_ends_at_the_first_named_session() -> None:
     directory = Directory()
 
     assert ["b", "b"] == [application_of(directory, "a", "b"), application_of(directory, "b", "a")]
     assert "self" == application_of(directory, "self", "self")
 
 
-def test_deepest_generation_becomes_a_separate_application() -> None:
+def test_sub_agents_beyond_the_depth_limit_start_a_new_application() -> None:
     """A session that spawns itself forever starts a new application at each limit."""
     directory = Directory()
     roots = [application_of(directory, "0")]
@@ -71,7 +71,7 @@ def test_deepest_generation_becomes_a_separate_application() -> None:
     assert str(2 * DEEPEST + 2) == roots[-1]
 
 
-def test_longest_matching_conversation_name_decides() -> None:
+def test_longest_matching_conversation_name_determines_the_application() -> None:
     """A known fork has a name of its own; a new fork is found by the common part."""
     directory = Directory()
     directory.name_conversation("t", [b"short"], "a")
@@ -82,7 +82,7 @@ def test_longest_matching_conversation_name_decides() -> None:
     assert directory.find_conversation("t", [b"unknown"]) is None
 
 
-def test_conversation_name_of_two_applications_matches_neither() -> None:
+def test_ambiguous_conversation_name_matches_no_application() -> None:
     """Unrelated calls with equal words and answers must not be joined."""
     directory = Directory()
     directory.name_conversation("t", [b"hello"], "a")
@@ -110,7 +110,7 @@ def test_least_recently_used_conversation_name_is_evicted() -> None:
     )
 
 
-def test_tenant_evicts_only_its_own_names() -> None:
+def test_tenant_evicts_only_its_own_conversation_names() -> None:
     directory = Directory(most=100)
     directory.name_conversation("few", [b"name"], "a")
     for number in range(1_000):
@@ -124,7 +124,7 @@ def test_tenant_evicts_only_its_own_names() -> None:
     assert directory.find_conversation("other", [b"name"]) is None
 
 
-def test_merged_directory_keeps_its_newer_entries() -> None:
+def test_merge_of_session_directories_keeps_the_newer_entries() -> None:
     directory = Directory()
     application_of(directory, "s")
     directory.restore_names("t", [(b"s", "old"), (b"t", "root")])

@@ -93,7 +93,7 @@ def test_user_field_names_a_session_only_where_configured(field: str) -> None:
 @pytest.mark.parametrize(
     "value", ["Billing (prod) #3", "x" * 600, "Büro", "a|b", "a\nb", " ", "\ud800"]
 )
-def test_metadata_in_an_unknown_format_becomes_a_digest(field: str, value: str) -> None:
+def test_session_metadata_in_an_unknown_format_becomes_a_digest(field: str, value: str) -> None:
     """Users cannot change the metadata that their program sends."""
     found = recognize_call({}, {"metadata": {field: value}})
     other = recognize_call({}, {"metadata": {field: value + "x"}})
@@ -130,7 +130,7 @@ def test_metadata_without_a_session_is_ignored(fields: dict[str, Any]) -> None:
         ({"thread-id": "r"}, "r", None),
     ],
 )
-def test_codex_call_names_its_root_or_a_parent(
+def test_codex_call_names_its_root_or_parent_session(
     headers: dict[str, str], application_id: str, parent: str | None
 ) -> None:
     found = recognize_call(headers)
@@ -159,7 +159,7 @@ def test_final_marker_closes_the_application(headers: dict[str, str], final: boo
 
 
 @pytest.mark.parametrize("value", ["1", "yes", "true, false"])
-def test_final_marker_that_cannot_be_read_is_refused(value: str) -> None:
+def test_unreadable_final_marker_is_refused(value: str) -> None:
     """Without an error, the application would stay open until it has been idle for long."""
     with pytest.raises(RequestError, match=r"x-justitia-final is .*: true or false is allowed"):
         recognize_call({"x-justitia-application": "a", "x-justitia-final": value})

@@ -89,7 +89,7 @@ def test_tls_in_serves_options_is_refused_behind_haproxy(start_behind: Behind) -
         pytest.param(CERTIFICATE, False, id="Serve's own proxy has TLS"),
     ],
 )
-def test_fronts_without_tls_behind_haproxy_are_accepted(
+def test_http_options_without_tls_are_accepted_behind_haproxy(
     start_behind: Behind, options: dict[str, Any], haproxy: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_behind(HTTPOptions(**options), haproxy=haproxy)
@@ -106,7 +106,7 @@ def test_build_does_not_wait_for_serve_to_start(start_behind: Behind) -> None:
     assert [] == controller.waited_s
 
 
-def test_process_without_ray_calls_no_cluster(
+def test_build_in_a_process_without_ray_calls_no_cluster(
     start_behind: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`serve build` needs no cluster and must not start one."""
@@ -118,7 +118,7 @@ def test_process_without_ray_calls_no_cluster(
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("busy"), RayActorError()])
-def test_controller_that_does_not_answer_does_not_delay_the_build(
+def test_unreachable_serve_controller_does_not_delay_the_build(
     start_behind: Behind, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The controller may be busy or restarting; the doctor finds the problem later."""
@@ -175,7 +175,7 @@ def test_autoscaling_uses_the_drain_time_policy_with_its_own_delays(start_behind
     } == scaling.policy.policy_kwargs
 
 
-def test_external_autoscaler_decides_the_number_of_replicas_alone(start_behind: Behind) -> None:
+def test_external_autoscaler_alone_decides_the_number_of_replicas(start_behind: Behind) -> None:
     start_behind(HTTPOptions(), haproxy=False)
     section = {"max_replicas": 5, "external": True}
 

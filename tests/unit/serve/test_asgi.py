@@ -29,7 +29,7 @@ async def leave_after_head(app: AsgiApp) -> None:
         await anext(messages)
 
 
-async def test_messages_keep_their_order_and_the_body_arrives_whole() -> None:
+async def test_asgi_messages_keep_their_order_and_the_body_is_complete() -> None:
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = await receive()
@@ -41,7 +41,7 @@ async def test_messages_keep_their_order_and_the_body_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize("raises", [True, False])
-async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) -> None:
+async def test_asgi_application_that_ends_too_early_is_an_engine_error(raises: bool) -> None:
     """The caller must neither hang nor take half an answer for a whole one."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -57,7 +57,7 @@ async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) 
     assert isinstance(raised.value.__cause__, KeyError) == raises
 
 
-async def test_error_after_the_last_message_does_not_change_the_answer() -> None:
+async def test_asgi_error_after_the_last_message_does_not_change_the_answer() -> None:
     """Starlette sends its 500 and then raises, when the caller already has the answer."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -68,7 +68,7 @@ async def test_error_after_the_last_message_does_not_change_the_answer() -> None
     assert await messages_of(app) == [START, body_chunk(b"", False)]
 
 
-async def test_early_close_sends_disconnect_before_cancelling() -> None:
+async def test_early_close_sends_an_asgi_disconnect_before_the_cancellation() -> None:
     """VLLM frees KV memory on a disconnect, but continues a generation cancelled at once."""
     seen: list[str] = []
 
@@ -86,7 +86,7 @@ async def test_early_close_sends_disconnect_before_cancelling() -> None:
     assert seen == ["http.disconnect"]
 
 
-async def test_application_that_ignores_the_disconnect_is_cancelled(
+async def test_asgi_application_that_ignores_a_disconnect_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stuck handler must not block the replica forever."""
@@ -106,7 +106,7 @@ async def test_application_that_ignores_the_disconnect_is_cancelled(
     assert cancelled.is_set()
 
 
-async def test_application_runs_in_the_given_context() -> None:
+async def test_asgi_application_runs_in_the_given_context() -> None:
     """The meter finds the lease of a vLLM request through a context variable."""
     variable: ContextVar[str] = ContextVar("variable", default="unset")
     context = copy_context()
@@ -121,7 +121,7 @@ async def test_application_runs_in_the_given_context() -> None:
     assert variable.get() == "unset"
 
 
-async def test_path_and_query_are_decoded_as_by_an_http_server() -> None:
+async def test_asgi_path_and_query_are_decoded_as_by_an_http_server() -> None:
     """An id with a slash is percent-encoded, and the model is in the query."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

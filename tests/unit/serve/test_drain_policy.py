@@ -75,7 +75,7 @@ def policy(told: PlannedAnswers) -> DrainTimePolicy:
     return DrainTimePolicy(**ARGUMENTS, stale_s=STALE_S, answers=told)
 
 
-def test_request_to_the_scheduler_has_the_rules_and_the_loading_replicas() -> None:
+def test_autoscaling_request_contains_rules_and_loading_replicas() -> None:
     """The scheduler computes the size from the rules and the loading replicas."""
     told = PlannedAnswers(3)
     wanted, state = policy(told)(context_of(2, 5))
@@ -93,32 +93,32 @@ def test_request_to_the_scheduler_has_the_rules_and_the_loading_replicas() -> No
 @pytest.mark.parametrize(
     "told", [PlannedAnswers(None), PlannedAnswers(1, age_s=STALE_S + 1)], ids=["none", "old"]
 )
-def test_number_of_replicas_stays_without_an_answer_of_the_scheduler(told: PlannedAnswers) -> None:
+def test_number_of_replicas_stays_while_the_scheduler_does_not_answer(told: PlannedAnswers) -> None:
     """Replicas hold leases of the restarting scheduler and must not end."""
     assert 4 == policy(told)(context_of(4, 4))[0]
 
 
-def test_requests_counted_by_serve_add_replicas_without_the_scheduler() -> None:
+def test_request_count_of_serve_adds_replicas_if_the_scheduler_is_silent() -> None:
     """Seven requests at two per replica need four replicas, and three exist."""
     assert 4 == policy(PlannedAnswers(None))(context_of(3, 3, requests=7))[0]
     assert 3 == policy(PlannedAnswers(None))(context_of(3, 3, requests=1))[0]
 
 
-def test_first_replica_starts_at_once_although_serve_counts_no_request() -> None:
+def test_first_replica_starts_at_once_for_a_waiting_inference() -> None:
     """The calls wait in the scheduler's queue, where Ray Serve does not count them."""
     decide = _apply_autoscaling_config(policy(PlannedAnswers(1)))
 
     assert 1 == decide(context_of(0, 0, upscale_delay_s=30.0))[0]
 
 
-def test_smaller_target_does_not_end_replicas_that_load_from_zero() -> None:
+def test_smaller_target_does_not_stop_replicas_while_scaling_from_zero() -> None:
     """While no replica runs, Ray Serve applies each target without the scale-down delay."""
     decide = _apply_autoscaling_config(policy(PlannedAnswers(1)))
 
     assert 3 == decide(context_of(0, 3, downscale_delay_s=600.0))[0]
 
 
-def test_scale_to_zero_waits_for_serves_delay() -> None:
+def test_scale_to_zero_waits_for_ray_serves_downscale_delay() -> None:
     """A queue that is empty for a moment does not end the last replica."""
     decide = _apply_autoscaling_config(policy(PlannedAnswers(0)))
 
@@ -138,7 +138,7 @@ def test_scale_to_zero_waits_for_serves_delay() -> None:
     ],
     ids=["one", "several", "none", "earlier scheduler", "gone since the question", "no need"],
 )
-def test_draining_replicas_that_serve_counts_are_added_to_the_target(
+def test_draining_replicas_are_added_to_ray_serves_target(
     wanted: int, leaving: list[str] | None, asked: int
 ) -> None:
     """A restarted controller counts draining replicas as running until they have ended.
@@ -148,7 +148,7 @@ def test_draining_replicas_that_serve_counts_are_added_to_the_target(
     assert asked == policy(PlannedAnswers(wanted, leaving=leaving))(context_of(2, 2))[0]
 
 
-def test_loading_time_is_from_the_request_to_the_first_report() -> None:
+def test_loading_time_of_a_replica_ends_at_its_first_report() -> None:
     """Two replicas are requested at 10 s and serve at 40 s and 50 s; the median is reported."""
     loads = LoadTimes()
     for now, running, target in ((0, 1, 1), (10, 1, 3), (40, 2, 3), (50, 3, 3)):
@@ -157,7 +157,7 @@ def test_loading_time_is_from_the_request_to_the_first_report() -> None:
     assert 40.0 == loads.usual_s
 
 
-def test_replicas_found_by_a_new_controller_have_no_loading_time() -> None:
+def test_replicas_found_by_a_restarted_controller_have_no_loading_time() -> None:
     """The first second after a controller restart must not count as a load of 1 s.
 
     The replica that is missing later has loaded for 30 s.
@@ -173,7 +173,7 @@ def test_replicas_found_by_a_new_controller_have_no_loading_time() -> None:
     assert 30.0 == loads.usual_s
 
 
-def test_load_time_of_a_replacement_begins_when_the_dead_replica_is_missing() -> None:
+def test_loading_time_of_a_replacement_begins_at_the_loss_of_the_replica() -> None:
     """Serve replaces the replica without a change of the target."""
     loads = LoadTimes()
     for now, running in ((0, 2), (5, 1), (25, 2)):
@@ -190,7 +190,7 @@ def test_abandoned_start_of_a_replica_gives_no_loading_time() -> None:
     assert 29.0 == loads.usual_s
 
 
-def test_autoscaling_policy_is_loaded_without_this_package() -> None:
+def test_autoscaling_policy_can_be_loaded_without_the_package_installed() -> None:
     """Ray Serve's controller lacks the application's runtime environment."""
     made = AutoscalingPolicy(policy_function=DrainTimePolicy, policy_kwargs=ARGUMENTS)
     script = (
@@ -271,7 +271,7 @@ def wanted_replicas(polled: list[PolledAnswers]) -> int | None:
 
 
 @pytest.mark.asyncio
-async def test_controller_does_not_wait_for_the_scheduler(
+async def test_serve_controller_does_not_wait_for_the_scheduler(
     scheduler_actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
     """The controller's single event loop serves the whole cluster."""
@@ -285,7 +285,7 @@ async def test_controller_does_not_wait_for_the_scheduler(
 
 
 @pytest.mark.asyncio
-async def test_last_answer_ages_after_a_failed_request_until_the_next_one(
+async def test_polling_of_the_scheduler_continues_after_a_failed_request(
     scheduler_actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
     """The polling thread must survive restarts of the scheduler."""

@@ -29,7 +29,7 @@ def _linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("descriptors", [0, 300, 1_024, 20_000, 20_001, 1_048_576])
-def test_greatest_number_of_connections_just_fits_into_open_files(descriptors: int) -> None:
+def test_maximum_number_of_connections_fits_the_open_files_limit(descriptors: int) -> None:
     """HAProxy exits at its start if its limit needs more open files than allowed."""
     fitting = fitting_connections(descriptors)
 
@@ -51,7 +51,7 @@ def test_haproxy_needs_two_and_a_half_open_files_per_connection() -> None:
     ],
     ids=["callers and a tenth", "callers and some", "what fits"],
 )
-def test_connection_limit_covers_callers_as_far_as_open_files_allow(
+def test_connection_limit_is_the_number_of_callers_or_the_open_files_limit(
     callers: int, descriptors: int, connections: str, notes: int
 ) -> None:
     """Every waiting caller has a connection.
@@ -66,7 +66,7 @@ def test_connection_limit_covers_callers_as_far_as_open_files_allow(
     assert all("Raise it to 55,256" in note for note in plan.notes)
 
 
-def test_throughput_settings_are_omitted_without_haproxy(
+def test_serve_throughput_settings_are_omitted_without_haproxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The settings alone add no speed, and Serve exits if HAProxy is missing."""
@@ -116,7 +116,7 @@ def test_haproxy_is_started_without_splicing() -> None:
     assert not read_front({}).splices
 
 
-def test_wrapper_that_cannot_be_executed_is_omitted_and_named(
+def test_haproxy_wrapper_that_cannot_be_executed_is_omitted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive may lose the file mode, and Ray would fail to start the wrapper."""
@@ -134,7 +134,7 @@ def test_wrapper_that_cannot_be_executed_is_omitted_and_named(
     [("+LINUX_SPLICE", "-dS -f it.cfg"), ("-LINUX_SPLICE", "-f it.cfg")],
     ids=["splices", "cannot"],
 )
-def test_wrapper_passes_its_arguments_to_haproxy(
+def test_haproxy_wrapper_passes_its_arguments_on(
     tmp_path: Path, features: str, arguments: str
 ) -> None:
     binary = tmp_path / "haproxy"
@@ -151,7 +151,7 @@ def test_wrapper_passes_its_arguments_to_haproxy(
     assert arguments == said.stdout.strip()
 
 
-def test_http_proxy_is_determined_by_the_environment_of_the_process() -> None:
+def test_environment_of_the_process_determines_serves_http_proxy() -> None:
     serve = read_front(HAPROXY)
     default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
     given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)

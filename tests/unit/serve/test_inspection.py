@@ -91,7 +91,7 @@ def assert_fields(facts: BaseModel, **expected: Any) -> None:
     assert expected == facts.model_dump(include=set(expected))
 
 
-async def test_scheduler_reports_holders_of_leases_and_inferences(
+async def test_scheduler_reports_the_processes_that_hold_leases_and_inferences(
     inspected: InspectedService,
 ) -> None:
     """The doctor compares leases with replicas, and inferences with ingresses."""
@@ -127,7 +127,9 @@ async def test_application_is_shown_with_its_own_idle_time(inspected: InspectedS
     assert [None, 30.0] == [seen.applications[name].idle_limit_s for name in "ab"]
 
 
-async def test_unread_messages_are_counted_from_the_first_one(inspected: InspectedService) -> None:
+async def test_inspection_reports_the_number_of_the_first_unread_message(
+    inspected: InspectedService,
+) -> None:
     """The first unread number shows whether anything was read between two reports."""
     await inspected.pull_next()
     await inspected.submit_items(arrival_of(), inference("q1"))
@@ -139,7 +141,7 @@ async def test_unread_messages_are_counted_from_the_first_one(inspected: Inspect
     assert [(1, 1), (0, None)] == [(r.unread, r.next_unread) for r in (before, after)]
 
 
-async def test_replica_with_room_for_the_first_application_is_flagged(
+async def test_inspection_flags_a_replica_with_room_for_the_first_application(
     inspected: InspectedService,
 ) -> None:
     """The flag marks a stalled queue; a replica that is leaving does not count as free."""
@@ -159,7 +161,7 @@ async def test_replica_with_room_for_the_first_application_is_flagged(
     assert (await inspected.next_report()).replicas["r"].free_for_first
 
 
-async def test_finish_tag_is_reported_with_the_virtual_time_of_its_clock(
+async def test_finish_tag_is_reported_with_the_virtual_time(
     inspected: InspectedService,
 ) -> None:
     """With `fairness: tenant`, each tenant has a virtual clock of its own."""
@@ -217,7 +219,7 @@ async def test_corrupt_scheduler_state_can_still_be_inspected(inspected: Inspect
     assert ["1-1"] == list(seen.leases)
 
 
-async def test_store_is_reported_as_the_scheduler_sees_it(inspected: InspectedService) -> None:
+async def test_scheduler_reports_the_state_of_its_store(inspected: InspectedService) -> None:
     """The kind of store selects the checks; the age of a save shows what would be lost."""
     await eventually(lambda: inspected.leader.inspector.status().saves > 0, "the first save")
     store = (await inspected.next_report()).store
@@ -286,7 +288,7 @@ async def test_replica_reports_held_leases_and_unconfirmed_ended_leases() -> Non
     assert_fields(own, unconfirmed=("1-3",), kv_tokens=100, free_kv_tokens=60, engine=None, epoch=0)
 
 
-async def test_report_has_the_reason_of_a_failed_engine() -> None:
+async def test_inspection_reports_why_an_engine_failed() -> None:
     """The reason is known only in the process that is about to exit."""
     assert "out of memory" == (await replica_report(EngineError("out of memory"))).engine
 
@@ -357,7 +359,7 @@ def _fake_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "_SCHEDULER_S", 0.02)
 
 
-async def test_all_parts_are_inspected_and_those_without_an_answer_are_listed() -> None:
+async def test_inspection_lists_the_parts_that_do_not_answer() -> None:
     """A replica that only Ray Serve lists may be the one that hangs."""
     found = await inspection_calls().inspect()
 
@@ -406,7 +408,7 @@ async def raise_actor_died() -> Any:
         (raise_actor_died, "its process is gone or being started again"),
     ],
 )
-async def test_scheduler_that_does_not_answer_is_a_finding(
+async def test_inspection_reports_a_scheduler_that_does_not_answer(
     scheduler: Callable[[], Awaitable[Any]], reason: str
 ) -> None:
     """Inspections are made during failures, so the other parts are still reported."""

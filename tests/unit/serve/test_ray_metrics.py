@@ -73,7 +73,7 @@ def test_histogram_has_prometheus_bucket_series(gauge_values: dict[str, dict[str
     assert len(gauge_values) == len(_LE)
 
 
-def test_metric_has_one_name_without_open_telemetry(
+def test_metric_has_a_single_name_without_open_telemetry(
     gauge_values: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_enable_open_telemetry", "0")
@@ -97,7 +97,7 @@ def test_metrics_have_the_configured_labels_and_bounds() -> None:
     assert ["a", "other"] == [measures.label("application_class", name) for name in ("a", "b")]
 
 
-def test_failing_export_is_logged_once_and_the_service_continues(
+def test_failing_metrics_export_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The counts of a failed export are exported later.
@@ -125,7 +125,7 @@ def test_failing_export_is_logged_once_and_the_service_continues(
     assert 2 == len(caplog.records)
 
 
-async def test_stopping_exporter_sends_all_values_once() -> None:
+async def test_stopping_metrics_exporter_sends_all_values_once() -> None:
     """An orderly end loses no value, and a replaced scheduler reports its state once."""
     looks: list[int] = []
     measures = new_measures(AppConfig.parse(_ARGS), "scheduler")

@@ -17,7 +17,7 @@ STATIONS = [
 ]
 
 
-def test_readmes_life_of_an_inference_has_nine_steps_with_files() -> None:
+def test_readme_lists_nine_steps_of_an_inference_with_files() -> None:
     steps = re.split(r"(?m)^\d\) ", LIFE)[1:]
 
     assert 9 == len(steps)
@@ -26,7 +26,7 @@ def test_readmes_life_of_an_inference_has_nine_steps_with_files() -> None:
 
 
 @pytest.mark.parametrize(("path", "name"), STATIONS)
-def test_readme_step_names_an_existing_function(path: str, name: str) -> None:
+def test_readme_step_of_an_inference_names_an_existing_function(path: str, name: str) -> None:
     file = (SERVE / path).resolve().relative_to(ROOT)
     found = import_module(".".join(file.with_suffix("").parts))
     for part in name.split("."):

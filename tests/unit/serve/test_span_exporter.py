@@ -30,7 +30,7 @@ def tracing_section(**values: Any) -> TracingSection:
     return TracingSection.parse({"endpoint": "http://127.0.0.1:1/v1/traces"} | values)
 
 
-async def test_exported_span_is_unchanged() -> None:
+async def test_exported_trace_span_is_unchanged() -> None:
     """The ids connect the spans of several processes."""
     child = TraceContext(0xFEED, 0x1, is_sampled=True)
     span = Span(
@@ -74,7 +74,7 @@ def test_no_thread_is_started_without_tracing() -> None:
     assert start_span_exporter(config, "ingress", "i-1") is None
 
 
-def test_headers_come_from_the_environment_and_a_file(
+def test_trace_export_headers_come_from_the_environment_and_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A secret does not belong in the configuration; the formats are OpenTelemetry's."""
@@ -98,7 +98,7 @@ def test_headers_come_from_the_environment_and_a_file(
         ({"headers_file": "/nowhere/headers"}, None, "headers_file: /nowhere/headers cannot be"),
     ],
 )
-def test_unreadable_header_is_named_by_its_position(
+def test_error_names_the_position_of_an_unreadable_trace_header(
     values: dict[str, str], text: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The content of the header may be a secret."""
@@ -110,7 +110,7 @@ def test_unreadable_header_is_named_by_its_position(
     assert "secret" not in str(raised.value)
 
 
-def test_error_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_tracing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def import_without_exporter(name: str, *arguments: Any, **more: Any) -> Any:

@@ -72,7 +72,7 @@ def test_error_names_the_environment_variable_that_is_not_set(key: str) -> None:
         scheduler_store(section)
 
 
-async def test_actor_without_durability_serves_and_its_epochs_increase() -> None:
+async def test_epochs_of_schedulers_without_durability_increase() -> None:
     """Callers must follow a restarted actor although it remembers nothing."""
     values = config_with_store(durability="none").model_dump()
     epochs: list[int] = []
@@ -87,7 +87,7 @@ async def test_actor_without_durability_serves_and_its_epochs_increase() -> None
     assert 1_700_000_000_000 < epochs[0] < epochs[1]
 
 
-async def test_restarted_scheduler_starts_above_the_epoch_of_its_callers() -> None:
+async def test_restarted_scheduler_starts_above_the_epoch_that_its_callers_know() -> None:
     """After the wall clock was set back, callers would ignore an epoch taken from it."""
     actor = SchedulerActor(config_with_store(durability="none").model_dump())
     known = await actor.configure({}) + 10**9

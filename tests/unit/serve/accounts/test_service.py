@@ -66,7 +66,7 @@ def _opening_request(service: AccountsService, scheduler: str, *names: str) -> E
     return Exchange(scheduler, 1, 1, asks=asks, accounts=service.book.epoch)
 
 
-async def test_reservation_is_stored_before_any_concurrent_answer() -> None:
+async def test_concurrent_quota_reservations_are_stored_before_any_answer() -> None:
     """Neither of two models gets an answer before the common save of both has finished."""
     store = _HeldStore()
     service = await _started_service(store)

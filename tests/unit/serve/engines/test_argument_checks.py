@@ -46,7 +46,7 @@ def test_unknown_vllm_variables_are_removed_and_named(caplog: pytest.LogCaptureF
     assert {"VLLM_PORT": "29500"} == port
 
 
-def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllms_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run of vLLM's parser takes ten seconds, so its results are cached."""
     asked: list[str] = []
 
@@ -65,7 +65,7 @@ def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> 
     assert 2 == len(asked)
 
 
-def test_missing_parser_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_vllm_parser_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(argument_checks, "find_spec", lambda name: None)
 
     assert parser_mistakes([config_of()]) is None

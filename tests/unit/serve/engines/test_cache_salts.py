@@ -14,7 +14,7 @@ def _salt_of(isolation: Any, tenant: str, own: str | None = None) -> str | None:
     return CacheSalts(isolation, 10).salt(tenant, own, 0.0)
 
 
-def test_tenants_have_separate_salts_and_trees_may_share_one() -> None:
+def test_cache_salt_is_per_tenant_or_per_tenant_tree() -> None:
     assert _salt_of("tenant", "a/x") == _salt_of("tenant", "a/x")
     assert 4 == len({_salt_of("tenant", tenant) for tenant in ("a", "a/x", "a/y", "b")})
     assert _salt_of("top", "a/x") == _salt_of("top", "a/y/z") != _salt_of("top", "b/x")
@@ -23,7 +23,7 @@ def test_tenants_have_separate_salts_and_trees_may_share_one() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["tenant", "top", "shared"])
-def test_callers_salt_divides_its_tenants_cache(isolation: Any) -> None:
+def test_callers_cache_salt_divides_its_tenants_cache(isolation: Any) -> None:
     first, second = _salt_of(isolation, "a", "s"), _salt_of(isolation, "a", "t")
 
     assert first == _salt_of(isolation, "a", "s")
@@ -31,7 +31,7 @@ def test_callers_salt_divides_its_tenants_cache(isolation: Any) -> None:
     assert (isolation == "shared") == (first == _salt_of(isolation, "b", "s"))
 
 
-def test_callers_salt_never_equals_another_tenants_salt() -> None:
+def test_callers_cache_salt_never_equals_another_tenants_salt() -> None:
     """A salt may contain another tenant's digest, or text that overflows into the tenant part."""
     others = {_salt_of("tenant", tenant) for tenant in ("a", "a/b", "b")}
     named = [*(salt for salt in others if salt), "a", "b", "1:a", "|a", "a1:b", "1:b1:s"]
@@ -41,7 +41,7 @@ def test_callers_salt_never_equals_another_tenants_salt() -> None:
     assert all(len(salt or "") == 64 and (salt or "").isalnum() for salt in others)
 
 
-def test_callers_salts_are_bounded_in_number_and_length() -> None:
+def test_number_and_length_of_a_callers_cache_salts_are_bounded() -> None:
     """A salt unused for ten minutes is evicted; each tenant may have its own limit."""
     salts = CacheSalts("tenant", 2)
     for now, own in ((0.0, "r"), (1.0, "s"), (2.0, "r")):
@@ -56,7 +56,7 @@ def test_callers_salts_are_bounded_in_number_and_length() -> None:
         salts.salt("c", "s" * 129, 0.0)
 
 
-def test_idle_tenants_take_no_memory() -> None:
+def test_cache_salts_of_idle_tenants_are_forgotten() -> None:
     salts = CacheSalts("tenant", 1)
     for number in range(1_000):
         salts.salt(f"t{number}", "s", float(number))
@@ -89,7 +89,7 @@ class _Engine:
         CURRENT_METER.reset(token)
 
 
-def test_every_request_of_a_lease_has_its_tenants_salt() -> None:
+def test_every_request_of_a_lease_has_its_tenants_cache_salt() -> None:
     engine = _Engine(CacheSalts("tenant", 1))
     engine.add_with_salt("a", None)
     engine.add_with_salt("a", "s")
@@ -97,7 +97,7 @@ def test_every_request_of_a_lease_has_its_tenants_salt() -> None:
     assert [_salt_of("tenant", "a"), _salt_of("tenant", "a", "s")] == engine.taken
 
 
-def test_requests_have_no_salt_without_a_prefix_cache() -> None:
+def test_requests_have_no_cache_salt_without_a_prefix_cache() -> None:
     engine = _Engine(None)
     engine.add_with_salt("a", "s")
 

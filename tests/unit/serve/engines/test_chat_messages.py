@@ -65,7 +65,7 @@ def test_text_parts_become_lines_of_one_text(content: Any, text: str) -> None:
     assert text == template_message(user_message(content))["content"]
 
 
-def test_templates_that_read_parts_get_text_parts_except_in_tool_results() -> None:
+def test_chat_templates_get_text_parts_except_in_tool_results() -> None:
     parts = [
         {"type": "text", "text": "a", "cache_control": {}},
         {"type": "input_text", "text": "b"},
@@ -88,7 +88,9 @@ def test_templates_that_read_parts_get_text_parts_except_in_tool_results() -> No
         {"type": "thinking", "thinking": 3},
     ],
 )
-def test_fields_that_only_the_engine_reads_are_not_checked(part: dict[str, Any]) -> None:
+def test_message_with_fields_that_only_the_engine_reads_is_not_rendered(
+    part: dict[str, Any],
+) -> None:
     with pytest.raises(NotRendered):
         template_message(user_message([part]))
 
@@ -139,7 +141,7 @@ def test_empty_tool_calls_and_fields_of_other_services_are_removed() -> None:
     assert {"role": "assistant", "content": "x"} == template_message(message)
 
 
-def test_reasoning_is_given_under_both_field_names() -> None:
+def test_chat_template_gets_reasoning_under_both_field_names() -> None:
     """Templates read either name, and clients send the older one."""
     read = template_message({"role": "assistant", "content": "x", "reasoning_content": "because"})
 
@@ -165,7 +167,7 @@ def test_developer_messages_become_a_system_message_for_templates_without_them()
     assert [{"role": "system", "content": "b"}, user_message("x")] == late
 
 
-def test_tools_have_the_fields_that_vllm_keeps() -> None:
+def test_chat_template_gets_the_tool_fields_that_vllm_keeps() -> None:
     tool = {"type": "function", "function": {"name": "f", "strict": True, "x": 1}, "cache": {}}
     read = {"name": "f", "description": None, "parameters": None, "strict": True}
 

@@ -11,13 +11,13 @@ from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_its
 @pytest.mark.parametrize(
     "exit_code", [None, 1, 3, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
 )
-def test_error_exit_is_the_engines_own_failure(exit_code: int | None) -> None:
+def test_engine_exit_with_an_error_is_the_engines_own_failure(exit_code: int | None) -> None:
     """An engine may report a failure (exit code None) while its process still runs."""
     assert ended_by_itself(exit_code, out_of_memory=False)
 
 
 @pytest.mark.parametrize("exit_code", [0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT])
-def test_termination_signal_is_an_outside_cause(exit_code: int) -> None:
+def test_termination_signal_is_an_outside_cause_of_an_engine_exit(exit_code: int) -> None:
     assert not ended_by_itself(exit_code, out_of_memory=False)
 
 
@@ -26,7 +26,7 @@ def test_out_of_memory_kill_is_the_engines_own_failure() -> None:
     assert not ended_by_itself(-signal.SIGTERM, out_of_memory=True)
 
 
-def test_out_of_memory_kills_are_counted_for_the_container_or_else_the_machine(
+def test_out_of_memory_kills_of_the_container_are_preferred_to_the_machines(
     tmp_path: Path,
 ) -> None:
     of_container, of_machine = tmp_path / "memory.events", tmp_path / "vmstat"

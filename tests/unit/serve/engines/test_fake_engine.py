@@ -37,7 +37,7 @@ async def choice_texts(engine: FakeEngine, called: EngineCall) -> list[str]:
     return [choice["text"] for choice in json.loads(items[1])["choices"]]  # type: ignore[arg-type]
 
 
-async def test_text_depends_only_on_prompt_choice_and_position(engine: FakeEngine) -> None:
+async def test_fake_text_depends_only_on_prompt_choice_and_position(engine: FakeEngine) -> None:
     """Other tests compare answers across replicas, restarts and output lengths."""
     long, other_choice = await choice_texts(
         engine, completion_call("a", prompt="x y", n=2, max_tokens=9)
@@ -52,7 +52,7 @@ async def test_text_depends_only_on_prompt_choice_and_position(engine: FakeEngin
     assert short == "".join(f"w{token} " for token in ids)
 
 
-async def test_stop_ends_open_calls_with_an_error() -> None:
+async def test_stopping_the_engine_ends_open_calls_with_an_error() -> None:
     engine = FakeEngine("fake", kv_tokens=100, iteration_s=60)
     await engine.start()
     open_call = asyncio.create_task(choice_texts(engine, completion_call("a", prompt="x")))
@@ -91,7 +91,9 @@ def test_kv_memory_of_less_than_a_block_is_refused() -> None:
         ),
     ],
 )
-def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], tokens: int) -> None:
+def test_fake_engine_counts_prompt_tokens_by_the_documented_rule(
+    path: str, body: dict[str, Any], tokens: int
+) -> None:
     """By this rule the ingress predicts how many tokens the engine will charge."""
     request = parse_request(path, json.dumps(body).encode(), "fake", 100)
 
@@ -111,7 +113,7 @@ def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], t
         (CHAT, {"messages": [{"content": "x"}]}),
     ],
 )
-def test_body_without_a_prompt_is_refused(path: str, body: dict[str, Any]) -> None:
+def test_fake_engine_refuses_a_body_without_a_prompt(path: str, body: dict[str, Any]) -> None:
     """A request without a prompt would be scheduled with a token count of zero."""
     with pytest.raises(RequestError):
         parse_request(path, json.dumps(body).encode(), "fake", 100)
@@ -124,7 +126,7 @@ def test_body_without_a_prompt_is_refused(path: str, body: dict[str, Any]) -> No
         ({"messages": [{"role": "user", "content": "a b"}]}, 6),
     ],
 )
-async def test_tokenize_counts_tokens_as_the_engine_charges_them(
+async def test_tokenize_counts_as_many_tokens_as_the_engine_charges(
     engine: FakeEngine, fields: dict[str, Any], count: int
 ) -> None:
     """A client that cuts its prompt to the context relies on the count."""
@@ -211,7 +213,7 @@ def chat_body(messages: list[dict[str, str]]) -> bytes:
         ({"n": 3}, 8),
     ],
 )
-async def test_prefix_cache_finds_a_prompt_where_vllms_would(
+async def test_fake_prefix_cache_hits_equal_vllms(
     cache_reporting_engine: FakeEngine, other: dict[str, Any], cached: int
 ) -> None:
     """The cache is keyed by tenant and salt; requests for prompt log probabilities skip it."""
@@ -227,7 +229,7 @@ async def test_prefix_cache_finds_a_prompt_where_vllms_would(
     assert cached == cached_tokens_reported(answer)
 
 
-async def test_cache_salt_that_is_no_string_is_a_client_error(
+async def test_cache_salt_of_a_wrong_type_is_a_client_error(
     cache_reporting_engine: FakeEngine,
 ) -> None:
     items = [

@@ -151,7 +151,7 @@ async def test_grammar_that_cannot_be_encoded_is_the_callers_error(
         await checks.check("a", {"json": {"enum": nested}})
 
 
-async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
+async def test_grammar_worker_that_cannot_start_fails_only_its_own_calls() -> None:
     checks = _scripted_checks("broken")
     for _ in range(2):
         with pytest.raises(EngineError, match="compiles grammars first"):
@@ -159,7 +159,7 @@ async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
     checks.stop()
 
 
-async def test_worker_that_ends_at_once_is_not_started_for_each_call() -> None:
+async def test_grammar_worker_that_ends_at_once_is_not_restarted_for_each_call() -> None:
     """Starting a worker takes seconds and half a gigabyte of memory.
 
     A worker that never gave a verdict may never do so.
@@ -177,7 +177,7 @@ async def test_worker_that_ends_at_once_is_not_started_for_each_call() -> None:
     checks.stop()
 
 
-async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> None:
+async def test_killed_grammar_worker_is_restarted(checks: GrammarChecks) -> None:
     before = set(_child_processes())
     await _check_grammar(checks, "a", "ok")
     running = asyncio.create_task(_check_grammar(checks, "a", "sleep 29"))
@@ -196,7 +196,7 @@ async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> 
     )
 
 
-async def test_no_process_is_left_when_the_checks_stop() -> None:
+async def test_stopping_the_grammar_checks_leaves_no_process() -> None:
     before: Any = set(_child_processes())
     checks = _scripted_checks()
     await _check_grammar(checks, "a", "ok")
@@ -207,7 +207,7 @@ async def test_no_process_is_left_when_the_checks_stop() -> None:
     await eventually(lambda: not any(_is_running(child) for child in made), "all have ended")
 
 
-async def test_no_process_is_started_before_the_first_grammar() -> None:
+async def test_grammar_worker_is_not_started_before_the_first_grammar() -> None:
     before = set(_child_processes())
     _scripted_checks().stop()
 
@@ -243,7 +243,7 @@ def _results_of_job(pipe: Connection, number: int) -> list[Result]:
     return results
 
 
-async def test_worker_backs_off_while_its_forks_fail_and_recovers(
+async def test_grammar_worker_backs_off_while_forks_fail(
     tmp_path: Path,
 ) -> None:
     """Without pauses the worker would fork in a busy loop while its calls time out."""
@@ -269,7 +269,7 @@ async def test_worker_backs_off_while_its_forks_fail_and_recovers(
     ]
 
 
-def test_worker_survives_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grammar_worker_survives_failing_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = Pipe()
 
     def refuse_fork() -> int:
@@ -286,7 +286,7 @@ def test_worker_survives_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPa
     assert not here.poll()
 
 
-async def test_failing_forks_are_logged_and_fail_their_calls(
+async def test_failed_fork_of_the_grammar_worker_is_logged_and_fails_its_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checks = _scripted_checks(f"needs {tmp_path / 'room'}")
@@ -297,7 +297,7 @@ async def test_failing_forks_are_logged_and_fail_their_calls(
     assert any("replica.grammar_fork_failed" in line for line in caplog.messages)
 
 
-async def test_worker_survives_a_fork_that_dies_when_a_job_arrives(
+async def test_grammar_worker_survives_a_fork_that_dies_when_a_job_arrives(
     worker: tuple[psutil.Process, Connection],
 ) -> None:
     """The job must not go to the dead fork, even if both events arrive together."""
@@ -340,7 +340,7 @@ class _MaliciousPickle:
 
 
 @pytest.mark.parametrize("is_frame", [True, False])
-def test_worker_never_unpickles_its_input(
+def test_grammar_worker_never_unpickles_its_input(
     worker: tuple[psutil.Process, Connection], tmp_path: Path, is_frame: bool
 ) -> None:
     """A caller's text must not run code in the worker or in its forks.

@@ -107,7 +107,7 @@ def test_held_context_survives_any_number_of_single_calls(engine: ContextEngine)
     assert all(not block.ref_cnt for block in engine.pool.blocks)
 
 
-def test_hold_ends_at_its_time(engine: ContextEngine) -> None:
+def test_context_hold_ends_at_its_expiry_time(engine: ContextEngine) -> None:
     engine.run_call("x", "y", "z", application="a", for_s=5.0)
     for tokens in single_calls(20):
         engine.run_call(*tokens)
@@ -120,7 +120,7 @@ def test_hold_ends_at_its_time(engine: ContextEngine) -> None:
     assert 0 == len(engine.held)
 
 
-def test_hold_ends_with_its_application(engine: ContextEngine) -> None:
+def test_hold_of_a_context_ends_with_its_application(engine: ContextEngine) -> None:
     engine.run_call("x", "y", application="a", for_s=_FOREVER)
     engine.run_call("u", "v", application="b", for_s=_FOREVER)
     engine.held.release("a")
@@ -132,7 +132,7 @@ def test_hold_ends_with_its_application(engine: ContextEngine) -> None:
     engine.held.release("a")
 
 
-def test_running_inference_gets_all_memory(engine: ContextEngine) -> None:
+def test_running_inference_may_use_the_memory_of_all_held_contexts(engine: ContextEngine) -> None:
     """Held blocks are free, so no inference waits or is preempted for a hold."""
     engine.run_call(*"abcdefghij", application="a", for_s=_FOREVER)
     large = engine.start_call(*(str(n) for n in range(20)))
@@ -144,7 +144,7 @@ def test_running_inference_gets_all_memory(engine: ContextEngine) -> None:
     assert 0 == len(engine.held), "an evicted context is held no longer"
 
 
-def test_hold_that_ends_first_is_evicted_first(engine: ContextEngine) -> None:
+def test_context_with_the_earliest_end_of_hold_is_evicted_first(engine: ContextEngine) -> None:
     engine.run_call("x1", "x2", application="x", for_s=9.0)
     engine.run_call("y1", "y2", application="y", for_s=3.0)
     engine.run_call("z1", "z2", application="z", for_s=6.0)
@@ -168,7 +168,9 @@ def test_end_of_a_held_context_is_evicted_before_its_beginning(engine: ContextEn
     assert not engine.is_cached("z")
 
 
-def test_next_inference_ends_the_hold_of_its_context(engine: ContextEngine) -> None:
+def test_next_inference_of_an_application_ends_the_hold_of_its_context(
+    engine: ContextEngine,
+) -> None:
     engine.run_call("x", "y", application="a", for_s=_FOREVER)
     running = engine.start_call("x", "y", "z")
     assert 0 == len(engine.held)
@@ -211,7 +213,7 @@ def test_number_of_holds_of_an_application_is_bounded(engine: ContextEngine) -> 
     assert 8 == len(engine.held)
 
 
-def test_block_without_cached_tokens_is_not_held(engine: ContextEngine) -> None:
+def test_kv_block_without_cached_tokens_is_not_held(engine: ContextEngine) -> None:
     blocks = engine.start_call("x", "y")
     blocks[1].block_hash = None
     engine.end_call(blocks, "a", _FOREVER)
@@ -232,14 +234,16 @@ def test_reset_of_the_prefix_cache_ends_all_holds(engine: ContextEngine) -> None
     assert 0 == len(engine.held)
 
 
-def test_cached_blocks_are_counted_by_the_end_of_their_hold(engine: ContextEngine) -> None:
+def test_cached_blocks_are_counted_for_each_expiry_time_of_a_hold(engine: ContextEngine) -> None:
     engine.run_call("x", "y", "z", application="a", for_s=3.0)
     engine.run_call("u", "v", application="b", for_s=5.0)
 
     assert [(5.0, 2), (3.0, 3)] == engine.held.cached_blocks(0.0)
 
 
-def test_common_block_counts_once_for_the_hold_that_ends_last(engine: ContextEngine) -> None:
+def test_block_of_two_held_contexts_counts_once_until_the_later_expiry(
+    engine: ContextEngine,
+) -> None:
     engine.run_call("x", "y", application="a", for_s=5.0)
     engine.run_call("x", "z", "w", application="b", for_s=3.0)
 
@@ -258,7 +262,7 @@ def test_evicted_blocks_of_a_held_context_are_not_counted(engine: ContextEngine)
     assert [] == engine.held.cached_blocks(0.0)
 
 
-def test_changes_count_begins_and_ends_of_holds(engine: ContextEngine) -> None:
+def test_change_counter_rises_at_the_begin_and_end_of_a_hold(engine: ContextEngine) -> None:
     seen = [engine.held.changes]
     engine.run_call("x", "y", application="a", for_s=_FOREVER)
     seen.append(engine.held.changes)
@@ -271,7 +275,7 @@ def test_changes_count_begins_and_ends_of_holds(engine: ContextEngine) -> None:
     assert seen[0] < seen[1] < seen[2] == seen[3]
 
 
-def test_held_blocks_are_moved_at_most_four_times_for_each_block_taken() -> None:
+def test_held_blocks_are_moved_at_most_four_times_per_allocated_block() -> None:
     """Moving blocks takes time in the engine's loop."""
     engine, moved = ContextEngine(), 0
     engine.run_call(*"abcdefghijklmno", application="a", for_s=_FOREVER)
@@ -304,7 +308,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_held_blocks_are_moved_before_they_could_be_evicted(
+def test_held_blocks_are_moved_before_eviction_reaches_them(
     steps: list[tuple[str, int, float, int, float]],
 ) -> None:
     """If held blocks were nearer, they would be evicted before they are moved."""

@@ -23,7 +23,7 @@ def test_hold_parameters_survive_the_transfer_to_the_engine() -> None:
     assert _HOLD == read_hold(json.loads(json.dumps(given)))
 
 
-def test_callers_own_hold_parameters_are_replaced() -> None:
+def test_service_replaces_hold_parameters_of_the_caller() -> None:
     """Otherwise any caller could hold contexts."""
     caller = sampling_params({"kv_transfer_params": {"for_s": 1e9}, "other": 1})
 
@@ -36,7 +36,7 @@ def test_callers_own_hold_parameters_are_replaced() -> None:
     assert {"for_s": 1e9} == (caller.extra_args or {})["kv_transfer_params"], "it is shared"
 
 
-def test_parameters_without_a_hold_are_unchanged() -> None:
+def test_request_parameters_without_a_hold_are_unchanged() -> None:
     plain = sampling_params({"other": 1})
 
     assert plain is with_hold(plain, None)

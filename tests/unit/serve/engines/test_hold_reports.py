@@ -42,13 +42,13 @@ def engine() -> ReportingEngine:
     return ReportingEngine()
 
 
-def test_nothing_is_known_before_the_first_report(engine: ReportingEngine) -> None:
+def test_held_contexts_are_unknown_before_the_first_report(engine: ReportingEngine) -> None:
     assert KeptKv() == engine.kept.read(0.0)
     assert engine.step()
     assert KeptKv(held_contexts=0, held_kv_tokens=0) == engine.kept.read(0.0)
 
 
-def test_report_has_the_tokens_of_each_held_context(engine: ReportingEngine) -> None:
+def test_engine_reports_the_tokens_of_each_held_context(engine: ReportingEngine) -> None:
     engine.run_call("x", "y", "z", application="a", for_s=3.0)
     engine.run_call("x", "u", application="b", for_s=5.0)
     engine.step()
@@ -56,7 +56,7 @@ def test_report_has_the_tokens_of_each_held_context(engine: ReportingEngine) -> 
     assert KeptKv(held_contexts=2, held_kv_tokens=4 * _BLOCK) == engine.kept.read(0.0)
 
 
-def test_engine_without_steps_holds_nothing_after_the_last_hold(engine: ReportingEngine) -> None:
+def test_idle_engine_counts_no_held_context_after_the_last_expiry(engine: ReportingEngine) -> None:
     """An idle engine, and one that has died, sends no further report."""
     engine.run_call("x", "y", "z", application="a", for_s=3.0)
     engine.run_call("x", "u", application="b", for_s=5.0)
@@ -66,7 +66,7 @@ def test_engine_without_steps_holds_nothing_after_the_last_hold(engine: Reportin
     assert KeptKv(held_contexts=0, held_kv_tokens=0) == engine.kept.read(5.0)
 
 
-def test_working_engine_reports_at_intervals(engine: ReportingEngine) -> None:
+def test_busy_engine_reports_held_contexts_at_intervals(engine: ReportingEngine) -> None:
     engine.step()
     engine.run_call("x", application="a", for_s=100.0)
     engine.now = 0.2
@@ -79,7 +79,7 @@ def test_working_engine_reports_at_intervals(engine: ReportingEngine) -> None:
     assert engine.step(), "blocks may have been evicted"
 
 
-def test_change_is_reported_at_once_before_an_idle_time(engine: ReportingEngine) -> None:
+def test_held_contexts_are_reported_before_the_engine_becomes_idle(engine: ReportingEngine) -> None:
     engine.step()
     engine.run_call("x", application="a", for_s=100.0)
     engine.now = _SOON_S
@@ -88,7 +88,7 @@ def test_change_is_reported_at_once_before_an_idle_time(engine: ReportingEngine)
     assert KeptKv(held_contexts=1, held_kv_tokens=_BLOCK) == engine.kept.read(engine.now)
 
 
-def test_memory_that_other_calls_took_is_not_reported_as_held_by_an_idle_engine(
+def test_idle_engine_does_not_report_evicted_contexts_as_held(
     engine: ReportingEngine,
 ) -> None:
     """An idle engine makes no iteration in which it could send the next report."""
@@ -102,7 +102,7 @@ def test_memory_that_other_calls_took_is_not_reported_as_held_by_an_idle_engine(
     assert KeptKv(held_contexts=0, held_kv_tokens=0) == engine.kept.read(engine.now)
 
 
-def test_engine_that_holds_nothing_sends_one_report(engine: ReportingEngine) -> None:
+def test_engine_without_held_contexts_sends_one_report(engine: ReportingEngine) -> None:
     sent = []
     for _ in range(10):
         engine.now += 1.0
@@ -112,7 +112,7 @@ def test_engine_that_holds_nothing_sends_one_report(engine: ReportingEngine) -> 
     assert [True, *[False] * 9] == sent
 
 
-def test_end_of_all_holds_is_reported(engine: ReportingEngine) -> None:
+def test_engine_reports_the_end_of_all_holds(engine: ReportingEngine) -> None:
     engine.run_call("x", application="a", for_s=100.0)
     engine.step()
     engine.held.release("a")
@@ -122,7 +122,9 @@ def test_end_of_all_holds_is_reported(engine: ReportingEngine) -> None:
     assert KeptKv(held_contexts=0, held_kv_tokens=0) == engine.kept.read(1.0)
 
 
-def test_counting_takes_at_most_a_hundredth_of_the_time(engine: ReportingEngine) -> None:
+def test_counting_held_contexts_takes_at_most_one_percent_of_the_time(
+    engine: ReportingEngine,
+) -> None:
     """A count of 0.01 s is repeated after one second."""
     engine.count_s = 0.01
     engine.run_call("x", application="a", for_s=100.0)
@@ -133,7 +135,7 @@ def test_counting_takes_at_most_a_hundredth_of_the_time(engine: ReportingEngine)
     assert engine.step()
 
 
-def test_counting_held_blocks_moves_none(engine: ReportingEngine) -> None:
+def test_counting_held_blocks_does_not_reorder_the_free_blocks(engine: ReportingEngine) -> None:
     engine.run_call("x", "y", application="a", for_s=100.0)
     before = list(engine.pool.queue)
 

@@ -22,7 +22,7 @@ def test_prefill_on_an_idle_engine_starts_on_arrival(prefills: Prefills) -> None
     assert 200 == prefills.take_aborted("a", 3_000, now=1.1)
 
 
-def test_estimate_of_computed_tokens_never_exceeds_the_prompt(prefills: Prefills) -> None:
+def test_estimated_prefill_progress_never_exceeds_the_prompt(prefills: Prefills) -> None:
     prefills.add_sequence("a", 0, now=1.0)
 
     assert 50 == prefills.take_aborted("a", 50, now=9.0)
@@ -43,7 +43,7 @@ def test_waiting_sequence_has_no_computed_tokens(prefills: Prefills) -> None:
     assert 900 == prefills.take_aborted("urgent", 900, now=2.0)
 
 
-def test_step_figures_exclude_a_sequence_that_arrives_during_the_step(prefills: Prefills) -> None:
+def test_step_statistics_exclude_sequences_that_arrive_during_the_step(prefills: Prefills) -> None:
     """The step began with one sequence; the next step reports that the second one waits."""
     prefills.add_sequence("a", 0, now=1.0)
     prefills.add_sequence("b", 0, now=1.1)
@@ -77,7 +77,7 @@ def test_prefill_never_starts_before_the_arrival(prefills: Prefills) -> None:
     assert 500 == prefills.take_aborted("b", 3_000, now=1.875)
 
 
-def test_no_prefill_is_charged_before_one_prompt_was_computed() -> None:
+def test_prefill_in_progress_is_not_charged_before_the_first_finished_prompt() -> None:
     """The prefill rate is unknown until one prompt has been computed."""
     prefills = Prefills()
     prefills.add_sequence("a", 0, now=1.0)

@@ -61,7 +61,7 @@ def prompt_count(
 
 
 @pytest.mark.parametrize("token", [2**32, 10**30, -1, True, 1.0])
-def test_prompt_of_impossible_token_ids_is_counted_for_the_engine_to_refuse(
+def test_engine_and_not_the_token_counter_refuses_impossible_token_ids(
     tokenizer_folder: Path, token: float
 ) -> None:
     """Such a prompt has no prefix names, which are computed from token ids of 32 bits."""
@@ -103,7 +103,7 @@ def test_chat_template_of_the_options_is_rendered(tokenizer_folder: Path) -> Non
     )
 
 
-def test_template_arguments_reach_the_template(tokenizer_folder: Path) -> None:
+def test_chat_template_receives_the_requests_template_arguments(tokenizer_folder: Path) -> None:
     assert PromptCount(2) == prompt_count(
         tokenizer_folder, CHAT, chat_fields(_HI, add_generation_prompt=False)
     )
@@ -114,7 +114,7 @@ def test_template_arguments_reach_the_template(tokenizer_folder: Path) -> None:
     assert PromptCount(4) == prompt_count(tokenizer_folder, CHAT, asked, **options)
 
 
-def test_template_that_reads_parts_receives_parts(tokenizer_folder: Path) -> None:
+def test_chat_template_that_reads_message_parts_receives_parts(tokenizer_folder: Path) -> None:
     template = (
         "{% for m in messages %}{% for part in m.content %}{{ part.text }} {% endfor %}{% endfor %}"
     )
@@ -138,7 +138,7 @@ def test_request_is_accepted_although_its_chat_template_fails(tokenizer_folder: 
     assert not prompt_count(tokenizer_folder, CHAT, chat_fields(image)).is_exact
 
 
-async def test_prompt_with_an_image_sends_no_prefix_names_and_counts_in_full(
+async def test_prompt_with_an_image_has_no_prefix_names(
     tokenizer_folder: Path,
 ) -> None:
     """Only the engine knows the tokens of an image, and so the position of later prefixes."""
@@ -165,7 +165,7 @@ async def test_prompt_with_an_image_sends_no_prefix_names_and_counts_in_full(
 
 
 @pytest.mark.parametrize("role", ["critic", "function"])
-def test_exception_raised_by_the_template_is_the_callers_error(
+def test_exception_raised_by_a_chat_template_is_a_client_error(
     tokenizer_folder: Path, role: str
 ) -> None:
     with pytest.raises(RequestError, match=f"refuses the messages: Unexpected message role {role}"):
@@ -207,7 +207,7 @@ def test_reasoning_effort_is_ignored_on_other_paths(
     assert 0 < prompt_count(tokenizer_folder, path, fields).tokens
 
 
-def test_invented_reasoning_efforts_do_not_fill_the_memory(tokenizer_folder: Path) -> None:
+def test_number_of_cached_reasoning_efforts_is_bounded(tokenizer_folder: Path) -> None:
     """Long efforts are not checked, and only the latest of the others are remembered."""
     tokenizer = RefusingTokenizer()
     renderer = ChatRenderer(tokenizer, ChatOptions(content_format="string"))
@@ -229,7 +229,7 @@ def test_response_items_refused_by_the_template_are_still_counted(tokenizer_fold
     assert not prompt_count(tokenizer_folder, MESSAGES, middle).is_exact
 
 
-def test_template_in_a_request_is_refused_unless_the_operator_allows_it(
+def test_chat_template_in_a_request_needs_the_operators_permission(
     tokenizer_folder: Path,
 ) -> None:
     own = chat_fields(_HI, chat_template="{{ messages }}")
@@ -240,7 +240,7 @@ def test_template_in_a_request_is_refused_unless_the_operator_allows_it(
     assert not prompt_count(tokenizer_folder, CHAT, own, trust_request_chat_template=True).is_exact
 
 
-def test_tools_are_counted_unless_the_options_exclude_them(tokenizer_folder: Path) -> None:
+def test_token_count_includes_tools_unless_options_exclude_them(tokenizer_folder: Path) -> None:
     body = chat_fields(
         _HI, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none"
     )

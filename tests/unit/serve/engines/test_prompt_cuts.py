@@ -26,7 +26,7 @@ def _cut_beginnings(messages: list[dict[str, Any]]) -> list[str]:
     return [text[:cut] for cut in chat_cuts(text, messages)]
 
 
-def test_chat_is_cut_at_the_system_prompt_the_last_answer_and_the_last_message() -> None:
+def test_prefixes_of_a_chat_end_at_system_prompt_last_answer_and_last_message() -> None:
     assert [
         "[tools]<system>Be brief. Users ask.<user>",
         "[tools]<system>Be brief. Users ask.<user>Users ask.<assistant>Reading.<tool>",
@@ -34,14 +34,14 @@ def test_chat_is_cut_at_the_system_prompt_the_last_answer_and_the_last_message()
     ] == _cut_beginnings([_SYSTEM, *_TURN])
 
 
-def test_chats_with_one_system_prompt_have_a_common_cut() -> None:
+def test_chats_with_an_equal_system_prompt_share_a_cut_position() -> None:
     first = _cut_beginnings([_SYSTEM, {"role": "user", "content": "one"}])
     second = _cut_beginnings([_SYSTEM, {"role": "user", "content": "another, longer"}])
 
     assert ["[tools]<system>Be brief. Users ask.<user>"] == first == second
 
 
-def test_chat_without_a_system_prompt_is_cut_before_its_first_message() -> None:
+def test_prefix_of_a_chat_without_system_prompt_ends_before_the_first_message() -> None:
     assert ["[tools]<user>"] == _cut_beginnings([{"role": "user", "content": "one"}])
 
 
@@ -56,7 +56,7 @@ def test_chat_without_a_system_prompt_is_cut_before_its_first_message() -> None:
         [{"role": "assistant", "content": None}, {"role": "user"}],
     ],
 )
-def test_message_text_missing_in_the_rendered_chat_gives_no_cut_position(
+def test_message_text_missing_in_a_rendered_chat_gives_no_cut_position(
     messages: list[dict[str, Any]],
 ) -> None:
     assert () == chat_cuts("", messages)

@@ -167,7 +167,7 @@ def _tokens_and_steps(counting: Counting) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_have_as_many_tokens_as_the_whole_text(tokenizer: Any, seed: int) -> None:
+def test_pieces_of_a_text_have_as_many_tokens_as_the_whole_text(tokenizer: Any, seed: int) -> None:
     draw = random.Random(seed)
     text = _random_text(draw, draw.randrange(6_000, 30_000))
     counter = PieceCounter(tokenizer, _PIECE)
@@ -181,7 +181,7 @@ def test_pieces_have_as_many_tokens_as_the_whole_text(tokenizer: Any, seed: int)
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("characters", [2_000, 12_000])
-def test_ids_and_cuts_of_pieces_equal_those_of_the_whole_text(
+def test_tokenizing_in_pieces_gives_equal_token_ids_and_cut_positions(
     tokenizer: Any, characters: int, seed: int
 ) -> None:
     """A cut is given as the number of tokens that end at or before its position."""
@@ -219,9 +219,7 @@ def test_long_text_is_tokenized_in_pieces_between_words(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_too_long_text_is_counted_until_it_certainly_exceeds_the_limit(
-    tokenizer: Any, seed: int
-) -> None:
+def test_counting_of_a_too_long_text_stops_beyond_the_limit(tokenizer: Any, seed: int) -> None:
     draw = random.Random(seed)
     text = _random_text(draw, 60_000)
     whole = len(tokenizer(text, add_special_tokens=False).input_ids)
@@ -235,7 +233,7 @@ def test_too_long_text_is_counted_until_it_certainly_exceeds_the_limit(
 
 
 @pytest.mark.parametrize("part", ["a", "ab", " ", "\n", "漢", "=", "0", "\u0301", "a\n", "\r"])
-def test_monotonous_text_is_never_counted_as_longer_than_it_is(tokenizer: Any, part: str) -> None:
+def test_token_count_of_a_monotonous_text_is_never_too_high(tokenizer: Any, part: str) -> None:
     """A monotonous text offers no reliable position at which to split it."""
     text = part * (20_000 // len(part))
     whole = len(tokenizer(text).input_ids)
@@ -247,14 +245,14 @@ def test_monotonous_text_is_never_counted_as_longer_than_it_is(tokenizer: Any, p
         assert found == whole or (most is not None and most < found <= whole)
 
 
-def test_short_text_takes_one_step(tokenizer: Any) -> None:
+def test_short_text_is_tokenized_in_one_step(tokenizer: Any) -> None:
     found = _tokens_and_steps(PieceCounter(tokenizer).count("a few words", 5, special=True))
 
     assert (len(tokenizer("a few words").input_ids), 1) == found
 
 
 @pytest.mark.parametrize("characters", [10, 20_000])
-def test_count_of_a_pair_includes_its_special_tokens(characters: int) -> None:
+def test_token_count_of_a_text_pair_includes_special_tokens(characters: int) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=_bert_tokenizer())
     first, second = (
         _random_text(random.Random(1), characters),

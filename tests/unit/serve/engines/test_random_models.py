@@ -46,7 +46,7 @@ def test_random_model_is_built_once_per_node(
     assert [path.name for path in tmp_path.iterdir()] == [f"tiny-llama-{version}"]
 
 
-def test_concurrent_builders_of_a_model_use_the_first_one(
+def test_concurrent_builders_of_a_random_model_use_the_first_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two replicas of a node may start at once, and neither may read half a model."""
@@ -66,7 +66,7 @@ def test_concurrent_builders_of_a_model_use_the_first_one(
 
 
 @pytest.mark.vllm
-def test_random_llama_2_has_the_real_models_shape(tmp_path: Path) -> None:
+def test_random_llama_2_has_the_shape_of_the_real_model(tmp_path: Path) -> None:
     """Llama 2 7B has 6.74 billion weights and a text for each token that may be sampled."""
     # imports torch, which no other test here needs
     from transformers import AutoConfig, AutoTokenizer
@@ -83,7 +83,7 @@ def test_random_llama_2_has_the_real_models_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-def test_random_llama_3_has_a_quarter_of_the_kv_heads(
+def test_random_llama_3_has_a_quarter_as_many_kv_heads_as_attention_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Llama 3 8B has 8.03 billion weights and 131,072 bytes of KV memory per token."""
@@ -101,7 +101,9 @@ def test_random_llama_3_has_a_quarter_of_the_kv_heads(
     assert 131_072 == config.num_hidden_layers * 2 * kv_size * 2
 
 
-def test_failed_build_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_build_of_a_random_model_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a full disk, the next start must not take a partial folder for a model."""
 
     def fail_half_way(directory: Path) -> None:

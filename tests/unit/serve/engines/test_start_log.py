@@ -51,7 +51,7 @@ def reported_cause(folder: Path, before: str, during: str, error: str) -> str:
         ("", REFERS),
     ],
 )
-def test_error_that_refers_to_the_log_is_replaced_by_the_logged_error(
+def test_start_error_that_refers_to_the_log_is_replaced_by_the_logged_error(
     log: str, named: str, tmp_path: Path
 ) -> None:
     assert named == reported_cause(tmp_path, "", log, REFERS)
@@ -61,7 +61,7 @@ def test_logged_error_of_an_earlier_start_is_not_reported(tmp_path: Path) -> Non
     assert REFERS == reported_cause(tmp_path, LINES, "", REFERS)
 
 
-def test_error_with_its_own_reason_is_one_line(tmp_path: Path) -> None:
+def test_start_error_with_a_reason_is_reported_in_one_line(tmp_path: Path) -> None:
     """Ray Serve's status shows the last line of an error."""
     assert "1 error Value error, x" == reported_cause(
         tmp_path, "", LINES, "1 error\n  Value error, x\n"

@@ -48,7 +48,9 @@ from justitia_ray.serve.engines.vllm_requests import LeaseMeter
         {"--max-model-len": 5},
     ],
 )
-def test_options_that_would_break_the_service_are_refused(option: dict[str, VllmValue]) -> None:
+def test_vllm_options_that_would_break_the_service_are_refused(
+    option: dict[str, VllmValue],
+) -> None:
     """The service would not notice that queue, capacity, names or privacy have changed."""
     with pytest.raises(ConfigError, match=r"vllm_args: .*(allowed|cannot be set|no.* option name)"):
         VllmEngine("model", "name", option)
@@ -74,7 +76,7 @@ def test_common_prefix_of_concurrent_prompts_is_computed_once() -> None:
     ("exit_codes", "oom_kills", "expected"),
     [([None], 0, True), ([1], 0, True), ([-9], 0, False), ([-9], 1, True), ([None, 0], 0, False)],
 )
-def test_exit_code_tells_whether_the_engine_died_by_itself(
+def test_exit_code_of_an_engine_process_shows_its_own_failure(
     exit_codes: list[int | None],
     oom_kills: int,
     expected: bool,
@@ -92,7 +94,7 @@ def test_exit_code_tells_whether_the_engine_died_by_itself(
 
 
 @pytest.mark.asyncio
-async def test_vllm_batch_size_equals_that_of_its_own_server(
+async def test_vllm_batch_size_equals_the_default_of_vllms_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """VLLM derives the batch size from the usage context.
@@ -166,7 +168,7 @@ async def _items_of(engine: Any, seen: list[Any]) -> None:
         (VllmRefuses(), 500, "the engine ended /v1/responses without a complete answer"),
     ],
 )
-async def test_error_after_the_head_of_a_living_engine_is_a_refusal(
+async def test_stream_error_of_a_running_engine_is_a_refusal(
     error: Exception, status: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error taken for the engine's death would end a replica with all its calls."""
@@ -180,7 +182,7 @@ async def test_error_after_the_head_of_a_living_engine_is_a_refusal(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("is_errored", [False, True])
-async def test_error_after_the_head_of_a_dead_engine_is_its_death(
+async def test_stream_error_of_a_dead_engine_reports_its_death(
     is_errored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VLLM's exception may arrive before the engine's state shows its death."""
@@ -194,7 +196,7 @@ async def test_error_after_the_head_of_a_dead_engine_is_its_death(
 
 
 @pytest.mark.vllm
-def test_status_of_an_exception_is_that_of_vllms_answer() -> None:
+def test_exceptions_are_answered_with_vllms_status_codes() -> None:
     from vllm import exceptions
 
     errors = {
@@ -244,7 +246,7 @@ def test_options_are_parsed_by_vllms_own_parser() -> None:
     "value",
     [*(2048, "2048", "2k", "2K", "25.6k", "1M", "0.5m", "auto", "Auto", "-1", -1), " 4k "],
 )
-def test_declared_context_length_is_read_as_vllm_reads_it(value: VllmValue) -> None:
+def test_declared_context_length_is_interpreted_as_in_vllm(value: VllmValue) -> None:
     """The ingress has no vLLM and uses the declared length until an engine has started."""
     engine = EngineSection(vllm_args={"max_model_len": value})
     parsed = parse_vllm_args("m", "m", checked_vllm_args(engine.vllm_args), {})
@@ -276,7 +278,7 @@ def request_state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
     )
 
 
-def test_input_without_generation_is_charged_as_one_output_token() -> None:
+def test_pooling_input_is_charged_as_one_output_token() -> None:
     """The token is charged once the whole input is computed, and nothing before."""
     meter = LeaseMeter(0)
     first, second = (request_state(request_id, 4, generates=False) for request_id in ("a", "b"))
@@ -297,7 +299,7 @@ def test_generating_sequence_is_charged_by_vllms_own_token_count() -> None:
     assert Progress(5, 3, 0) == meter.read_progress()
 
 
-def test_cached_tokens_are_reported_once_every_sequence_has_a_token() -> None:
+def test_cached_tokens_are_reported_after_every_sequence_has_its_first_token() -> None:
     meter = LeaseMeter(0)
     first, second = (request_state(request_id, 40, generates=True) for request_id in ("a", "b"))
     meter.add_sequence(first)
@@ -313,7 +315,7 @@ def test_cached_tokens_are_reported_once_every_sequence_has_a_token() -> None:
     assert Progress(80, 0, 72) == meter.read_progress()
 
 
-def test_tokens_of_a_preempted_sequence_are_counted_again_as_far_as_the_cache_lost_them() -> None:
+def test_tokens_of_a_preempted_sequence_count_again_if_evicted_from_the_cache() -> None:
     """Two sequences were admitted again in one step: 400 tokens, of which 100 were cached."""
     recomputations = Recomputations()
     meter, other = (LeaseMeter(0, recomputations=recomputations) for _ in range(2))
@@ -341,7 +343,7 @@ def test_every_preemption_of_a_sequence_counts() -> None:
     assert meter.read_progress().recomputed_tokens == 320
 
 
-def test_release_without_a_count_of_preemptions_reports_none() -> None:
+def test_vllm_release_that_counts_no_preemptions_reports_no_recomputed_tokens() -> None:
     meter, running = LeaseMeter(0), request_state("a", 90, generates=True)
     meter.add_sequence(running)
     del running.stats.num_preemptions

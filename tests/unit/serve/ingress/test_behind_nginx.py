@@ -67,7 +67,7 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_nginx_passes_each_chunk_before_the_next_exists(path: str, tmp_path: Path) -> None:
+async def test_nginx_forwards_each_chunk_of_a_stream_at_once(path: str, tmp_path: Path) -> None:
     gateway, source = StandInGateway(), FedStream()
     gateway.source = source
     async with (

@@ -52,7 +52,7 @@ class _Readers:
         await asyncio.sleep(0)
 
 
-async def test_bytes_being_parsed_are_bounded_and_tenants_take_turns() -> None:
+async def test_tenants_take_turns_to_parse_bounded_amounts_of_request_bytes() -> None:
     readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
     for name in ("a 1", "a 2", "a 3", "a 4", "b 1"):
         await readers.begin_call(name, 10 * _MIB)
@@ -70,7 +70,7 @@ async def test_bytes_being_parsed_are_bounded_and_tenants_take_turns() -> None:
     await readers.end_call("c 1")
 
 
-async def test_body_longer_than_the_bound_is_parsed_alone() -> None:
+async def test_request_body_above_the_parsing_limit_is_parsed_alone() -> None:
     readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
     for name, size_mib in (("a 1", 1), ("b 1", 30), ("c 1", 1)):
         await readers.begin_call(name, size_mib * _MIB)
@@ -83,7 +83,7 @@ async def test_body_longer_than_the_bound_is_parsed_alone() -> None:
     await readers.end_call("c 1")
 
 
-async def test_small_body_is_read_while_large_ones_wait() -> None:
+async def test_small_request_body_is_read_while_large_bodies_wait() -> None:
     room = BodyRoom(_MIB, _MIB)
     with room.hold("a") as large, room.hold("a") as small:
         large.note_size(_MIB)
@@ -92,7 +92,7 @@ async def test_small_body_is_read_while_large_ones_wait() -> None:
             pass
 
 
-async def test_request_bodies_without_memory_are_refused_and_no_tenant_takes_it_all() -> None:
+async def test_request_bodies_of_one_tenant_cannot_take_all_the_memory() -> None:
     """One tenant may take 80 of 100 MiB, so another tenant's body still finds room."""
     readers = _Readers(BodyRoom(100 * _MIB, _MIB))
     for call in range(8):
@@ -112,7 +112,7 @@ async def test_request_bodies_without_memory_are_refused_and_no_tenant_takes_it_
         last.note_size(100 * _MIB)
 
 
-def test_growing_request_body_is_counted_once_and_may_take_all_the_memory() -> None:
+def test_single_growing_request_body_may_take_all_the_memory() -> None:
     """A tenant's share limits its second body; a single body may fill the whole room."""
     room = BodyRoom(100 * _MIB)
     with room.hold("a") as body:
@@ -138,7 +138,7 @@ def test_memory_of_a_request_body_is_released_once() -> None:
             last.note_size(51 * _MIB)
 
 
-async def test_body_keeps_its_turn_and_memory_until_its_parsing_thread_ends() -> None:
+async def test_cancelled_body_keeps_its_memory_until_its_parsing_thread_ends() -> None:
     """A caller that repeatedly sends 16 MB and disconnects occupies only one thread."""
     room = BodyRoom(16 * _MIB, 16 * _MIB)
     began, may_end = threading.Event(), threading.Event()
@@ -171,7 +171,7 @@ async def test_body_keeps_its_turn_and_memory_until_its_parsing_thread_ends() ->
     await read_body()
 
 
-async def test_next_turn_starts_when_a_cancelled_callers_thread_ends() -> None:
+async def test_next_body_is_parsed_when_a_cancelled_callers_thread_ends() -> None:
     readers = _Readers(BodyRoom(100 * _MIB, 16 * _MIB))
     began, may_end = threading.Event(), threading.Event()
 

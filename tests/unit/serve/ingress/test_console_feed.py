@@ -68,7 +68,7 @@ async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
                 return told
 
 
-async def test_first_console_message_is_complete_and_the_next_has_the_changes(
+async def test_later_console_messages_contain_only_changes(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -79,7 +79,7 @@ async def test_first_console_message_is_complete_and_the_next_has_the_changes(
     assert (told["number"], told["since"]) == (2, 1)
 
 
-async def test_viewers_of_one_tenant_share_the_scheduler_calls(
+async def test_console_viewers_of_one_tenant_share_scheduler_calls(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewers = [hub.join("acme", ["m"]) for _ in range(3)]
@@ -94,7 +94,7 @@ async def test_viewers_of_one_tenant_share_the_scheduler_calls(
     assert len(changes) <= 1 + scheduler.asked.index(("acme", 1))
 
 
-async def test_tenant_and_operator_get_different_frames(
+async def test_tenant_and_operator_get_different_console_frames(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewers = {tenant: hub.join(tenant, ["m"]) for tenant in (None, "acme", "globex")}
@@ -102,7 +102,7 @@ async def test_tenant_and_operator_get_different_frames(
         assert (await line(viewer))["tenant"] == tenant
 
 
-async def test_scheduler_is_not_called_without_a_viewer(
+async def test_scheduler_is_not_called_without_a_console_viewer(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -116,7 +116,7 @@ async def test_scheduler_is_not_called_without_a_viewer(
     assert len(scheduler.asked) == count
 
 
-async def test_dead_scheduler_is_shown_and_the_next_one_sends_a_whole_frame(
+async def test_console_shows_a_dead_scheduler_and_then_a_complete_frame(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -129,7 +129,7 @@ async def test_dead_scheduler_is_shown_and_the_next_one_sends_a_whole_frame(
     assert (await line(viewer))["since"] is None
 
 
-async def test_scheduler_that_does_not_answer_is_shown(
+async def test_console_shows_a_scheduler_that_does_not_answer(
     hub: ConsoleHub, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console_feed, "ANSWER_S", 0.01)
@@ -144,7 +144,7 @@ async def test_scheduler_that_does_not_answer_is_shown(
     assert told["since_s"] > 0
 
 
-async def test_slow_viewer_misses_frames_and_then_gets_a_whole_one(
+async def test_slow_console_viewer_misses_frames_and_then_gets_a_complete_frame(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join("acme", ["m"])
@@ -179,7 +179,7 @@ async def test_failing_predictor_is_shown_on_the_console(
     assert (told["overview"], told["error"]) == (None, "the predictor gives no answer")
 
 
-async def test_number_of_viewers_is_bounded_per_tenant(hub: ConsoleHub) -> None:
+async def test_number_of_console_viewers_per_tenant_is_bounded(hub: ConsoleHub) -> None:
     """Tenants cannot take the places of operators or of other tenants."""
     for _ in range(MOST_VIEWERS_OF_ONE):
         hub.join("acme", ["m"])
@@ -199,7 +199,9 @@ async def test_number_of_viewers_is_bounded_per_tenant(hub: ConsoleHub) -> None:
     hub.join(None, ["m"])
 
 
-async def test_several_models_send_frames_side_by_side(scheduler: StandInScheduler) -> None:
+async def test_unreachable_scheduler_does_not_delay_another_models_console_frames(
+    scheduler: StandInScheduler,
+) -> None:
     """If one scheduler is unreachable, the other model's data must still arrive."""
     other = StandInScheduler()
     other.failure = AdmissionError("it is away")

@@ -93,7 +93,7 @@ async def test_settings_reach_the_scheduler_of_their_model(
     assert ["fcfs", "fcfs"] == schedulers["org/n"].policies
 
 
-async def test_quota_that_deprioritises_gives_every_model_shares_by_tenant(
+async def test_deprioritising_quota_sets_tenant_fairness_for_every_model(
     ingress: WithoutServe, schedulers: dict[str, RecordingHandle]
 ) -> None:
     quota = {"unit": "inferences", "limit": 1, "per": "day", "on_exhausted": "deprioritise"}
@@ -105,7 +105,7 @@ async def test_quota_that_deprioritises_gives_every_model_shares_by_tenant(
 
 
 @pytest.mark.parametrize("models", [{"x": {}}, {"org/n": {"policy": "fifo"}}])
-async def test_invalid_settings_of_one_model_leave_both_unchanged(
+async def test_invalid_settings_of_one_model_change_neither_model(
     ingress: WithoutServe, schedulers: dict[str, RecordingHandle], models: dict[str, Any]
 ) -> None:
     """A change that reached only one of two models would be worse than none.
@@ -118,7 +118,7 @@ async def test_invalid_settings_of_one_model_leave_both_unchanged(
     assert [] == schedulers["m"].policies == schedulers["org/n"].policies
 
 
-async def test_handle_call_selects_its_model_in_the_query_string(ingress: WithoutServe) -> None:
+async def test_query_string_of_a_handle_call_selects_the_model(ingress: WithoutServe) -> None:
     await ingress.reconfigure({"models": {"org/n": {"policy": "fcfs"}}})
     status, _, body = await ingress.call("GET", "/v1/status?model=org%2Fn", {}, b"")
 

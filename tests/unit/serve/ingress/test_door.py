@@ -76,7 +76,7 @@ def test_every_route_is_in_the_authorization_table() -> None:
         ("/nowhere", None),
     ],
 )
-def test_every_path_has_its_scope(path: str, scope: Scope | None) -> None:
+def test_every_path_requires_its_documented_scope(path: str, scope: Scope | None) -> None:
     assert scope == scope_of(path)
 
 
@@ -102,7 +102,7 @@ async def test_call_over_a_handle_needs_no_credential() -> None:
     )
 
 
-async def test_tenant_may_be_named_only_in_the_body() -> None:
+async def test_request_body_alone_may_name_the_tenant() -> None:
     """Over a handle, a caller may open an application for a tenant named in the body."""
     app = build_http_app(
         ServedModels([served_model(StandInGateway())]),
@@ -158,7 +158,7 @@ async def test_unauthorised_call_is_refused_before_its_body_is_read() -> None:
     assert ([401, 403], [], 0) == (statuses, read, gateway.answered)
 
 
-async def test_header_cannot_mark_a_call_as_in_process() -> None:
+async def test_header_cannot_mark_an_http_call_as_a_serve_handle_call() -> None:
     """Only the ASGI scope says whether a call came over a Serve handle."""
     app = build_http_app(
         ServedModels([served_model(StandInGateway())]),
@@ -204,7 +204,7 @@ OPERATOR = Identity("ops", frozenset({Scope.OPERATE}), "key:2")
         (ANYBODY, "t", "a", "t|a"),
     ],
 )
-def test_path_may_have_an_applications_id_or_its_key(
+def test_path_may_contain_an_applications_id_or_key(
     identity: Identity, header: str | None, named: str, key: str
 ) -> None:
     """An operator may name any application, an owner those of its own tenant."""
@@ -232,7 +232,7 @@ def app_args(**access: Any) -> AppArgs:
     return AppArgs.parse({"model": {"name": "m", "path": "none"}, "access": access})
 
 
-async def test_deployed_door_uses_the_access_settings(tmp_path: Path) -> None:
+async def test_deployed_ingress_uses_the_access_settings(tmp_path: Path) -> None:
     """The settings name a file of keys and a tenant for callers without a key."""
     file = tmp_path / "keys.yaml"
     file.write_text(write_records([KEY.record]))
@@ -266,7 +266,7 @@ class Predictor:
         return SimpleNamespace(remote=remote)
 
 
-async def test_operators_action_is_logged_as_one_json_line(
+async def test_action_of_an_operator_is_logged_as_one_json_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The audit line has the actor, the action, the old and new value, and no key."""
@@ -299,7 +299,7 @@ class EndingScheduler:
         return True
 
 
-async def test_operator_ending_another_tenants_application_is_audited(
+async def test_audit_log_names_an_operator_who_ends_a_tenants_application(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An operator's action on an application of its own tenant is not audited."""

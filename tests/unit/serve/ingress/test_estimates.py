@@ -22,14 +22,14 @@ from tests.unit.predictor.builders import sample_of
 from tests.unit.serve.actor_handle import ActorHandle
 
 
-async def test_long_text_has_the_same_features_as_in_one_piece() -> None:
+async def test_text_read_in_pieces_has_equal_prediction_features() -> None:
     """Features of a long text are computed in a thread, so that other callers continue."""
     text = "many words " * 10_000
 
     assert features_of(text) == (await FeatureCache(store_inputs=False).summarise(text)).features
 
 
-async def test_oldest_kept_inputs_are_dropped_beyond_the_bound() -> None:
+async def test_oldest_stored_inputs_are_dropped_beyond_the_limit() -> None:
     """Applications that are never closed must not fill the memory."""
     inputs = FeatureCache(store_inputs=True, max_weight=500)
     seen = await inputs.summarise("x" * 30)
@@ -91,7 +91,7 @@ def end_of(application_id: str = "a", **changes: Any) -> EndApplication:
     return replace(ENDED, application_id=application_id, **fields)
 
 
-async def test_predictor_receives_features_and_no_text() -> None:
+async def test_predictor_receives_features_instead_of_text() -> None:
     """The text of an input must not leave the ingress process."""
     estimates = estimates_of(predictor := StandInPredictor())
     seen = await estimates.inputs.summarise("some words")
@@ -120,7 +120,7 @@ async def test_estimates_from_the_copied_class_table_need_no_predictor_call(fail
     assert ("class", 400.0) == (estimate.source, estimate.kv_token_time)
 
 
-async def test_stages_are_copied_with_the_class_table() -> None:
+async def test_class_table_that_ingresses_copy_includes_stage_estimates() -> None:
     """A call to the predictor for every inference's length would be too expensive."""
     estimates = estimates_of(predictor := StandInPredictor())
     assert estimates.stages.expect("EV", 0, 10, 8) is None

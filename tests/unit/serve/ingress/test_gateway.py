@@ -229,7 +229,7 @@ async def test_inference_of_an_open_application_has_its_class(gateway_rig: Gatew
     assert 40 == item.predicted_output_tokens
 
 
-async def test_submission_carries_the_stage_length_and_later_stages(
+async def test_submission_contains_estimates_of_its_stage_and_later_stages(
     gateway_rig: GatewayRig,
 ) -> None:
     """The second inference follows an answer, so it carries the needs of later stages."""
@@ -256,7 +256,7 @@ async def test_application_opened_again_keeps_its_class_and_input(gateway_rig: G
     assert {"t|a": "seen: text"} == gateway_rig.estimates.remembered
 
 
-async def test_later_stages_are_sent_at_the_opening_and_when_a_stage_begins(
+async def test_estimates_of_later_stages_are_sent_when_a_stage_begins(
     gateway_rig: GatewayRig,
 ) -> None:
     """Half of the applications in the second stage reach a third; a second call adds nothing.
@@ -281,7 +281,9 @@ async def test_later_stages_are_sent_at_the_opening_and_when_a_stage_begins(
     assert [(), (), later, ()] == [item.expected_stages for item in items]
 
 
-async def test_opening_call_sends_the_later_stages(gateway_rig: GatewayRig) -> None:
+async def test_opening_an_application_sends_estimates_of_later_stages(
+    gateway_rig: GatewayRig,
+) -> None:
     """Nothing is known about the later stages of an unknown class."""
     gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
     for name in ("EV", "unknown"):
@@ -292,7 +294,7 @@ async def test_opening_call_sends_the_later_stages(gateway_rig: GatewayRig) -> N
     assert () == opened["t|unknown"].expected_stages
 
 
-async def test_application_of_an_unknown_class_needs_only_its_submissions(
+async def test_cost_of_an_unknown_class_is_estimated_from_its_submissions(
     gateway_rig: GatewayRig,
 ) -> None:
     """Each of two inferences reserves max_tokens, of which 256 are expected."""
@@ -304,7 +306,7 @@ async def test_application_of_an_unknown_class_needs_only_its_submissions(
 
 
 @pytest.mark.parametrize(("tenant", "weight"), [("acme/x", 9.0), ("acme/y", 2.0), ("acme", 2.0)])
-async def test_tenant_below_the_credentials_tenant_counts(
+async def test_subtenant_named_by_a_call_determines_the_weight(
     gateway_rig: GatewayRig, tenant: str, weight: float
 ) -> None:
     """A tenant without configuration has the weight of its nearest configured ancestor."""
@@ -323,7 +325,7 @@ async def test_tenant_below_the_credentials_tenant_counts(
 @pytest.mark.parametrize(
     ("said", "is_retry"), [(None, None), ("0", False), ("2", True), ("x", None), ("-1", None)]
 )
-async def test_retried_call_is_submitted_as_a_retry(
+async def test_repeated_call_is_submitted_as_a_retry(
     gateway_rig: GatewayRig, said: str | None, is_retry: bool | None
 ) -> None:
     headers = {} if said is None else {"x-stainless-retry-count": said}
@@ -376,7 +378,7 @@ async def test_charged_cost_includes_a_margin_over_the_prediction(gateway_rig: G
     assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
 
 
-async def test_every_choice_of_a_completion_is_charged(gateway_rig: GatewayRig) -> None:
+async def test_every_choice_of_a_completion_is_charged_separately(gateway_rig: GatewayRig) -> None:
     """Three choices are three sequences of 10 + 256 tokens."""
     item = await gateway_rig.submit(_IN_A, n=3)
 
@@ -412,7 +414,9 @@ def _predict_ninefold(
     return Estimate(100, 10, 900, 50, "class")
 
 
-async def test_forced_length_replaces_the_predicted_one(gateway_rig: GatewayRig) -> None:
+async def test_output_length_forced_by_a_replay_replaces_the_prediction(
+    gateway_rig: GatewayRig,
+) -> None:
     """A replay fixes the length of each answer, so the stage's mean does not count."""
     gateway_rig.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
     item = await gateway_rig.submit(_IN_A, max_tokens=100, ignore_eos=True)
@@ -422,7 +426,9 @@ async def test_forced_length_replaces_the_predicted_one(gateway_rig: GatewayRig)
     assert (100, 100) == (item.reserve_output_tokens, item.least_output_tokens)
 
 
-async def test_input_is_kept_until_its_application_ends(gateway_rig: GatewayRig) -> None:
+async def test_prompt_features_are_kept_until_their_application_ends(
+    gateway_rig: GatewayRig,
+) -> None:
     """Only the text of the first inference is the application's input."""
     await gateway_rig.open_application("EV", "b")
     await gateway_rig.submit(_IN_A)
@@ -431,7 +437,7 @@ async def test_input_is_kept_until_its_application_ends(gateway_rig: GatewayRig)
     assert {"t|b": "seen: input", "t|a": "seen: text"} == gateway_rig.estimates.remembered
 
 
-async def test_estimate_is_counted_where_its_application_is_opened(gateway_rig: GatewayRig) -> None:
+async def test_estimate_is_counted_when_its_application_is_opened(gateway_rig: GatewayRig) -> None:
     """Inferences, and a second opening with another estimate, do not count."""
     gateway_rig.estimates.classes.observe_cost("EV", Sample(1_000, 1, 10, None))
     for name in ("EV", "unknown"):
@@ -471,7 +477,7 @@ async def test_call_that_ends_with_an_error_counts_as_one_dropped_call(
     ]
 
 
-async def test_estimate_of_an_implicitly_opened_application_is_counted_at_its_lease(
+async def test_estimate_of_an_application_opened_by_a_call_is_counted_at_its_lease(
     gateway_rig: GatewayRig,
 ) -> None:
     """Two first inferences may each carry an estimate, and each may still be refused."""
@@ -485,7 +491,7 @@ async def test_estimate_of_an_implicitly_opened_application_is_counted_at_its_le
     assert ({}, {"prior": 1}) == (before, gateway_rig.opened_by_source())
 
 
-def test_queue_position_is_forgotten_with_its_application() -> None:
+def test_queue_position_is_forgotten_when_its_application_ends() -> None:
     """Positions take memory only while their application is open."""
     pending = PendingInferences()
     arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")
@@ -511,7 +517,7 @@ async def test_embedding_inputs_are_charged_as_one_output_token_each() -> None:
     assert (30, 3, 3, 3) == (*sizes, item.max_output_tokens)
 
 
-async def test_messages_call_is_an_inference_like_any_other(gateway_rig: GatewayRig) -> None:
+async def test_call_of_the_messages_api_is_queued_as_an_inference(gateway_rig: GatewayRig) -> None:
     """The Messages API has its own length field, which bounds the output."""
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
     item = await gateway_rig.submit_body(MESSAGES, {}, body)
@@ -534,7 +540,7 @@ async def test_path_that_the_model_does_not_serve_is_refused_before_the_queue(
     assert 1 == gateway_rig.replicas.asked_paths
 
 
-async def test_no_endpoint_is_refused_before_the_first_replica_starts(
+async def test_calls_to_any_endpoint_wait_until_the_first_replica_starts(
     gateway_rig: GatewayRig,
 ) -> None:
     """Calls wait while the first replica is still starting."""
@@ -546,7 +552,7 @@ async def test_no_endpoint_is_refused_before_the_first_replica_starts(
         await gateway_rig.gateway.check_served(EMBEDDINGS)
 
 
-async def test_chats_do_not_wait_for_the_list_of_served_paths(gateway_rig: GatewayRig) -> None:
+async def test_chat_calls_do_not_wait_for_the_list_of_served_paths(gateway_rig: GatewayRig) -> None:
     """Nearly all calls are chats; a model without chat refuses them once its paths are known."""
     await gateway_rig.gateway.check_served(CHAT)
     gateway_rig.gateway.check_path(EMBEDDINGS)
@@ -559,7 +565,7 @@ async def test_chats_do_not_wait_for_the_list_of_served_paths(gateway_rig: Gatew
         gateway_rig.gateway.check_path(EMBEDDINGS)
 
 
-async def test_context_length_is_that_of_a_started_engine(
+async def test_context_length_is_read_from_a_started_engine(
     gateway_rig: GatewayRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VLLM may derive the length, so a declared one may be missing or too large."""
@@ -588,7 +594,7 @@ async def send_unscheduled(gateway_rig: GatewayRig, path: str, body: bytes) -> A
     )
 
 
-async def test_unscheduled_call_reaches_a_replica_with_the_models_name(
+async def test_unscheduled_call_is_sent_with_the_models_name(
     gateway_rig: GatewayRig,
 ) -> None:
     """Counting tokens needs no lease; the ingress refuses a wrong model name."""
@@ -608,7 +614,7 @@ async def test_unscheduled_call_reaches_a_replica_with_the_models_name(
     ("kind", "verdict"),
     [("vllm", pytest.raises(RequestError, match=r"tools is \[\]")), ("fake", nullcontext())],
 )
-def test_request_that_vllm_forbids_is_refused_on_paths_that_vllm_checks(
+def test_ingress_refuses_the_requests_that_vllm_would_refuse(
     kind: str, verdict: AbstractContextManager[Any]
 ) -> None:
     """The fake engine reads no tools, so the ingress checks names and efforts."""

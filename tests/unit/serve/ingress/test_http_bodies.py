@@ -45,7 +45,7 @@ class Upload:
     ("pieces", "headers", "taken"), [(11, {"content-length": "1100"}, 0), (1_000, {}, 11)]
 )
 @pytest.mark.parametrize("path", _PATHS)
-async def test_reading_of_a_body_stops_at_the_limit(
+async def test_reading_of_a_request_body_stops_at_the_size_limit(
     limited_http: httpx.AsyncClient, path: str, pieces: int, headers: dict[str, str], taken: int
 ) -> None:
     """A body whose declared length is too large is refused unread."""
@@ -59,7 +59,9 @@ async def test_reading_of_a_body_stops_at_the_limit(
     assert taken == body.taken
 
 
-async def test_body_of_exactly_the_allowed_length_is_read(limited_http: httpx.AsyncClient) -> None:
+async def test_request_body_of_exactly_the_allowed_length_is_read(
+    limited_http: httpx.AsyncClient,
+) -> None:
     body = json.dumps({"prompt": "a"}).encode()
     whole = await limited_http.post(COMPLETIONS, content=body + b" " * (_MOST - len(body)))
 
@@ -81,7 +83,7 @@ async def test_body_of_exactly_the_allowed_length_is_read(limited_http: httpx.As
     ],
 )
 @pytest.mark.parametrize("path", _PATHS)
-async def test_invalid_body_is_answered_with_400_and_one_sentence(
+async def test_invalid_request_body_is_answered_with_400_and_one_sentence(
     limited_http: httpx.AsyncClient, gateway: StandInGateway, path: str, body: bytes
 ) -> None:
     answer = await limited_http.post(path, content=body)
@@ -104,7 +106,7 @@ async def test_invalid_body_is_answered_with_400_and_one_sentence(
         ("input", ["x" * 800]),
     ],
 )
-async def test_overlong_names_are_refused_and_not_quoted_in_full(
+async def test_error_for_an_overlong_name_quotes_only_its_beginning(
     limited_http: httpx.AsyncClient, param: str, value: Any
 ) -> None:
     """Names are kept in memory and Redis as long as the application is open."""

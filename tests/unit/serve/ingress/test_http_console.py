@@ -105,7 +105,7 @@ async def first_lines(count: int, lines: AsyncIterator[Any]) -> list[Any]:
     return found
 
 
-async def test_operator_sees_all_tenants(scheduler: StandInConsole, door: Door) -> None:
+async def test_console_shows_an_operator_all_tenants(scheduler: StandInConsole, door: Door) -> None:
     (status, headers), hello, frame = await first_lines(
         3, console_stream(console_app(scheduler, door), OPERATOR.secret)
     )
@@ -127,7 +127,7 @@ async def test_tenant_sees_only_its_own_applications(scheduler: StandInConsole, 
     assert set(scheduler.seen) == {"acme"}
 
 
-async def test_header_narrows_the_stream_to_a_tenant_below(
+async def test_header_limits_a_console_stream_to_a_subtenant(
     scheduler: StandInConsole, door: Door
 ) -> None:
     app = console_app(scheduler, door)
@@ -167,7 +167,7 @@ async def test_console_stream_requires_a_key_with_its_scope(
     assert not scheduler.seen
 
 
-async def test_stream_of_an_unserved_model_is_refused(scheduler: StandInConsole) -> None:
+async def test_console_stream_of_an_unserved_model_is_refused(scheduler: StandInConsole) -> None:
     head, answer = await first_lines(
         2, console_stream(console_app(scheduler, None), query="?model=other")
     )
@@ -175,7 +175,7 @@ async def test_stream_of_an_unserved_model_is_refused(scheduler: StandInConsole)
     assert (head[0], answer["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_console_viewer_beyond_the_limit_is_told_when_to_retry(
+async def test_console_viewer_beyond_the_limit_gets_a_retry_time(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("justitia_ray.serve.ingress.console_feed.MOST_VIEWERS", 0)
@@ -201,7 +201,7 @@ async def test_console_stream_ends_before_serve_cuts_it(scheduler: StandInConsol
     assert last["code"] == "limit"
 
 
-async def test_silent_console_stream_has_empty_lines(
+async def test_silent_console_stream_is_kept_alive_by_empty_lines(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_console, "QUIET_S", 0.01)
@@ -210,7 +210,7 @@ async def test_silent_console_stream_has_empty_lines(
     assert None in [json.loads("null") if item is None else item for item in items]
 
 
-async def test_disconnected_viewer_frees_its_place(
+async def test_disconnected_console_viewer_admits_another_viewer(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("justitia_ray.serve.ingress.console_feed.MOST_VIEWERS", 1)
@@ -220,7 +220,7 @@ async def test_disconnected_viewer_frees_its_place(
         assert head[0] == 200
 
 
-async def test_failure_of_the_scheduler_is_a_line_of_the_stream(
+async def test_console_stream_reports_a_scheduler_failure(
     scheduler: StandInConsole,
 ) -> None:
     scheduler.failure = AdmissionError("the scheduler is being started again")
@@ -229,7 +229,7 @@ async def test_failure_of_the_scheduler_is_a_line_of_the_stream(
     assert (trouble["kind"], trouble["reason"]) == ("trouble", str(scheduler.failure))
 
 
-async def test_application_is_shown_to_its_tenant_and_to_operators(
+async def test_console_shows_an_application_to_its_tenant_and_to_operators(
     scheduler: StandInConsole, door: Door
 ) -> None:
     async with client_of(served_model(StandInGateway(), scheduler), door=door) as http:
@@ -267,7 +267,7 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def test_page_is_served_without_a_key_and_with_a_strict_policy(
+async def test_console_page_is_served_without_a_key_and_with_a_strict_csp(
     page_folder: Path, door: Door
 ) -> None:
     async with client_of(served_model(StandInGateway()), door=door) as http:
@@ -285,7 +285,7 @@ async def test_page_is_served_without_a_key_and_with_a_strict_policy(
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_unchanged_file_is_not_sent_again(page_folder: Path) -> None:
+async def test_unchanged_console_file_is_answered_with_304(page_folder: Path) -> None:
     async with client_of(served_model(StandInGateway())) as http:
         first = await http.get("/console/")
         again = await http.get("/console/", headers={"if-none-match": first.headers["etag"]})
@@ -294,7 +294,7 @@ async def test_unchanged_file_is_not_sent_again(page_folder: Path) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_files_are_compressed_if_the_caller_accepts_it(page_folder: Path) -> None:
+async def test_console_files_are_compressed_if_the_caller_accepts_gzip(page_folder: Path) -> None:
     async with client_of(served_model(StandInGateway())) as http:
         path = "/console/app/main.mjs"
         plain = await http.get(path, headers={"accept-encoding": "identity"})
@@ -307,14 +307,14 @@ async def test_files_are_compressed_if_the_caller_accepts_it(page_folder: Path) 
 
 
 @pytest.mark.parametrize("path", ["/console/none.js", "/console/../pyproject.toml"])
-async def test_no_other_file_is_served(page_folder: Path, path: str) -> None:
+async def test_console_path_serves_no_other_file(page_folder: Path, path: str) -> None:
     async with client_of(served_model(StandInGateway())) as http:
         answer = await http.get(path)
 
     assert answer.status_code == 404
 
 
-async def test_path_without_a_slash_redirects_to_the_page(page_folder: Path) -> None:
+async def test_console_path_without_a_slash_redirects_to_the_page(page_folder: Path) -> None:
     """The redirect is relative, because a proxy may put a prefix before all paths."""
     async with client_of(served_model(StandInGateway())) as http:
         answer = await http.get("/console?tenant=acme")

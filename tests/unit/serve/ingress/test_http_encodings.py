@@ -90,7 +90,9 @@ def body_of(path: str) -> bytes:
 
 @pytest.mark.parametrize("coding", _ENCODED)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, _APPLICATIONS])
-async def test_encoded_body_is_decoded(http: httpx.AsyncClient, path: str, coding: str) -> None:
+async def test_compressed_request_body_is_decoded(
+    http: httpx.AsyncClient, path: str, coding: str
+) -> None:
     name, encode = _ENCODED[coding]
     answer = await http.post(
         path, content=encode(body_of(path)), headers={"content-encoding": name}
@@ -194,7 +196,7 @@ del _ZEROS
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", _BOMBS)
-async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
+async def test_decoding_of_a_request_body_stops_at_the_size_limit(bomb: str) -> None:
     """A few kilobytes can encode 32 MiB, so decoding proceeds in small steps."""
     name, body = _BOMBS[bomb]
     upload = Upload(body, 1_000)
@@ -205,7 +207,7 @@ async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-async def test_number_of_empty_members_is_bounded(coding: str) -> None:
+async def test_number_of_empty_members_of_a_compressed_body_is_bounded(coding: str) -> None:
     """Starting an empty member takes as long as decoding 10 kB."""
     name, encode = _ENCODED[coding]
     upload = Upload(encode(b"") * 2_000, 2**16)
@@ -213,7 +215,7 @@ async def test_number_of_empty_members_is_bounded(coding: str) -> None:
         await read_upload(_MOST, upload, name)
 
 
-async def test_size_of_the_encoded_body_is_bounded(http: httpx.AsyncClient) -> None:
+async def test_size_of_a_compressed_request_body_is_bounded(http: httpx.AsyncClient) -> None:
     body = gzip.compress(random.Random(1).randbytes(_MOST + 1))
     answer = await http.post(CHAT, content=body, headers={"content-encoding": "gzip"})
 
@@ -238,7 +240,7 @@ async def test_event_loop_keeps_running_while_a_large_body_is_decoded(coding: st
 
 @pytest.mark.parametrize("coding", _SIMPLE)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_decoded_body_is_complete_wherever_the_last_step_ends(coding: str, steps: int) -> None:
+def test_decoded_body_is_complete_for_any_length(coding: str, steps: int) -> None:
     """The decoder may have read all input while decoded output is still pending."""
     name, encode = _ENCODED[coding]
     lengths = range(steps * 2**18 - 8, steps * 2**18 + 300, 8)
@@ -270,7 +272,9 @@ class EndlessBody:
 
 @pytest.mark.parametrize("coding", [*_SIMPLE, "none"])
 @pytest.mark.parametrize("path", [CHAT, "/tokenize", _APPLICATIONS])
-async def test_unfinished_body_counts_with_the_bytes_received(path: str, coding: str) -> None:
+async def test_unfinished_compressed_body_counts_with_the_bytes_received(
+    path: str, coding: str
+) -> None:
     """Open connections may hold 16 MiB each, so they count against the tenant's share."""
     name, encode = _ENCODED[coding]
     text = random.Random(1).randbytes(2**18).hex().encode()

@@ -120,7 +120,7 @@ async def test_internal_error_behind_a_path_prefix_has_the_format_of_its_api(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_disconnected_callers_call_ends_at_once(
+async def test_call_of_a_disconnected_caller_ends_at_once(
     gateway: StandInGateway, stream: bool
 ) -> None:
     """Otherwise the inference would run until there is output to send."""
@@ -139,7 +139,7 @@ async def test_disconnected_callers_call_ends_at_once(
     assert (2 if stream else 0) == len(caller.messages)
 
 
-async def test_call_cancelled_by_serve_is_cancelled() -> None:
+async def test_call_cancelled_by_ray_serve_ends_in_the_gateway() -> None:
     """Ray Serve may cancel a call directly, which is no normal end."""
     caller, never = Caller(), asyncio.Event()
     call = asyncio.create_task(until_disconnect(caller.receive, cast(Any, never.wait())))
@@ -158,7 +158,7 @@ async def _post_call(gateway: StandInGateway, path: str, caller: Caller, **ingre
     await app(scope, caller.receive, caller.send)
 
 
-async def test_stream_has_the_replicas_head_and_chunks(
+async def test_caller_receives_the_replicas_stream_head_and_chunks(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
     """A stream has no length and forbids proxies to buffer it."""
@@ -172,7 +172,7 @@ async def test_stream_has_the_replicas_head_and_chunks(
     assert (head | {"content-length": "2"}, b"cd") == (dict(whole.headers), whole.content)
 
 
-async def test_body_in_pieces_is_read_whole(
+async def test_request_body_sent_in_pieces_is_read_completely(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
     """Proxies split long bodies, and a client need not declare a length."""
@@ -200,7 +200,7 @@ async def test_retry_with_an_idempotency_key_gets_the_same_answer(
 
 
 @pytest.mark.parametrize("error", [EngineError("given up"), ZeroDivisionError()])
-async def test_stream_that_fails_in_the_middle_has_one_head_and_raises(
+async def test_stream_that_fails_midway_sends_one_head_and_raises_the_error(
     gateway: StandInGateway, error: Exception
 ) -> None:
     """The caller reads the error in the stream, and Ray Serve counts the raised one."""
@@ -225,7 +225,7 @@ async def test_stream_that_fails_in_the_middle_has_one_head_and_raises(
         ("Comment", {}, b": "),
     ],
 )
-async def test_caller_and_operator_choose_the_form_of_keepalives(
+async def test_caller_or_operator_chooses_the_format_of_keepalives(
     gateway: StandInGateway, asked: str | None, configured: dict[str, str], first: bytes
 ) -> None:
     source, caller = FedStream(), Caller(json.dumps(_BODY | {"stream": True}).encode())
@@ -301,7 +301,7 @@ async def test_unknown_kind_of_keepalive_is_refused(
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-async def test_other_http_methods_are_refused(http: httpx.AsyncClient, method: str) -> None:
+async def test_unsupported_http_methods_are_refused(http: httpx.AsyncClient, method: str) -> None:
     answer = await http.request(method, COMPLETIONS)
     elsewhere = await http.request("PATCH", "/v1/models")
 
@@ -341,7 +341,7 @@ async def test_application_prefix_is_removed_from_the_path(gateway: StandInGatew
     assert [200, 200, 307] == answers
 
 
-async def test_large_body_that_finds_no_memory_is_refused(gateway: StandInGateway) -> None:
+async def test_large_request_body_is_refused_if_memory_is_full(gateway: StandInGateway) -> None:
     """The answer is 429 with a retry time, while small bodies are still read."""
     section = {"max_body_bytes": 100_000, "max_body_bytes_held": 150_000}
     model = served_model(gateway, ingress=section)
@@ -367,7 +367,7 @@ async def test_large_body_that_finds_no_memory_is_refused(gateway: StandInGatewa
     assert 200 == read.status_code
 
 
-async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
+async def test_large_request_body_delays_the_next_until_its_tokens_are_counted(
     gateway: StandInGateway,
 ) -> None:
     """A second body of 20 MiB is read only after the tokens of the first are counted."""
@@ -394,7 +394,7 @@ async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
 
 
 @pytest.mark.parametrize("path", [EMBEDDINGS, "/tokenize"])
-async def test_large_body_releases_its_turn_while_waiting_for_a_replica(
+async def test_large_request_body_waiting_for_a_replica_does_not_delay_the_next(
     gateway: StandInGateway, path: str
 ) -> None:
     """A second body of 13 MiB is read while the first waits for a replica."""
@@ -418,7 +418,7 @@ async def test_large_body_releases_its_turn_while_waiting_for_a_replica(
     assert [200, 200] == [call.result().status_code for call in calls]
 
 
-async def test_unscheduled_body_keeps_its_memory_while_waiting_for_a_replica(
+async def test_body_of_an_unscheduled_call_counts_while_waiting_for_a_replica(
     gateway: StandInGateway,
 ) -> None:
     """The wait takes up to 30 s, and only this memory bounds the waiting bodies."""

@@ -133,7 +133,7 @@ def test_stream_is_never_silent_for_longer_than_the_interval(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_without_keepalives_sends_none(path: str) -> None:
+def test_stream_with_keepalives_disabled_sends_no_keepalive(path: str) -> None:
     wire = Wire()
     send_until_end(wire, slow_plan(path), path, 2.0, Keepalive.NONE)
 
@@ -149,7 +149,7 @@ def test_active_stream_sends_no_keepalives() -> None:
 
 
 @pytest.mark.parametrize("since_s", [0.0, 9.0, 30.0])
-def test_silence_begins_with_the_request(since_s: Seconds) -> None:
+def test_keepalive_interval_begins_with_the_request(since_s: Seconds) -> None:
     """Silence counts from the request on, including lookups before the stream starts."""
     wire, since = Wire(), VirtualLoop.STARTS_AT - since_s
     send_until_end(wire, [(60.0, HEAD), (0.0, STREAMS[CHAT][-1])], since=since)
@@ -200,9 +200,7 @@ def test_keepalive_is_not_delayed_by_a_scheduler_that_does_not_answer(interval_s
         (RESPONSES, Keepalive.NONE, False),
     ],
 )
-def test_queue_position_is_sent_while_the_stream_waits_for_a_lease(
-    path: str, kind: Keepalive, asks: bool
-) -> None:
+def test_waiting_stream_sends_its_queue_position(path: str, kind: Keepalive, asks: bool) -> None:
     """During prefill, or without comments, the position is not requested."""
     wire, wait = Wire(), SilentWait(b": justitia position=7\n\n")
     first, second, *rest = STREAMS[path]
@@ -214,7 +212,7 @@ def test_queue_position_is_sent_while_the_stream_waits_for_a_lease(
     assert (2 * asks, 2 * asks) == (wait.asked, wire.body.count(b": justitia position=7"))
 
 
-def test_slow_caller_is_sent_one_message_at_a_time() -> None:
+def test_slow_caller_gets_one_stream_message_at_a_time() -> None:
     wire = Wire(slow_s=50.0)
     send_until_end(wire, slow_plan(CHAT), interval_s=2.0)
 
@@ -247,7 +245,7 @@ def test_stream_head_disables_proxy_buffering(after_s: Seconds) -> None:
     assert (after_s == 0.0) == (b"x-justitia-replica" in head)
 
 
-def test_head_before_the_first_keepalive_names_the_application() -> None:
+def test_stream_head_before_the_first_keepalive_names_the_application() -> None:
     """The application is known before the queue; the engine's headers are not."""
     wire = Wire()
     reply = Reply(CHAT, wire.send)
@@ -271,7 +269,9 @@ def send_failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, l
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("begun_by", ["engine", "chunk", "sign of life"])
-def test_failure_after_the_head_is_sent_counted_and_raised(path: str, begun_by: str) -> None:
+def test_stream_failure_after_the_head_is_sent_to_the_caller_and_raised(
+    path: str, begun_by: str
+) -> None:
     """Ray Serve counts the raised error; the caller has read it in its API's format."""
     error = ApplicationIsClosed("application 'a' was cancelled")
     plan: Plan = [(40.0, error)]
@@ -288,14 +288,14 @@ def test_failure_after_the_head_is_sent_counted_and_raised(path: str, begun_by: 
     assert b"[DONE]" not in wire.body
 
 
-def test_failure_before_the_head_is_a_plain_error_answer() -> None:
+def test_stream_failure_before_the_head_is_a_plain_error_answer() -> None:
     wire, counted = send_failing([(1.0, EngineError("gave up"))], CHAT, EngineError)
 
     assert ({}, [], []) == (wire.head, wire.sent, counted)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_engine_refusal_after_the_head_has_the_format_of_the_api(path: str) -> None:
+def test_engine_refusal_after_the_stream_head_has_the_format_of_the_api(path: str) -> None:
     """The engine's status comes too late; its text is sent to the caller and not logged."""
     refusal: Plan = [(40.0, (400, {})), (0.0, _REFUSAL)]
     wire, counted = Wire(), list[int]()
@@ -331,7 +331,7 @@ def test_error_event_of_the_engine_is_not_repeated(path: str) -> None:
     assert (chunk, [502], True) == (wire.body, counted, wire.is_whole)
 
 
-def test_unexpected_failure_is_sent_without_its_text() -> None:
+def test_unexpected_stream_failure_is_sent_without_its_text() -> None:
     wire, counted = send_failing(
         [(0.0, HEAD), (0.0, ZeroDivisionError("secret"))], CHAT, ZeroDivisionError
     )
@@ -386,7 +386,7 @@ class SlowWire(Wire):
     ],
 )
 @pytest.mark.parametrize("interval_s", [7.0, 15.0, 40.0])
-def test_keepalive_interrupts_no_message_and_never_follows_the_end(
+def test_keepalive_is_sent_only_between_stream_messages(
     plan: Plan, sent: list[str], interval_s: Seconds
 ) -> None:
     """A caller that reads slowly still has unread data, so no keepalive is due."""

@@ -26,7 +26,7 @@ _TOLD = {
 }
 
 
-def test_range_of_days_is_inclusive_and_defaults_to_today() -> None:
+def test_usage_report_includes_both_days_and_defaults_to_today() -> None:
     assert [_DAY] == days_between(None, None, _TODAY)
     assert [_DAY - 1, _DAY] == days_between("2026-11-24", "2026-11-25", _TODAY)
 

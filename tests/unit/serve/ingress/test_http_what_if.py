@@ -45,7 +45,7 @@ async def post_what_if(scheduler: RecordedScheduler, **body: object) -> httpx.Re
 
 
 @pytest.mark.slow
-async def test_estimator_gets_the_recorded_history_and_the_changes(
+async def test_what_if_estimator_gets_the_recorded_history_and_the_changes(
     scheduler: RecordedScheduler,
 ) -> None:
     answer = await post_what_if(
@@ -71,7 +71,7 @@ async def test_estimator_gets_the_recorded_history_and_the_changes(
         ({"other": 1}, "other"),
     ],
 )
-async def test_error_names_the_wrong_field_of_a_what_if(
+async def test_error_names_the_wrong_field_of_a_what_if_request(
     scheduler: RecordedScheduler, body: dict[str, object], param: str
 ) -> None:
     """A policy by import path would run any code that the ingress can import."""
@@ -97,21 +97,21 @@ async def test_one_what_if_estimate_runs_at_a_time() -> None:
 
 
 @pytest.mark.slow
-async def test_estimate_that_takes_too_long_is_killed() -> None:
+async def test_what_if_estimate_that_takes_too_long_is_killed() -> None:
     estimator = estimator_of("import time; time.sleep(60)", lasts_s=0.2)
     with pytest.raises(DeadlineMissed, match=r"as long as one may: 0\.2 s"):
         await estimator.estimate(b"{}", {})
 
 
 @pytest.mark.slow
-async def test_what_if_with_a_wrong_value_is_a_client_error() -> None:
+async def test_what_if_request_with_a_wrong_value_is_a_client_error() -> None:
     estimator = estimator_of('print(\'{"error": "no such policy"}\')')
     with pytest.raises(RequestError, match="no such policy"):
         await estimator.estimate(b"{}", {})
 
 
 @pytest.mark.slow
-async def test_death_of_the_estimator_process_is_reported() -> None:
+async def test_death_of_the_what_if_process_is_reported() -> None:
     estimator = estimator_of("raise MemoryError")
     with pytest.raises(AdmissionError, match="limit of memory or CPU time"):
         await estimator.estimate(b"{}", {})

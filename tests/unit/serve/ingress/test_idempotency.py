@@ -38,7 +38,7 @@ async def collect_items(items: AsyncGenerator[StreamItem]) -> list[StreamItem]:
     return [item async for item in items]
 
 
-async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
+async def test_second_caller_reads_a_running_attempt_from_its_start() -> None:
     """A retry must neither run again nor miss the chunks sent before it arrived."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     first = attempts.join_attempt("k", b"body", source.answer)
@@ -70,7 +70,7 @@ async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> Non
     assert source.begun == 1
 
 
-async def test_attempt_without_readers_is_cancelled_after_the_linger_time() -> None:
+async def test_attempt_without_readers_is_cancelled_after_the_configured_time() -> None:
     """A caller that does not return must not hold KV memory forever."""
     source, attempts = Source(), IdempotentAttempts(linger_s=0, kept_s=60, max_bytes=_AMPLE)
     first = attempts.join_attempt("k", b"body", source.answer)
@@ -93,7 +93,7 @@ async def test_retry_of_a_failed_attempt_runs_again() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408, 409, 425])
-async def test_transient_failure_is_not_stored(status: int) -> None:
+async def test_transient_failure_is_not_stored_for_retries(status: int) -> None:
     """An engine failure or a refusal for lack of capacity must not be stored."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     source.status = status
@@ -110,7 +110,7 @@ async def test_transient_failure_is_not_stored(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 413, 422])
-async def test_permanent_error_answer_is_stored(status: int) -> None:
+async def test_permanent_error_answer_is_stored_for_retries(status: int) -> None:
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     source.status = status
     source.steps.put_nowait(None)
@@ -122,7 +122,7 @@ async def test_permanent_error_answer_is_stored(status: int) -> None:
     assert source.begun == 1
 
 
-async def test_cut_stream_is_not_stored() -> None:
+async def test_cut_stream_is_not_stored_for_retries() -> None:
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=_AMPLE)
     for step in (b"a", EngineFailed("failed"), b"b", None):
         source.steps.put_nowait(step)
@@ -150,7 +150,7 @@ async def test_idempotency_key_with_another_body_is_refused() -> None:
     await first.aclose()
 
 
-async def test_answer_is_replayed_until_it_expires() -> None:
+async def test_stored_answer_is_replayed_until_it_expires() -> None:
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=0, max_bytes=_AMPLE)
     source.steps.put_nowait(None)
     assert await collect_items(attempts.join_attempt("k", b"body", source.answer)) == [(200, {})]
@@ -170,7 +170,7 @@ async def store_answer(attempts: IdempotentAttempts, key: str, size: int) -> Sou
     return source
 
 
-async def test_oldest_answers_are_evicted_when_memory_is_full() -> None:
+async def test_oldest_stored_answers_are_evicted_when_memory_is_full() -> None:
     """A thousand long answers could otherwise fill the memory of the ingress."""
     attempts = IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     sources = [await store_answer(attempts, f"k{i}", 2_000) for i in range(3)]
@@ -182,7 +182,7 @@ async def test_oldest_answers_are_evicted_when_memory_is_full() -> None:
     assert 1 == first_again.begun
 
 
-async def test_eviction_does_not_interrupt_a_reader() -> None:
+async def test_eviction_of_a_stored_answer_does_not_interrupt_a_reader() -> None:
     """A slow reader gets the whole answer although other answers evict it."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     for step in (b"a" * 2_000, b"b" * 2_000, None):
@@ -198,7 +198,7 @@ async def test_eviction_does_not_interrupt_a_reader() -> None:
     assert 1 == source.begun
 
 
-async def test_new_attempt_is_refused_while_running_ones_fill_the_memory() -> None:
+async def test_new_attempt_is_refused_while_running_attempts_fill_the_memory() -> None:
     """Running attempts cannot be evicted, so a new one would exceed the limit."""
     source, attempts = Source(), IdempotentAttempts(linger_s=60, kept_s=60, max_bytes=5_000)
     running = attempts.join_attempt("k", b"body", source.answer)

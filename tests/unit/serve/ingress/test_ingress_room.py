@@ -49,7 +49,7 @@ async def test_refused_calls_get_staggered_retry_times(
     assert 2.0 < waits[-1] < 2.5
 
 
-async def test_opening_returns_the_limits_of_its_tenant() -> None:
+async def test_opening_an_application_returns_the_tenants_limits() -> None:
     """A caller that only opens applications must be able to pace itself, too."""
     scheduler = FakeScheduler()
     client = bounded_client(scheduler)

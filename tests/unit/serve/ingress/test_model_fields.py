@@ -89,7 +89,7 @@ def test_invalid_json_number_is_located_in_the_error(number: bytes, value: bytes
     assert f"the body is not valid JSON: {expected}" == _read_fields(ApplicationBody, raw)
 
 
-def test_unknown_fields_take_no_time() -> None:
+def test_unknown_json_fields_are_skipped_quickly() -> None:
     """Parsing a million unknown fields as Python objects takes 17 s."""
     raw = b'{"application_class":"c",%b}' % b",".join(b'"k%06d":1' % n for n in range(10**6))
     began_at = time.process_time()
@@ -101,7 +101,7 @@ def test_unknown_fields_take_no_time() -> None:
     assert took_s < 0.5
 
 
-def test_list_fields_of_a_model_are_kept() -> None:
+def test_list_fields_of_a_request_model_are_parsed() -> None:
     samples = [{"cost": number, "class": "c" * 100} for number in range(1_000)]
 
     assert {"samples": samples} == _read_fields(
@@ -128,12 +128,12 @@ def test_deep_value_is_refused_at_every_body_size(depth: int, is_large: bool) ->
     assert "it nests " in str(told)
 
 
-def test_infinite_number_of_a_sample_is_named() -> None:
+def test_error_names_the_sample_with_an_infinite_number() -> None:
     with pytest.raises(ValidationError, match=r"k of sample 1: only finite numbers are allowed"):
         HistoryBody(samples=[{"k": 1.5}, {"k": [{"a": float("inf")}]}])
 
 
-def test_name_that_is_given_twice_is_refused() -> None:
+def test_duplicate_json_name_is_refused() -> None:
     told = _read_fields(ApplicationBody, b'{"tenant":"a","application_class":"c","tenant":"b"}')
 
     assert "the body is not valid JSON: it names 'tenant' twice in one object" == told
@@ -151,7 +151,7 @@ def test_name_that_is_given_twice_is_refused() -> None:
     ],
     ids=["elements", "one element", "all together"],
 )
-def test_list_of_millions_of_objects_is_refused_before_they_are_created(
+def test_list_of_millions_of_json_objects_is_refused_before_parsing(
     samples: bytes, reason: str
 ) -> None:
     """A list of 16 MiB becomes 0.4 GB of objects and blocks the event loop for a second."""
@@ -192,7 +192,7 @@ def test_event_loop_runs_while_a_long_text_is_parsed(unit: str, is_ascii: bool) 
 
 
 @pytest.mark.parametrize("text", [b"\\q", b"\xff", b"\\ud83d", b"\x01"])
-def test_invalid_text_is_refused_with_the_position_of_the_error(text: bytes) -> None:
+def test_invalid_json_is_refused_with_the_position_of_the_error(text: bytes) -> None:
     told = _read_fields(
         ApplicationBody, b'{"application_class":"c","input":"%b%b"}' % (b"a" * _MIB, text)
     )
@@ -218,7 +218,7 @@ def test_invalid_text_is_refused_with_the_position_of_the_error(text: bytes) -> 
     st.booleans(),
     st.integers(48, 80),
 )
-def test_pieces_of_a_text_add_up_to_the_text(
+def test_pieces_of_a_long_json_text_can_be_joined_to_the_original(
     parts: list[str], is_ascii: bool, size_bytes: int
 ) -> None:
     """No piece ends inside a character, an escape or a surrogate pair."""

@@ -65,7 +65,7 @@ def paths_without_scope(app: HttpApp) -> set[str]:
     return {path for path in paths if scope_of(path) is None and not is_public(path)}
 
 
-def test_document_is_valid_openapi(app: HttpApp) -> None:
+def test_api_description_is_valid_openapi(app: HttpApp) -> None:
     document = app.openapi()
 
     assert document["openapi"].startswith("3.1")
@@ -79,7 +79,7 @@ def test_every_route_is_described_and_has_a_scope(app: HttpApp) -> None:
     assert set() == paths_without_scope(app)
 
 
-def test_undescribed_route_without_a_scope_is_found(app: HttpApp) -> None:
+def test_undescribed_route_without_a_scope_is_detected(app: HttpApp) -> None:
 
     async def handle_call() -> None:
         pass
@@ -99,7 +99,7 @@ def parameters_of(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
     }
 
 
-def test_described_parameters_are_those_that_the_routes_read(app: HttpApp) -> None:
+def test_openapi_describes_exactly_the_parameters_that_routes_read(app: HttpApp) -> None:
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     read = get_openapi(title="read", version="0", routes=routes)["paths"]
     paths = app.openapi()["paths"]
@@ -111,7 +111,7 @@ def test_described_parameters_are_those_that_the_routes_read(app: HttpApp) -> No
             assert parameters_of(of_route) == told, (path, method)
 
 
-def test_described_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> None:
+def test_openapi_describes_exactly_the_headers_of_the_service(app: HttpApp) -> None:
     paths = app.openapi()["paths"]
     read = (
         *(endpoints.APPLICATION_HEADER, endpoints.CLASS_HEADER, endpoints.DEADLINE_HEADER),
@@ -145,7 +145,7 @@ def test_described_headers_are_those_that_the_service_reads_and_sends(app: HttpA
         ("/v1/console/what-if", WhatIfBody, False),
     ],
 )
-def test_described_body_is_that_of_its_model(
+def test_openapi_describes_request_bodies_as_their_models(
     app: HttpApp, path: str, model: type[BaseModel], is_needed: bool
 ) -> None:
     told = app.openapi()["paths"][path]["post"]["requestBody"]
@@ -174,14 +174,14 @@ def expected_statuses(path: str, described: dict[str, Any]) -> set[str]:
     return found | {"502"} if is_engine else found
 
 
-def test_described_errors_are_those_that_the_operation_may_return(app: HttpApp) -> None:
+def test_openapi_describes_exactly_the_errors_of_an_operation(app: HttpApp) -> None:
     for path, of_path in app.openapi()["paths"].items():
         for method, told in of_path.items():
             own = {status for status, answer in told["responses"].items() if "$ref" in answer}
             assert expected_statuses(path, told) == own, (path, method)
 
 
-def test_description_of_each_error_lists_its_codes(app: HttpApp) -> None:
+def test_openapi_description_of_each_error_lists_its_codes(app: HttpApp) -> None:
     names = {"400": "Malformed", "401": "Unauthenticated", "403": "Forbidden", "404": "NotFound"}
     names |= {"409": "Conflict", "413": "TooLarge", "415": "Encoded", "429": "TooMany"}
     names |= {"502": "EngineFailed", "503": "Unavailable", "504": "TooLate"}
@@ -202,7 +202,7 @@ def test_description_of_each_error_lists_its_codes(app: HttpApp) -> None:
     assert [reason.value for reason in DropReason] == reasons
 
 
-def test_described_scope_of_an_operation_is_the_checked_one(app: HttpApp) -> None:
+def test_openapi_names_the_scope_that_an_operation_checks(app: HttpApp) -> None:
     for path, of_path in app.openapi()["paths"].items():
         scope = scope_of(path)
         for described in of_path.values():
@@ -211,7 +211,7 @@ def test_described_scope_of_an_operation_is_the_checked_one(app: HttpApp) -> Non
             assert scope is None or f"Scope: `{scope.value}`." in described["description"]
 
 
-def test_public_operations_require_no_credential(app: HttpApp) -> None:
+def test_openapi_public_operations_require_no_credential(app: HttpApp) -> None:
     """Only the probes and the OpenAPI description itself are public."""
     public = {path for path in app.openapi()["paths"] if is_public(path)}
 
@@ -248,7 +248,7 @@ async def test_body_without_the_required_input_is_refused(app: HttpApp, path: st
     assert (400, False) == (empty.status_code, validator.is_valid({}))
 
 
-def test_errors_have_the_format_of_the_path_and_their_headers(app: HttpApp) -> None:
+def test_openapi_errors_have_the_format_and_headers_of_the_path(app: HttpApp) -> None:
     """Errors carry a retry time and, where a key is missing, the authentication header."""
     document = app.openapi()
     for path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS):
@@ -285,7 +285,7 @@ class InferOnly(Gate):
         ("/llm", "/llm", 404),
     ],
 )
-async def test_authorization_checks_the_path_that_is_routed(
+async def test_authorization_and_routing_use_the_same_path(
     prefix: str, path: str, status: int
 ) -> None:
     """If router and check removed different prefixes, a call could skip its check."""
@@ -298,7 +298,7 @@ async def test_authorization_checks_the_path_that_is_routed(
     assert status == answer.status_code
 
 
-async def test_405_lists_the_allowed_methods(app: HttpApp) -> None:
+async def test_405_answer_lists_the_allowed_methods(app: HttpApp) -> None:
     async with client_of(served_model(StandInGateway())) as http:
         answer = await http.put("/v1/status")
 

@@ -48,7 +48,7 @@ async def call_path(
         ("POST", "/v1/predictor/samples", b'{"samples": [{}]}', ("take_history", [{}])),
     ],
 )
-async def test_each_path_calls_its_predictor_method(
+async def test_each_predictor_path_calls_its_predictor_method(
     method: str, path: str, content: bytes, asked: tuple[Any, ...]
 ) -> None:
     """A body without a content type is parsed as JSON on these paths, too."""
@@ -71,7 +71,9 @@ async def test_each_path_calls_its_predictor_method(
         ("samples", b"{", None),
     ],
 )
-async def test_error_names_the_wrong_field_of_a_body(path: str, content: bytes, param: str) -> None:
+async def test_predictor_error_names_the_wrong_field_of_a_body(
+    path: str, content: bytes, param: str
+) -> None:
     predictor = StandInPredictor({})
     answer = await call_path(predictor, "POST", f"/v1/predictor/{path}", content)
 

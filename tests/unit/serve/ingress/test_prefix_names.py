@@ -42,7 +42,7 @@ def prefixes_of(
     return read_prefixes(packed, count.tokens)
 
 
-def test_prefixes_are_whole_blocks_without_the_last_token() -> None:
+def test_named_prompt_prefixes_are_whole_blocks_without_the_last_token() -> None:
     """The engine always computes the last token of a prompt."""
     found = prefixes_of(prompt_of(*range(64), cuts=(3, 20, 35)))
 
@@ -52,7 +52,7 @@ def test_prefixes_are_whole_blocks_without_the_last_token() -> None:
     ]
 
 
-def test_prompts_with_a_common_beginning_have_its_name_in_common() -> None:
+def test_prompts_with_a_common_beginning_share_a_prefix_name() -> None:
     one = prefixes_of(prompt_of(*range(40), 1, 2, 3, cuts=(40,)))
     other = prefixes_of(prompt_of(*range(40), 3, 2, 1, 0, 0, cuts=(40,)))
 
@@ -62,7 +62,7 @@ def test_prompts_with_a_common_beginning_have_its_name_in_common() -> None:
     assert prefixes_of(prompt_of(9, *range(1, 40), cuts=(40,))) != one
 
 
-def test_prompts_of_different_lengths_are_named_at_the_same_round_lengths() -> None:
+def test_prefix_names_of_all_prompts_cover_equal_round_lengths() -> None:
     """The prefix names of a completion cover 96 of 100 to 111 common blocks."""
     lengths = [
         {prefix.tokens // BLOCK for prefix in prefixes_of(prompt_of(*range(BLOCK * blocks + 1)))}
@@ -91,7 +91,7 @@ def test_prefixes_in_separate_caches_have_different_names(other: dict[str, Any])
     assert not set(prefixes_of(count)) & set(prefixes_of(count, **other))
 
 
-def test_tenants_share_prefixes_as_far_as_the_isolation_allows() -> None:
+def test_prompt_prefixes_are_shared_only_within_the_isolation_setting() -> None:
     count = prompt_of(*range(40), cuts=(20,))
     cases: tuple[tuple[Isolation, str, bool], ...] = (
         ("top", "acme/sales", True),

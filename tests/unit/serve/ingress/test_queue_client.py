@@ -125,7 +125,7 @@ def end_of(name: str = "a") -> EndApplication:
 # --- submissions
 
 
-async def test_concurrent_submissions_form_one_ordered_batch(rig: Rig) -> None:
+async def test_concurrent_submissions_are_sent_as_one_ordered_batch(rig: Rig) -> None:
     """An inference that arrived before its application would be refused."""
     rig.client.submit_inference(submission_of("q1"), arrival_of())
     rig.client.submit_inference(submission_of("q2"))
@@ -136,7 +136,7 @@ async def test_concurrent_submissions_form_one_ordered_batch(rig: Rig) -> None:
     assert [4] == [len(items) for _, items in rig.scheduler.batches if items]
 
 
-async def test_large_backlog_is_sent_in_several_batches(
+async def test_large_backlog_of_submissions_is_sent_in_several_batches(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new leader receives all outstanding items and must answer other calls meanwhile."""
@@ -162,7 +162,7 @@ async def test_failed_submission_is_repeated_once(rig: Rig, error: Exception) ->
     assert [arrival_of(), submission_of(), submission_of("last")] == await rig.accepted_items(3)
 
 
-async def test_items_beyond_the_bound_are_refused(rig: Rig) -> None:
+async def test_submissions_beyond_the_ingress_limit_are_refused(rig: Rig) -> None:
     """The memory of the ingress is bounded, and the caller gets a retry time.
 
     The refused call takes no place in its stage: otherwise every retry would widen the fan-out.
@@ -225,7 +225,7 @@ async def test_error_of_the_queue_clients_callback_is_logged(rig: Rig) -> None:
     await eventually(is_logged, "the error is reported")
 
 
-async def test_running_call_is_notified_of_a_newer_lease(rig: Rig) -> None:
+async def test_running_call_learns_of_a_newer_lease(rig: Rig) -> None:
     """The scheduler revoked the first lease, because its replica was silent."""
     ticket, first = await rig.submit_and_grant()
     told: list[str] = []
@@ -252,7 +252,7 @@ async def test_grant_of_a_cancelled_inference_is_returned(rig: Rig) -> None:
     assert expected == await rig.accepted_items(4)
 
 
-async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig) -> None:
+async def test_lease_of_an_already_answered_inference_is_returned(rig: Rig) -> None:
     """Otherwise its replica would reserve a seat for an inference that never comes."""
     ticket, _ = await rig.submit_and_grant()
     rig.scheduler.post_messages(grant_of(lease_id="1-2"))
@@ -262,7 +262,7 @@ async def test_lease_granted_while_the_answer_came_is_returned_with_it(rig: Rig)
     assert InferenceCancelled("q") == (await rig.accepted_items(3))[-1]
 
 
-async def test_answered_inference_with_one_lease_is_not_cancelled(rig: Rig) -> None:
+async def test_answered_inference_with_a_single_lease_is_not_cancelled(rig: Rig) -> None:
     """A new scheduler grants a running inference's lease again, which is no second lease."""
     ticket, _ = await rig.submit_and_grant()
     rig.scheduler.post_messages(grant_of())
@@ -311,7 +311,7 @@ async def test_application_that_expires_during_a_submission_is_reopened(rig: Rig
 _UNKNOWN = Refuse("q", "i", Refusal.UNKNOWN_APPLICATION)
 
 
-async def test_inference_refused_twice_is_resubmitted_once(rig: Rig) -> None:
+async def test_duplicate_refusal_does_not_resubmit_an_inference_again(rig: Rig) -> None:
     """The second refusal is a duplicate: the client repeated a batch during a stall."""
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
     rig.scheduler.post_messages(end_of(), _UNKNOWN, _UNKNOWN)
@@ -338,7 +338,7 @@ async def test_lease_that_follows_a_refusal_is_accepted(rig: Rig) -> None:
     assert ["q", "later"] == await rig.accepted_inferences("later")
 
 
-async def test_unusable_lease_is_returned_and_the_next_one_is_used(rig: Rig) -> None:
+async def test_unusable_lease_is_returned_and_the_next_lease_is_used(rig: Rig) -> None:
     """The inference keeps its place; the client repeats the return until the scheduler has it."""
     ticket, first = await rig.submit_and_grant()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
@@ -349,7 +349,7 @@ async def test_unusable_lease_is_returned_and_the_next_one_is_used(rig: Rig) -> 
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
 
 
-async def test_inference_that_ended_at_the_scheduler_is_submitted_under_another_id(
+async def test_inference_that_the_scheduler_ended_is_resubmitted_under_another_id(
     rig: Rig,
 ) -> None:
     """The replica reported an end, but the caller received no answer."""
@@ -384,7 +384,7 @@ async def test_inference_of_a_cancelled_application_is_not_submitted_again(rig: 
 
 
 @pytest.mark.parametrize(("epoch", "ingress_id"), [(0, "i"), (1, "earlier")])
-async def test_application_opened_at_an_earlier_scheduler_is_opened_again(
+async def test_application_known_only_to_an_earlier_scheduler_is_opened_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
     """The open applications were sent to the new scheduler before this one was confirmed."""
@@ -398,7 +398,7 @@ async def test_application_opened_at_an_earlier_scheduler_is_opened_again(
     assert [replace(arrival_of(), resubmitted=True)] == await rig.accepted_items(1)
 
 
-async def test_application_that_is_opened_again_stays_as_it_was_opened(rig: Rig) -> None:
+async def test_application_reopened_at_a_scheduler_keeps_its_first_options(rig: Rig) -> None:
     """A second opening may have another class, and its scheduler keeps the first.
 
     An application that has ended meanwhile at the scheduler is new.
@@ -426,7 +426,7 @@ async def test_application_that_is_opened_again_stays_as_it_was_opened(rig: Rig)
 @pytest.mark.parametrize(
     ("message", "told_ends"), [(end_of(), [end_of()]), (ForgetApplication("a", "i"), [])]
 )
-async def test_end_of_an_application_is_reported_by_the_ingress_that_last_opened_it(
+async def test_ingress_that_last_opened_an_application_reports_its_end(
     rig: Rig,
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],
@@ -442,7 +442,7 @@ async def test_end_of_an_application_is_reported_by_the_ingress_that_last_opened
 # --- another scheduler
 
 
-async def test_application_refused_for_lack_of_room_is_not_kept_open(rig: Rig) -> None:
+async def test_application_refused_for_a_full_queue_is_not_kept_open(rig: Rig) -> None:
     """The scheduler never reports an end of an application that it refused.
 
     Either the refusal or the lease of its inference decides.
@@ -486,7 +486,7 @@ async def test_new_scheduler_receives_recently_ended_applications(rig: Rig) -> N
     assert ApplicationClosed("b") not in rig.scheduler.items  # it was opened again
 
 
-async def test_new_scheduler_receives_all_outstanding_items(rig: Rig) -> None:
+async def test_new_scheduler_receives_all_outstanding_submissions(rig: Rig) -> None:
     """Applications are sent first, then inferences with their age and current lease."""
     running = rig.client.submit_inference(submission_of("running"), arrival_of())
     rig.client.submit_inference(submission_of("waiting"))
@@ -506,7 +506,7 @@ async def test_new_scheduler_receives_all_outstanding_items(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("opened_by_call", [False, True])
-async def test_application_whose_end_and_answer_were_lost_is_opened_again(
+async def test_application_is_opened_again_if_its_end_was_not_stored(
     rig: Rig, opened_by_call: bool
 ) -> None:
     """The next scheduler has no record of the application or its end.
@@ -546,7 +546,7 @@ async def test_new_scheduler_receives_unsent_closings(rig: Rig) -> None:
     assert expected == await rig.accepted_items(2)
 
 
-async def test_new_scheduler_receives_closings_of_applications_not_reported_as_ended(
+async def test_new_scheduler_receives_unconfirmed_application_closings(
     rig: Rig,
 ) -> None:
     """The old scheduler may have died before it saved the closings or reported the ends."""
@@ -610,7 +610,9 @@ async def test_messages_of_a_lower_epoch_are_ignored(rig: Rig) -> None:
 # --- a scheduler that has forgotten this ingress
 
 
-async def test_forgotten_ingress_submits_everything_under_another_id(rig: Rig) -> None:
+async def test_forgotten_ingress_resubmits_all_inferences_under_another_ingress_id(
+    rig: Rig,
+) -> None:
     """After a stall, the scheduler has ended the ingress's inferences; their callers still wait."""
     running = rig.client.submit_inference(submission_of("running"), arrival_of("a"))
     rig.client.submit_inference(submission_of("waiting"))
@@ -635,7 +637,7 @@ async def test_forgotten_ingress_submits_everything_under_another_id(rig: Rig) -
     assert (1, 0) == (rig.client.session.epoch, rig.new_epochs)
 
 
-async def test_application_reopened_after_being_forgotten_has_the_new_ingress_id(rig: Rig) -> None:
+async def test_application_reopened_by_a_forgotten_ingress_has_its_new_id(rig: Rig) -> None:
     """The end of the application is sent to the ingress id that opened it."""
     await rig.client.open_application(arrival_of())
     ticket = rig.client.submit_inference(submission_of())
@@ -654,7 +656,7 @@ async def test_application_reopened_after_being_forgotten_has_the_new_ingress_id
     assert replace(arrival_of(), ingress_id=after, resubmitted=True) == opening
 
 
-async def test_grants_to_the_ids_of_a_forgotten_ingress_reach_their_callers(rig: Rig) -> None:
+async def test_callers_of_a_forgotten_ingress_get_leases_under_its_new_id(rig: Rig) -> None:
     """Leases of the earlier ingress id are revoked; the caller gets the one granted after them."""
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
     rig.scheduler.post_messages(grant_of(lease_id="1-1"))
@@ -666,7 +668,7 @@ async def test_grants_to_the_ids_of_a_forgotten_ingress_reach_their_callers(rig:
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
 
 
-async def test_batch_of_a_forgotten_ingress_is_sent_once(rig: Rig) -> None:
+async def test_forgotten_ingress_sends_its_pending_batch_once(rig: Rig) -> None:
     """The batch is part of the outstanding items that are sent again."""
     rig.scheduler.fail_next("poll_grants", ConnectionLost("cut"))
     await eventually(lambda: rig.scheduler.failed, "no poll is on its way")
@@ -687,7 +689,7 @@ def superseded_error() -> SchedulerSuperseded:
     return SchedulerSuperseded("epoch 7 is in office, held by process 1 on host gpu-9")
 
 
-async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> None:
+async def test_superseded_scheduler_names_the_leader_at_an_opening(rig: Rig) -> None:
     """A caller that waited for the replaced scheduler would wait forever."""
     rig.scheduler.fail_next("open_application", superseded_error())
     with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
@@ -695,7 +697,7 @@ async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> N
 
 
 @pytest.mark.slow
-async def test_inferences_at_a_superseded_scheduler_are_refused_after_a_while(
+async def test_inferences_are_refused_if_no_successor_is_found_in_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a successor after this time, another deployment must be leading."""
@@ -709,7 +711,7 @@ async def test_inferences_at_a_superseded_scheduler_are_refused_after_a_while(
         await rig.client.next_grant(ticket)
 
 
-async def test_successor_that_is_found_soon_loses_no_inference(rig: Rig) -> None:
+async def test_quick_discovery_of_a_new_scheduler_loses_no_inference(rig: Rig) -> None:
     """Ray resolves the actor's name to the new process shortly after the failover."""
     ticket = rig.client.submit_inference(submission_of(), arrival_of())
     await rig.accepted_items(2)
@@ -721,7 +723,7 @@ async def test_successor_that_is_found_soon_loses_no_inference(rig: Rig) -> None
     assert grant_of() == await rig.client.next_grant(ticket)
 
 
-async def test_each_superseded_scheduler_restarts_the_waiting_time(
+async def test_each_superseded_scheduler_restarts_the_wait_for_a_successor(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two failovers in a row each get the full waiting time."""
@@ -739,7 +741,7 @@ async def test_each_superseded_scheduler_restarts_the_waiting_time(
     assert grant_of() == await rig.client.next_grant(ticket)
 
 
-async def test_settings_are_repeated_until_a_new_scheduler_accepts_them(rig: Rig) -> None:
+async def test_ingress_repeats_settings_until_a_new_scheduler_accepts_them(rig: Rig) -> None:
     """A scheduler without its settings would use stored ones or the defaults."""
     rig.failures = [RayActorError(), RaySystemError("it is not in office any more")]
     rig.scheduler.replace_scheduler()

@@ -69,7 +69,7 @@ async def test_model_that_scales_to_zero_is_ready_without_a_replica(
     assert status == ready.status_code
 
 
-async def test_root_path_answers_the_probes_of_harnesses() -> None:
+async def test_root_path_answers_probes_of_coding_harnesses() -> None:
     """Some agent programs request the root path before their first call."""
     async with client_of(served_model()) as client:
         asked, read = await client.head("/"), await client.get("/")

@@ -81,7 +81,7 @@ def ingresses(link: Link) -> tuple[FinderOfIngress, FinderOfIngress]:
     return FinderOfIngress(link, rules=rules), FinderOfIngress(link, rules=rules)
 
 
-async def test_call_without_any_id_is_a_separate_application(link: Link) -> None:
+async def test_call_without_application_or_session_id_is_a_separate_application(link: Link) -> None:
     """A call without any identifying field causes no lookup in the directory."""
     ingress = FinderOfIngress(link)
     plain = await ingress.find({})
@@ -98,7 +98,7 @@ async def test_call_without_any_id_is_a_separate_application(link: Link) -> None
     assert [] == link.asked
 
 
-async def test_session_header_counts_only_if_a_rule_names_it(link: Link) -> None:
+async def test_session_header_is_ignored_unless_a_rule_names_it(link: Link) -> None:
     """An operator may accept only the headers of known agent programs."""
     found = await FinderOfIngress(link, rules=["harness"]).find({"x-justitia-application": "a"})
 
@@ -132,7 +132,7 @@ async def test_parent_session_of_another_tenant_is_ignored(
     assert "opencode/root" == await other.application_of_session("grandchild", "root", who=BETA)
 
 
-async def test_end_of_a_sub_agent_does_not_end_its_root(link: Link) -> None:
+async def test_end_of_a_sub_agent_does_not_end_its_root_application(link: Link) -> None:
     ingress = FinderOfIngress(link)
     child = {"x-dynamo-session-id": "c", "x-dynamo-parent-session-id": "r"}
     final = {"x-dynamo-session-final": "true"}
@@ -179,7 +179,7 @@ async def test_equal_conversation_of_another_tenant_is_separate(
     assert first != await one.application_of_chat(QUESTION, ANSWER, QUESTION, who=BETA)
 
 
-async def test_lookup_for_a_first_call_has_a_shorter_timeout(
+async def test_first_call_of_a_conversation_has_a_shorter_lookup_timeout(
     ingresses: tuple[FinderOfIngress, FinderOfIngress],
 ) -> None:
     """Every first call starts a conversation, and most conversations have no second call."""
@@ -227,7 +227,7 @@ async def test_error_response_does_not_continue_a_conversation(
     assert [] == link.asked
 
 
-async def test_calls_are_recognised_without_the_directory(
+async def test_calls_are_recognised_while_the_session_directory_is_unreachable(
     ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
     """While the scheduler restarts, each ingress uses only its own entries."""
@@ -241,7 +241,7 @@ async def test_calls_are_recognised_without_the_directory(
     assert "opencode/root" == await one.application_of_session("root")
 
 
-def test_calls_and_answers_do_not_wait_for_a_scheduler_that_restarts() -> None:
+def test_recognition_does_not_wait_for_a_restarting_scheduler() -> None:
     """While Redis is down, lookups wait, but calls of another model must continue."""
 
     async def answer_whole(body: bytes) -> AsyncGenerator[StreamItem]:
@@ -265,7 +265,7 @@ def test_calls_and_answers_do_not_wait_for_a_scheduler_that_restarts() -> None:
     assert run_virtually(converse()) < 10.0
 
 
-def test_new_scheduler_may_take_long_to_read_the_recorded_names() -> None:
+def test_ingress_waits_while_a_new_scheduler_reads_conversation_names() -> None:
     """All ingresses submit everything to a new scheduler at the same time."""
 
     async def restore() -> str | None:
@@ -283,7 +283,7 @@ def test_new_scheduler_may_take_long_to_read_the_recorded_names() -> None:
     assert run_virtually(restore())
 
 
-async def test_local_conversation_continues_before_a_new_scheduler_is_updated(
+async def test_conversation_continues_locally_until_a_new_scheduler_knows_it(
     ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
     """An ingress remembers its recent entries; other conversations stay separate."""

@@ -116,7 +116,7 @@ async def test_two_agent_runs_with_equal_prompts_are_two_applications() -> None:
     assert 1 == len({*found[::2]}) == len({*found[1::2]})
 
 
-async def test_sub_agent_with_an_ambiguous_parent_joins_neither_run() -> None:
+async def test_sub_agent_with_an_ambiguous_parent_joins_no_application() -> None:
     calls, ingresses = recorded_calls("qwen-code"), Ingresses()
     text = json.dumps(calls).replace("call_", "call_again_").replace("@@tools@@", "@@others@@")
     again = json.loads(text)

@@ -130,7 +130,7 @@ async def _body_of(items: AsyncGenerator[StreamItem]) -> bytes:
     return b"".join([item for item in [one async for one in items] if isinstance(item, bytes)])
 
 
-async def test_unary_call_moves_to_the_newer_lease() -> None:
+async def test_unary_call_is_repeated_under_a_newer_lease() -> None:
     rig = Rig()
     rig.leases.add_grant(1)
     answer = asyncio.create_task(rig.answer_unary())
@@ -143,7 +143,7 @@ async def test_unary_call_moves_to_the_newer_lease() -> None:
     assert ([], 1) == (rig.leases.given_back, rig.leases.answered)
 
 
-async def test_stream_continues_under_the_newer_lease() -> None:
+async def test_stream_continues_under_a_newer_lease() -> None:
     rig = Rig()
     rig.leases.add_grant(1)
     body = asyncio.create_task(_body_of(rig.answer_stream()))
@@ -156,7 +156,7 @@ async def test_stream_continues_under_the_newer_lease() -> None:
     assert [] == rig.leases.given_back
 
 
-async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
+async def test_newer_lease_does_not_move_a_stream_that_cannot_continue() -> None:
     """The stream may still finish at its replica; cutting it would be an error."""
     rig = Rig(obstacle="it has more than one sequence")
     rig.leases.add_grant(1)
@@ -168,7 +168,7 @@ async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
     assert [] == rig.replicas[0].abandoned
 
 
-async def test_repeated_grant_of_a_lease_ends_no_attempt() -> None:
+async def test_repeated_grant_of_a_lease_does_not_end_its_running_call() -> None:
     rig = Rig()
     rig.leases.add_grant(1)
     answer = asyncio.create_task(rig.answer_unary())

@@ -36,7 +36,7 @@ def calls_to(handle: Handle) -> ReplicaCalls:
     return ReplicaCalls(cast(Any, None), cast(Any, handle))
 
 
-async def test_next_replica_answers_after_one_dies() -> None:
+async def test_unscheduled_call_is_answered_by_another_replica_after_a_death() -> None:
     handle = Handle(EngineError("dead"), (200, {}, b"{}"))
 
     assert (200, {}, b"{}") == await calls_to(handle).unscheduled("/tokenize", b"body")
@@ -57,7 +57,7 @@ async def test_call_that_ended_two_replicas_is_not_sent_to_a_third() -> None:
     assert (refused.value.retry_after_s or 0.0) > 0
 
 
-async def test_lookup_continues_although_replicas_die() -> None:
+async def test_lookup_of_served_paths_continues_although_replicas_die() -> None:
     """A lookup carries no input of the caller, so it cannot have killed the replicas."""
     found = frozenset({"/tokenize"})
     handle = Handle(*[ActorDiedError() for _ in range(4)], found)
@@ -76,7 +76,7 @@ def test_caller_gets_a_retryable_error_when_no_replica_answers() -> None:
     run_virtually(call_without_replicas())
 
 
-def test_retry_time_equals_the_length_of_the_outage() -> None:
+def test_retry_time_grows_with_the_length_of_the_outage() -> None:
     """The retry time grows with the outage instead of staying at five seconds."""
     waits = []
 

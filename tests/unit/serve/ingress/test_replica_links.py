@@ -67,7 +67,7 @@ def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[
 
 
 @in_virtual_time
-async def test_concurrent_callers_share_one_connection() -> None:
+async def test_concurrent_callers_share_one_connection_to_a_replica() -> None:
     """A burst of calls after a start must not open a hundred connections."""
     rig = Rig()
     found = await asyncio.gather(*(rig.links.link_to("r1") for _ in range(100)))
@@ -78,7 +78,7 @@ async def test_concurrent_callers_share_one_connection() -> None:
 
 
 @in_virtual_time
-async def test_cancelled_caller_does_not_end_the_shared_dial() -> None:
+async def test_cancelled_caller_does_not_end_a_shared_connection_attempt() -> None:
     """The caller was cancelled while the connection was being opened."""
     rig = Rig()
     leaves = asyncio.create_task(rig.links.link_to("r1"))
@@ -98,7 +98,7 @@ async def test_grant_without_the_replicas_address_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_lost_connection_is_refused_for_a_pause_and_then_dialled_again() -> None:
+async def test_lost_replica_connection_is_dialled_again_after_a_pause() -> None:
     rig = Rig()
     rig.takes_s = 0.0
     for _ in range(3):
@@ -113,7 +113,7 @@ async def test_lost_connection_is_refused_for_a_pause_and_then_dialled_again() -
 
 
 @in_virtual_time
-async def test_pauses_between_failed_dials_grow_up_to_five_seconds() -> None:
+async def test_pauses_between_failed_connection_attempts_grow_to_five_seconds() -> None:
     rig = Rig()
     rig.reachable, rig.takes_s = False, 0.0
     for attempts, every_s in ((9, 0.01), (1_100, 2.5)):
@@ -147,7 +147,7 @@ async def test_failure_to_connect_reaches_every_waiting_caller() -> None:
 
 
 @in_virtual_time
-async def test_changed_address_is_dialled_at_once() -> None:
+async def test_changed_replica_address_is_dialled_at_once() -> None:
     """The pause after a failure belongs to the old address."""
     rig = Rig()
     first = await rig.links.link_to("r1")
@@ -173,7 +173,7 @@ async def test_addresses_of_former_replicas_are_forgotten() -> None:
 
 
 @in_virtual_time
-async def test_close_ends_connections_and_dials() -> None:
+async def test_closing_replica_links_ends_connections_and_attempts() -> None:
     rig = Rig()
     rig.links.note_addresses({"r2": "a:2", "r3": "a:3"})
     await rig.links.link_to("r1")

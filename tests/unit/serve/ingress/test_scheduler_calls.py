@@ -37,7 +37,7 @@ def calls_to(actor: Any) -> SchedulerCalls:
     return SchedulerCalls(actor, PendingInferences(), EndedByOwner(600.0))
 
 
-async def test_applications_ended_by_owners_are_sent_to_the_next_scheduler() -> None:
+async def test_next_scheduler_receives_applications_that_owners_ended() -> None:
     actor = Actor()
     calls = calls_to(actor)
     await calls.tell_ended()
@@ -51,7 +51,7 @@ async def test_applications_ended_by_owners_are_sent_to_the_next_scheduler() -> 
     assert all(0 <= ago_s < 60 for *_, ago_s in told)
 
 
-async def test_unknown_or_reopened_applications_are_not_sent() -> None:
+async def test_unknown_or_reopened_applications_are_not_reported_as_ended() -> None:
     unknown, open_again = Actor(known=False), Actor()
     calls = [calls_to(unknown), calls_to(open_again)]
     for one in calls:
@@ -63,20 +63,20 @@ async def test_unknown_or_reopened_applications_are_not_sent() -> None:
     assert [] == unknown.told == open_again.told
 
 
-async def test_lost_scheduler_does_not_fail_the_resubmission() -> None:
+async def test_lost_scheduler_does_not_fail_the_report_of_ended_applications() -> None:
     calls = calls_to(Actor(error=RayActorError()))
     await calls.cancel_application("a")
 
     await calls.tell_ended()
 
 
-async def test_scheduler_of_an_earlier_version_lacks_later_calls() -> None:
+async def test_error_names_a_call_that_an_earlier_scheduler_lacks() -> None:
     """During a rolling upgrade, an ingress may be newer than its scheduler."""
     with pytest.raises(AdmissionError, match="an earlier version, without 'console_frame'"):
         await calls_to(Actor()).console_frame(None, None, None)
 
 
-def test_scheduler_that_waits_for_redis_does_not_hold_a_call_back_forever() -> None:
+def test_call_to_a_scheduler_that_waits_for_redis_times_out() -> None:
     """A scheduler that waits for Redis accepts calls and answers none of them."""
 
     async def never(*_: Any) -> None:

@@ -30,7 +30,7 @@ def serve_deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]
     } | fields
 
 
-def test_stuck_deployment_shows_how_long_nothing_has_changed() -> None:
+def test_stuck_deployment_shows_the_time_since_its_last_change() -> None:
     """An old replica runs, a new one has been starting for minutes, a third one stops."""
     details = serve_deployment(
         serve_replica("RUNNING", 9_000.0),
@@ -52,7 +52,7 @@ def test_started_replica_counts_as_progress() -> None:
     assert 20.0 == deployment_facts(details, NODES, NOW - 660.0, NOW).unchanged_s
 
 
-def test_unplaced_replica_is_shown_with_the_nodes_that_could_take_it() -> None:
+def test_unplaced_replica_is_shown_with_the_number_of_suitable_nodes() -> None:
     details = serve_deployment(
         serve_replica("STARTING", 90.0, None), serve_replica("STARTING", 70.0, None)
     )
@@ -64,7 +64,7 @@ def test_unplaced_replica_is_shown_with_the_nodes_that_could_take_it() -> None:
     )
 
 
-def test_replica_that_ended_after_the_deployment_is_a_failed_start() -> None:
+def test_replica_that_ends_during_a_deployment_is_a_failed_start() -> None:
     """Replicas of the earlier configuration that an update stops do not count."""
     dead = [
         serve_replica("STOPPED", 9_000.0, log_file_path="/serve/old.log"),
@@ -80,7 +80,7 @@ def test_replica_that_ended_after_the_deployment_is_a_failed_start() -> None:
 
 
 @pytest.mark.parametrize("status", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
-def test_replica_that_ended_in_a_finished_deployment_is_no_failed_start(status: str) -> None:
+def test_replica_that_ends_after_a_finished_deployment_is_no_failed_start(status: str) -> None:
     dead = [serve_replica("STOPPED", 400.0, log_file_path="/serve/new.log")]
     details = serve_deployment(status=status, recent_dead_replicas=dead)
 
@@ -116,7 +116,7 @@ SLOW = (
         ("UNHEALTHY", "A replica's health check failed.", "A replica's health check failed."),
     ],
 )
-def test_reason_is_the_last_line_of_serves_message(
+def test_reported_reason_is_the_last_line_of_serves_message(
     status: str, message: str, reason: str | None
 ) -> None:
     assert reason == failure(serve_deployment(status=status, message=message))

@@ -36,7 +36,7 @@ def test_reset_time_of_a_limit_counts_down_until_the_limit_expires() -> None:
     assert () == standings.of("acme", 130.0) == standings.of("other", 100.0)
 
 
-def test_tenant_without_limits_any_more_is_forgotten() -> None:
+def test_tenant_whose_limits_were_removed_is_forgotten() -> None:
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE,)}, 0.0)
     standings.note({"acme": ()}, 1.0)
@@ -45,7 +45,7 @@ def test_tenant_without_limits_any_more_is_forgotten() -> None:
     assert () == standings.of("acme", 1.0)
 
 
-def test_number_of_stored_tenants_is_bounded() -> None:
+def test_number_of_tenants_with_stored_limits_is_bounded() -> None:
     """Callers choose tenant names, so only the tenants served last are stored."""
     standings = TenantStandings()
     for number in range(5_000):

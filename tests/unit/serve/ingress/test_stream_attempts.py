@@ -35,7 +35,7 @@ from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamI
 from tests.unit.serve.ingress.test_gateway import context
 
 
-def test_head_of_a_stream_has_the_replica_the_queue_time_and_the_engines_headers() -> None:
+def test_stream_head_has_replica_queue_time_and_engine_headers() -> None:
     """The headers distinguish a slow engine from a full queue."""
     grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
     head = {"content-type": "application/json"}
@@ -205,7 +205,9 @@ async def read_stream(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("cut", range(_TOKENS + 2))
-async def test_stream_cut_twice_equals_the_uncut_stream(stream_rig: StreamRig, cut: int) -> None:
+async def test_stream_cut_twice_equals_an_uninterrupted_stream(
+    stream_rig: StreamRig, cut: int
+) -> None:
     undisturbed = await read_stream(stream_rig.run_chat())
     stream = await read_stream(stream_rig.run_chat(cut, 2))
 
@@ -221,7 +223,9 @@ async def test_stream_cut_twice_equals_the_uncut_stream(stream_rig: StreamRig, c
     assert 2 == stream_rig.client.ended
 
 
-async def test_next_attempt_receives_every_token_read_so_far(stream_rig: StreamRig) -> None:
+async def test_next_attempt_of_a_stream_receives_every_delivered_token(
+    stream_rig: StreamRig,
+) -> None:
     """Tokens that were read before the cut need not be generated again."""
     await read_stream(stream_rig.run_chat(4, error=EngineError("dead")))
 
@@ -233,7 +237,7 @@ async def test_next_attempt_receives_every_token_read_so_far(stream_rig: StreamR
     assert [("lease-1", NackReason.LEASE)] == stream_rig.client.given_back
 
 
-async def test_cut_stream_reports_that_it_waits_again(stream_rig: StreamRig) -> None:
+async def test_cut_stream_reports_its_return_to_the_queue(stream_rig: StreamRig) -> None:
     """The new wait may be as long as the first, so it needs keepalives, too."""
     chunks = [item async for item in stream_rig.run_chat(3)]
     undisturbed = [item async for item in stream_rig.run_chat()]
@@ -241,7 +245,9 @@ async def test_cut_stream_reports_that_it_waits_again(stream_rig: StreamRig) -> 
     assert ([3], 0) == ([i for i, item in enumerate(chunks) if not item], undisturbed.count(b""))
 
 
-async def test_retry_reads_a_continued_stream_from_its_start(stream_rig: StreamRig) -> None:
+async def test_idempotent_retry_reads_a_continued_stream_from_its_start(
+    stream_rig: StreamRig,
+) -> None:
     """A retry with an idempotency key reads the running attempt, at whichever replica it runs."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
     first = await read_stream(attempts.join_attempt("key", b"body", lambda: stream_rig.run_chat(3)))
@@ -252,7 +258,7 @@ async def test_retry_reads_a_continued_stream_from_its_start(stream_rig: StreamR
     assert first[1].endswith(b"data: [DONE]\n\n")
 
 
-async def test_stream_that_its_engine_refuses_is_not_tried_again(stream_rig: StreamRig) -> None:
+async def test_stream_refused_by_its_engine_is_not_retried(stream_rig: StreamRig) -> None:
     """Every engine would refuse such a stream."""
     refused = StreamRefused(400, {"message": "the grammar is refused"})
     _, error = await read_failed(stream_rig.run_chat(3, error=refused), StreamRefused)
@@ -265,7 +271,9 @@ async def test_stream_that_its_engine_refuses_is_not_tried_again(stream_rig: Str
     )
 
 
-async def test_stream_that_cannot_be_continued_ends_with_the_reason(stream_rig: StreamRig) -> None:
+async def test_cut_stream_that_cannot_be_continued_ends_with_the_reason(
+    stream_rig: StreamRig,
+) -> None:
     """A continuation of another text would look like an answer."""
     _, error = await read_failed(stream_rig.run_chat(3, n=2))
 
@@ -274,7 +282,7 @@ async def test_stream_that_cannot_be_continued_ends_with_the_reason(stream_rig: 
     assert (0, 1) == (stream_rig.client.ended, stream_rig.client.cancelled)
 
 
-async def test_any_stream_restarts_if_cut_before_its_first_chunk(stream_rig: StreamRig) -> None:
+async def test_stream_cut_before_its_first_chunk_is_restarted(stream_rig: StreamRig) -> None:
     status, body = await read_stream(stream_rig.run_chat(1, n=2))
 
     assert 200 == status
@@ -291,13 +299,15 @@ async def test_stream_cut_too_often_ends_with_an_error(stream_rig: StreamRig) ->
     assert 2 == stream_rig.client.cancelled
 
 
-async def test_refusal_in_the_middle_of_a_stream_ends_it(stream_rig: StreamRig) -> None:
+async def test_engine_refusal_in_the_middle_of_a_stream_ends_the_stream(
+    stream_rig: StreamRig,
+) -> None:
     """The application was cancelled while its stream waited for another replica."""
     stream_rig.client.refusals.append(ApplicationIsClosed("application 'a' was cancelled"))
     await read_failed(stream_rig.run_chat(3), ApplicationIsClosed)
 
 
-async def test_replica_that_answers_differently_ends_the_stream(stream_rig: StreamRig) -> None:
+async def test_stream_ends_if_the_next_replica_answers_differently(stream_rig: StreamRig) -> None:
     """Replicas of two versions may answer one request with different statuses."""
     items = stream_rig.run_chat(3)
     original = stream_rig.calls.stream

@@ -58,7 +58,7 @@ def whole_stream(path: str) -> list[StreamItem | None]:
     return [HEAD, *STREAMS[path], None]
 
 
-async def test_waiting_message_yields_events_and_is_read_completely(
+async def test_anthropic_client_reads_events_of_a_waiting_message(
     streaming: StreamingService,
 ) -> None:
     """Anthropic's client drops pings, but its idle timer counts them."""
@@ -77,7 +77,7 @@ async def test_waiting_message_yields_events_and_is_read_completely(
     assert "message_stop" == kinds[-1]
 
 
-async def test_message_after_pings_is_read_by_anthropics_client(
+async def test_anthropic_client_reads_a_message_that_follows_pings(
     streaming: StreamingService,
 ) -> None:
     async with streaming.anthropic.messages.stream(**_BODY) as stream:
@@ -87,7 +87,7 @@ async def test_message_after_pings_is_read_by_anthropics_client(
     assert ("hi", "end_turn") == (message.content[0].text, message.stop_reason)  # type: ignore[union-attr]
 
 
-async def test_waiting_response_yields_events_and_is_read_completely(
+async def test_openai_client_reads_events_of_a_waiting_response(
     streaming: StreamingService,
 ) -> None:
     """OpenAI's client rejects events before `response.created` and passes later ones on."""
@@ -158,7 +158,7 @@ async def test_completion_with_keepalive_chunks_is_read_completely(
 
 @pytest.mark.parametrize("kind", ["chunk", "none"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_client_that_parses_every_line_as_json_reads_the_stream(
+async def test_stream_can_be_read_by_a_client_that_parses_every_line_as_json(
     streaming: StreamingService, path: str, kind: str
 ) -> None:
     head = {"x-justitia-keepalive": kind}

@@ -15,7 +15,9 @@ def spec_of(name: str, text: str = "", weight: float | None = None) -> Applicati
     return ApplicationSpec("rag", text, "t", weight, name)
 
 
-def test_specification_stays_while_it_is_read(small_cache: ApplicationSpecCache) -> None:
+def test_application_specification_is_kept_while_calls_read_it(
+    small_cache: ApplicationSpecCache,
+) -> None:
     """Each model that the application calls reads the specification.
 
     The idle time counts from the last read.
@@ -28,7 +30,9 @@ def test_specification_stays_while_it_is_read(small_cache: ApplicationSpecCache)
     assert small_cache.find_spec("t|a", 160.0) is None
 
 
-def test_first_specification_of_an_id_stays(small_cache: ApplicationSpecCache) -> None:
+def test_first_specification_of_an_application_id_is_kept(
+    small_cache: ApplicationSpecCache,
+) -> None:
     """Opening an application that is already open changes nothing."""
     small_cache.add_spec(spec_of("a", weight=2), 0.0)
     small_cache.add_spec(spec_of("a", weight=9), 1.0)
@@ -46,7 +50,9 @@ def test_ended_application_may_be_opened_with_another_specification(
     assert spec_of("a", weight=9) == small_cache.find_spec("t|a", 2.0)
 
 
-def test_oldest_specification_is_evicted_at_the_limit(small_cache: ApplicationSpecCache) -> None:
+def test_oldest_application_specification_is_evicted_at_the_limit(
+    small_cache: ApplicationSpecCache,
+) -> None:
     for name in ("a", "b"):
         small_cache.add_spec(spec_of(name), 0.0)
     small_cache.find_spec("t|a", 1.0)
@@ -57,7 +63,9 @@ def test_oldest_specification_is_evicted_at_the_limit(small_cache: ApplicationSp
     ]
 
 
-def test_total_size_of_inputs_is_bounded(small_cache: ApplicationSpecCache) -> None:
+def test_total_size_of_stored_application_inputs_is_bounded(
+    small_cache: ApplicationSpecCache,
+) -> None:
     """The oldest inputs are evicted; an input above the limit is dropped from its entry."""
     small_cache.add_spec(spec_of("a", "123456"), 0.0)
     small_cache.add_spec(spec_of("b", "12345"), 0.0)

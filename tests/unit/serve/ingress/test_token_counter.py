@@ -111,7 +111,7 @@ def _letter_counter(counted: list[str]) -> CountPrompt:
         ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": -1}, PromptSize(1, 5, 5), "aaaaa"),
     ],
 )
-async def test_counting_stops_at_the_limit_of_a_prompt(
+async def test_token_counting_stops_at_the_maximum_prompt_length(
     fields: dict[str, Any], expected: PromptSize, counted: str
 ) -> None:
     """A caller may send a thousand times the length of the context."""
@@ -122,7 +122,7 @@ async def test_counting_stops_at_the_limit_of_a_prompt(
     assert (expected, counted) == (size, "".join(letters))
 
 
-async def test_prompts_of_tenants_are_counted_in_turns() -> None:
+async def test_tenants_take_turns_in_counting_tokens() -> None:
     """Another tenant waits for one step per thread, not for all ten long prompts."""
     letters: list[str] = []
     counter = TokenCounter(_letter_counter(letters), FairThreads(1, turn_s=0.0))
@@ -141,7 +141,7 @@ async def test_prompts_of_tenants_are_counted_in_turns() -> None:
     assert "".join(letters).rindex("b") < 60
 
 
-async def test_counting_stops_when_the_caller_disconnects() -> None:
+async def test_token_counting_stops_when_the_caller_disconnects() -> None:
     letters: list[str] = []
     counter = TokenCounter(_letter_counter(letters), FairThreads(1, turn_s=0.0))
     asked = body_of(COMPLETIONS, prompt="a" * 100_000)
@@ -157,7 +157,7 @@ async def test_counting_stops_when_the_caller_disconnects() -> None:
     assert letters.count("a") < 100_000
 
 
-async def test_failed_count_is_an_error_of_its_call_only() -> None:
+async def test_failed_token_count_is_an_error_of_its_call_only() -> None:
     """The chat template refuses the messages; the counting threads continue."""
 
     def refuse_prompt(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:

@@ -17,7 +17,7 @@ def _take_turn(turns: Turns[str], cost: float = 1.0) -> str:
     return place.item
 
 
-def test_each_level_of_the_tenant_tree_shares_turns_equally() -> None:
+def test_tenants_share_turns_equally_at_each_level_of_the_tree() -> None:
     """Two teams of one tenant together get as much as another tenant."""
     turns: Turns[str] = Turns()
     for tenant, calls in (("a/x", 1), ("a/y", 5), ("b", 3)):
@@ -33,7 +33,7 @@ def test_each_level_of_the_tenant_tree_shares_turns_equally() -> None:
     assert {40} == {count for name, count in taken.items() if name.startswith("b")}
 
 
-def test_turns_are_charged_by_their_cost() -> None:
+def test_tenants_with_costly_turns_get_fewer_turns() -> None:
     turns: Turns[str] = Turns()
     turns.join("dear", "dear")
     turns.join("cheap", "cheap")
@@ -46,7 +46,7 @@ def test_turns_are_charged_by_their_cost() -> None:
     assert {"dear": 10, "cheap": 100} == taken
 
 
-def test_new_tenant_is_next_but_has_saved_no_turns() -> None:
+def test_new_tenant_gets_the_next_turn_and_no_credit_for_the_past() -> None:
     turns: Turns[str] = Turns()
     turns.join("a", "a")
     for _ in range(100):
@@ -58,7 +58,7 @@ def test_new_tenant_is_next_but_has_saved_no_turns() -> None:
     assert 3 == taken.count("b")
 
 
-def test_sequential_calls_of_a_tenant_get_only_its_share() -> None:
+def test_sequential_calls_of_a_tenant_get_only_its_share_of_turns() -> None:
     """A tenant's debt outlives its call while another tenant waits."""
     turns: Turns[str] = Turns()
     turns.join("steady", "steady")
@@ -73,7 +73,7 @@ def test_sequential_calls_of_a_tenant_get_only_its_share() -> None:
     assert abs(taken["steady"] - taken["single"]) <= 2
 
 
-def test_every_waiting_call_gets_a_turn_and_ended_calls_are_forgotten() -> None:
+def test_every_waiting_call_gets_a_turn_in_random_runs() -> None:
     draw = random.Random(3)
     turns: Turns[int] = Turns()
     alive: dict[int, Place[int]] = {}

@@ -207,7 +207,7 @@ async def test_request_for_an_unserved_model_is_refused(
     assert said in error["message"]
 
 
-async def test_application_opened_for_a_model_is_queued_there_at_once(
+async def test_application_opened_for_a_model_is_queued_at_once(
     two_models: TwoModels,
 ) -> None:
     """The other model's queue learns of the application at its first call there."""
@@ -246,7 +246,7 @@ async def test_application_opened_without_a_model_is_queued_at_its_first_call(
     assert ([EMBED], 7.0) == (list(somewhere["models"]), somewhere["virtual_finish_time"])
 
 
-async def test_application_without_an_id_gets_one_for_all_queues(two_models: TwoModels) -> None:
+async def test_generated_application_id_is_equal_in_all_queues(two_models: TwoModels) -> None:
     """The id is assigned before any queue receives the application."""
     answer = await open_application(two_models, application_id=None)
     await send_inference(two_models, CHAT, **{"x-justitia-application": answer["application_id"]})
@@ -257,7 +257,7 @@ async def test_application_without_an_id_gets_one_for_all_queues(two_models: Two
     )
 
 
-async def test_application_of_two_queues_is_shown_as_one(two_models: TwoModels) -> None:
+async def test_application_in_two_queues_is_shown_as_one_application(two_models: TwoModels) -> None:
     """Amounts are summed; virtual finish times of two queues have no sum."""
     await open_in_both(two_models)
     both = (await two_models.http.get("/v1/applications/a")).json()
@@ -286,7 +286,7 @@ async def test_application_of_two_queues_is_shown_as_one(two_models: TwoModels) 
         ((None, None), ""),
     ],
 )
-async def test_application_of_two_queues_shows_the_first_reported_rule(
+async def test_application_in_two_queues_shows_the_first_recognition_rule(
     two_models: TwoModels, rules: tuple[str | None, str | None], told: str
 ) -> None:
     """A scheduler of an older release reports no recognition rule.
@@ -371,7 +371,7 @@ async def test_closing_an_application_for_one_model_affects_only_its_queue(
     )
 
 
-async def test_failure_of_one_queue_is_reported_after_the_others_were_called(
+async def test_failure_of_one_model_queue_does_not_skip_the_other_queues(
     two_models: TwoModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller retries, and every reachable queue has ended the application."""
@@ -430,7 +430,7 @@ async def test_model_list_has_the_fields_of_openai_and_anthropic(two_models: Two
 
 
 @pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
-async def test_description_of_one_model_equals_its_entry_in_the_list(
+async def test_details_of_a_model_equal_its_entry_in_the_model_list(
     two_models: TwoModels, name: str
 ) -> None:
     """Clients use this path to check that a model exists; names may contain slashes."""
@@ -440,14 +440,14 @@ async def test_description_of_one_model_equals_its_entry_in_the_list(
     assert cards[name.replace("%2F", "/")] == answer.json()
 
 
-async def test_description_of_an_unserved_model_is_not_found(two_models: TwoModels) -> None:
+async def test_request_for_an_unserved_models_details_gets_404(two_models: TwoModels) -> None:
     answer = await two_models.http.get("/v1/models/other")
 
     assert 404 == answer.status_code
     assert "'chat', 'chat-sql', 'org/embed' are served" in answer.json()["error"]["message"]
 
 
-async def test_readiness_covers_all_models_or_the_named_one(two_models: TwoModels) -> None:
+async def test_readiness_probe_covers_all_models_or_the_named_model(two_models: TwoModels) -> None:
     """The service is ready if every model is; a probe may check one model."""
     two_models.embed.scheduler_status = AdmissionError("the scheduler is being started again")
     whole = await two_models.http.get("/readyz")

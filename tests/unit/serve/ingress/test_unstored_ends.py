@@ -50,7 +50,9 @@ def _ends_in(items: list[object]) -> list[tuple[str, str | None, Outcome | None,
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CANCELLED])
-async def test_new_scheduler_receives_unstored_ended_inferences(rig: Rig, outcome: Outcome) -> None:
+async def test_new_scheduler_receives_ended_inferences_that_are_not_stored(
+    rig: Rig, outcome: Outcome
+) -> None:
     """An ended inference follows its application and precedes all other items."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
@@ -65,7 +67,7 @@ async def test_new_scheduler_receives_unstored_ended_inferences(rig: Rig, outcom
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-async def test_ended_application_is_opened_and_closed_for_its_unstored_inferences(
+async def test_unstored_inferences_of_an_ended_application_reopen_and_close_it(
     rig: Rig, is_elsewhere: bool
 ) -> None:
     """The last scheduler may not have stored the end of the application."""
@@ -85,7 +87,7 @@ async def test_ended_application_is_opened_and_closed_for_its_unstored_inference
     assert (0 if is_elsewhere else 1) == len(rig.ended)
 
 
-async def test_stored_ended_inferences_are_not_repeated(rig: Rig) -> None:
+async def test_stored_ended_inferences_are_not_reported_again(rig: Rig) -> None:
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
@@ -98,7 +100,7 @@ async def test_stored_ended_inferences_are_not_repeated(rig: Rig) -> None:
     assert [] == [one for one in items if isinstance(one, ApplicationArrived | InferenceSubmitted)]
 
 
-async def test_ended_inference_is_remembered_while_its_answer_is_being_read(rig: Rig) -> None:
+async def test_ended_inference_is_remembered_while_the_caller_reads_its_answer(rig: Rig) -> None:
     """The engine reports the end to the scheduler before the caller has read the answer."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of(), EndsStored("i", ("q",)))
@@ -110,7 +112,7 @@ async def test_ended_inference_is_remembered_while_its_answer_is_being_read(rig:
     assert not rig.pending.unstored.has_inference("q")
 
 
-async def test_ended_inference_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
+async def test_ended_inference_is_not_reported_again_once_it_is_stored(rig: Rig) -> None:
     """The scheduler would count the repetition of an inference whose record it has dropped."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())
@@ -125,7 +127,7 @@ async def test_ended_inference_stored_before_its_repetition_is_not_repeated(rig:
     assert [ApplicationClosed("a")] == rig.pending.current(told)
 
 
-def test_remembered_inferences_expire_after_a_minute_and_are_bounded_in_number(
+def test_ended_inferences_are_forgotten_after_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
@@ -139,7 +141,7 @@ def test_remembered_inferences_expire_after_a_minute_and_are_bounded_in_number(
     assert ["q2"] == [item.request_id for item in ends.inferences()]
 
 
-async def test_ingress_that_the_scheduler_has_expired_reports_no_ended_inference_again(
+async def test_expired_ingress_does_not_report_ended_inferences_again(
     rig: Rig,
 ) -> None:
     """The scheduler has already counted the inferences of an ingress that it took for dead."""

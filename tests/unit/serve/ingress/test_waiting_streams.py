@@ -51,7 +51,7 @@ def test_comment_in_a_waiting_stream_has_its_queue_position() -> None:
     )
 
 
-def test_comment_omits_unknown_values() -> None:
+def test_keepalive_comment_omits_unknown_values() -> None:
     """Times count from now: the age of the scheduler's answer is subtracted."""
     waits = _TOLD | {"reason": "context:R2", "context_full_s": 0.84}
     assert comment_of(waits, 0.0).endswith(
@@ -65,7 +65,7 @@ def test_comment_omits_unknown_values() -> None:
     assert b"position=7+ start_s=0.0..7.4" in comment_of(_TOLD | {"position_is_least": True}, 5.0)
 
 
-async def test_outlooks_of_all_streams_are_requested_once_per_interval() -> None:
+async def test_queue_positions_of_all_streams_are_requested_once_per_interval() -> None:
     """A thousand streams make one request instead of a thousand."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 1000.0)
@@ -78,7 +78,7 @@ async def test_outlooks_of_all_streams_are_requested_once_per_interval() -> None
     assert all(b"position=7" in comment for comment in comments)
 
 
-async def test_streams_beyond_the_bound_of_a_request_take_turns() -> None:
+async def test_streams_take_turns_in_size_limited_position_requests() -> None:
     """A request has a limited size, and every stream gets its turn."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
@@ -93,7 +93,7 @@ async def test_streams_beyond_the_bound_of_a_request_take_turns() -> None:
     assert [MOST_ASKED, MOST_ASKED] == [len(asked) for asked in scheduler.asked]
 
 
-async def test_outlooks_are_requested_for_waiting_streams_only() -> None:
+async def test_queue_positions_are_requested_for_waiting_streams_only() -> None:
     """Other streams have not started to wait, or their application is unknown."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
@@ -112,7 +112,7 @@ async def test_outlooks_are_requested_for_waiting_streams_only() -> None:
 
 
 @pytest.mark.parametrize("failure", [ConnectionLost("gone"), None])
-async def test_plain_comment_is_sent_if_the_scheduler_does_not_answer(
+async def test_keepalive_comment_has_no_position_if_the_scheduler_is_silent(
     failure: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Comments keep proxies from closing the stream, so they cannot wait for a restart."""

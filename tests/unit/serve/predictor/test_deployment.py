@@ -26,7 +26,7 @@ def request_of(name: str, tokens: int = 5) -> EstimateRequest:
     return EstimateRequest(name, tokens, 4)
 
 
-async def test_concurrent_calls_are_one_batch() -> None:
+async def test_concurrent_predictor_calls_are_one_batch() -> None:
     batch = EstimateBatch(counted := Counted())
     found = await asyncio.gather(*(batch.estimate(request_of("EV", n)) for n in (1, 2, 3)))
 
@@ -35,7 +35,7 @@ async def test_concurrent_calls_are_one_batch() -> None:
     assert [14, 18, 22] == [estimate.kv_token_time for estimate in found]
 
 
-async def test_single_call_is_answered_in_the_next_loop_turn() -> None:
+async def test_single_predictor_call_is_answered_in_the_next_loop_turn() -> None:
     batch = EstimateBatch(Counted())
     call = asyncio.create_task(batch.estimate(request_of("EV")))
     await asyncio.sleep(0)
@@ -45,7 +45,7 @@ async def test_single_call_is_answered_in_the_next_loop_turn() -> None:
     assert call.done()
 
 
-async def test_invalid_request_fails_alone() -> None:
+async def test_invalid_request_does_not_fail_other_requests_of_its_batch() -> None:
     """One caller's invalid request must not fail the batch."""
     batch = EstimateBatch(Counted())
     good, bad, also_good = await asyncio.gather(
@@ -67,7 +67,7 @@ async def test_internal_error_reaches_all_callers_of_the_batch() -> None:
         await EstimateBatch(fail_batch).estimate(request_of("EV"))
 
 
-async def test_cancelled_caller_is_skipped() -> None:
+async def test_batch_skips_a_cancelled_caller() -> None:
     batch = EstimateBatch(counted := Counted())
     gone = asyncio.create_task(batch.estimate(request_of("EV")))
     stays = asyncio.create_task(batch.estimate(request_of("DM")))

@@ -117,7 +117,7 @@ def estimate_and_source(learner: Learner, chars: int = 99) -> tuple[float, str]:
     return found.kv_token_time, found.source
 
 
-async def test_observations_are_learned_and_stored() -> None:
+async def test_predictor_learns_and_stores_observations() -> None:
     store = FakePredictionStore()
     learner = learner_of(store)
     stages = (StageServed(1, 1, 5, 6, 70),)
@@ -133,7 +133,7 @@ async def test_observations_are_learned_and_stored() -> None:
     assert (5, []) == (len(store.samples("EV")), store.observed())
 
 
-async def test_one_predictor_replica_trains_and_all_give_equal_estimates() -> None:
+async def test_all_predictor_replicas_use_the_model_that_one_replica_trained() -> None:
     """An observation counts once, whichever replica received it."""
     store = FakePredictionStore()
     first = learner_of(store, StandInTrainer(power_model_bytes()))
@@ -178,7 +178,7 @@ async def test_learner_without_the_lock_writes_nothing() -> None:
     assert (False, before, 3) == (learner.learns, revision, len(waiting))
 
 
-async def test_learner_that_loses_the_lock_during_a_save_reloads() -> None:
+async def test_learner_that_loses_the_lock_during_a_save_reloads_its_state() -> None:
     """Unsaved observations must not be counted twice after the reload."""
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -244,7 +244,7 @@ async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture
     assert "word" not in "".join(caplog.messages)
 
 
-async def test_crashed_training_is_logged_once_and_repeated_later(
+async def test_crashed_training_is_logged_once_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
@@ -281,7 +281,7 @@ async def test_estimates_continue_while_a_training_runs() -> None:
     assert "DM" == trainer.jobs[0].application_class
 
 
-async def test_damaged_model_is_refused_and_the_previous_one_serves(
+async def test_previous_model_serves_if_the_new_model_is_damaged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, learner = await store_with_two_versions()
@@ -325,7 +325,7 @@ async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
     assert not [m for m in caplog.messages if m.startswith("predictor.model_refused")]
 
 
-async def test_model_published_during_a_read_of_the_store_keeps_serving(
+async def test_model_published_while_the_store_is_read_keeps_serving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise this replica alone would return to the previous model."""
@@ -356,7 +356,7 @@ async def test_model_published_during_a_read_of_the_store_keeps_serving(
     assert pytest.approx(300.0) == estimate_and_source(learner)[0]
 
 
-async def test_class_mean_serves_without_a_good_model() -> None:
+async def test_class_mean_is_the_estimate_without_a_good_model() -> None:
     store = FakePredictionStore()
     await trained_learner(store)
     store.put_model("EV", 1, None)
@@ -386,7 +386,7 @@ async def test_rollback_of_a_model_reaches_every_predictor_replica_and_persists(
     assert (3, False) == (store.index("EV").active, store.index("EV").pinned)
 
 
-async def test_rollback_during_a_training_wins() -> None:
+async def test_model_rollback_during_a_training_discards_the_trained_model() -> None:
     """The model in training must not take over after the operator's rollback."""
     store = FakePredictionStore()
     learner = await trained_learner(store, power_model_bytes(factor=1.2), power_model_bytes())
@@ -402,7 +402,7 @@ async def test_rollback_during_a_training_wins() -> None:
     assert "class" == estimate_and_source(learner)[1]
 
 
-async def test_impossible_rollback_gives_the_reason() -> None:
+async def test_error_for_an_impossible_model_rollback_gives_the_reason() -> None:
     learner = await trained_learner(FakePredictionStore())
 
     for name, version, complaint in (
@@ -414,7 +414,7 @@ async def test_impossible_rollback_gives_the_reason() -> None:
             await learner.roll_back(name, version)
 
 
-async def test_rollback_to_a_damaged_version_is_refused() -> None:
+async def test_rollback_to_a_damaged_model_version_is_refused() -> None:
     """Otherwise the operator would get another model than requested."""
     store, learner = await store_with_two_versions()
     store.put_model("EV", 1, b"x")
@@ -424,7 +424,7 @@ async def test_rollback_to_a_damaged_version_is_refused() -> None:
     assert 2 == store.index("EV").active
 
 
-async def test_changed_costs_of_a_class_withdraw_its_model_from_every_replica() -> None:
+async def test_model_of_a_class_with_changed_costs_is_withdrawn_from_every_replica() -> None:
     store = FakePredictionStore()
     learner = await trained_learner(store)
     await learner.observe_many(observations(40))
@@ -438,7 +438,7 @@ async def test_changed_costs_of_a_class_withdraw_its_model_from_every_replica() 
     assert 1 == learner.predictor.overview()["EV"]["changes"]
 
 
-async def test_texts_are_stored_only_if_configured() -> None:
+async def test_prompt_texts_are_stored_only_if_configured() -> None:
     sample = replace(sample_of(9), input_text="a secret")
     for store_inputs, expected in ((False, False), (True, True)):
         store = FakePredictionStore()
@@ -477,7 +477,9 @@ async def test_malformed_observation_is_skipped(caplog: pytest.LogCaptureFixture
     assert ["predictor.observations_refused"] == [m.split()[0] for m in caplog.messages]
 
 
-async def test_unreadable_state_is_skipped_and_named(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_predictor_state_is_skipped_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """One damaged value costs the history of one class, not the whole predictor."""
     store = FakePredictionStore()
     learner = learner_of(store)
@@ -522,7 +524,7 @@ async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
     ("is_damaged", "told"),
     [(True, "version 2 of class EV is damaged"), (False, "version 2 of class EV: not a model")],
 )
-async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one(
+async def test_previous_model_replaces_an_unreadable_model_of_the_directory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_damaged: bool, told: str
 ) -> None:
     """The second model is damaged, or of a kind that was removed."""
@@ -539,7 +541,7 @@ async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one
     assert any(told in m for m in caplog.messages)
 
 
-async def test_class_of_a_removed_kind_is_trained_again_at_once(
+async def test_class_with_a_model_of_a_removed_kind_is_trained_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After an upgrade, the class mean serves until the next training has ended."""

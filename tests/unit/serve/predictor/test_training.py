@@ -28,7 +28,7 @@ def assert_process_ended(said: Path) -> None:
         os.kill(int(said.read_text()), 0)
 
 
-async def test_model_is_the_output_of_the_training_process() -> None:
+async def test_output_of_the_training_process_is_the_model() -> None:
     """The process reads its job from its standard input."""
     program = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(b'\\xff' + d[:1])"
 
@@ -43,7 +43,9 @@ async def test_model_is_the_output_of_the_training_process() -> None:
         ("pass", "ended with 0"),
     ],
 )
-async def test_process_without_an_answer_is_a_failure(program: str, complaint: str) -> None:
+async def test_training_process_without_an_output_is_a_failure(
+    program: str, complaint: str
+) -> None:
     """Every failure of the process has the same error class."""
     with pytest.raises(TrainingFailed, match=complaint):
         await trainer_of(program).train(JOB)

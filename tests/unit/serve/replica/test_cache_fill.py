@@ -44,7 +44,7 @@ def wait_for_fill(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[b
         (100, 0, (False, IDLE_S)),  # a cold start without callers
     ],
 )
-def test_wait_ends_when_the_cache_is_full_or_no_longer_fills(
+def test_wait_for_a_full_cache_ends_when_it_no_longer_fills(
     tokens_each: int, calls: int, expected: tuple[bool, float]
 ) -> None:
     filled, took_s = wait_for_fill(tokens_each, calls)

@@ -8,7 +8,7 @@ from justitia_ray.serve.replica.call_holds import CallHolds
 _GRANT = Grant("q", "i", "1-1", "r", 7, 10, 0.0)
 
 
-def test_hold_is_given_once_to_the_call_of_its_lease() -> None:
+def test_context_hold_is_passed_once_to_the_call_of_its_lease() -> None:
     holds = CallHolds()
     holds.read([_GRANT, HoldContext("1-1", "a", 2.0), HoldContext("1-2", "b", 3.0)])
 
@@ -17,7 +17,7 @@ def test_hold_is_given_once_to_the_call_of_its_lease() -> None:
     assert Hold("b", 3.0) == holds.take("1-2")
 
 
-def test_ended_applications_are_sent_with_the_next_call() -> None:
+def test_next_engine_call_names_the_ended_applications() -> None:
     holds = CallHolds()
     holds.read([ReleaseContexts("y"), ReleaseContexts("z"), ReleaseContexts("y")])
 
@@ -27,7 +27,7 @@ def test_ended_applications_are_sent_with_the_next_call() -> None:
     assert Hold("a", 2.0, ("x",)) == holds.take("1-2")
 
 
-def test_holds_of_leases_that_never_run_do_not_accumulate() -> None:
+def test_context_holds_of_leases_that_never_run_do_not_accumulate() -> None:
     holds = CallHolds()
     holds.read([HoldContext(str(n), "a", 1.0) for n in range(5000)])
     holds.read([ReleaseContexts(str(n)) for n in range(5000)])

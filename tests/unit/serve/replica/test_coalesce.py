@@ -45,7 +45,7 @@ class FedSource:
             raise
 
 
-async def test_chunks_within_the_interval_are_joined() -> None:
+async def test_stream_chunks_within_the_interval_are_joined() -> None:
     """Sending a chunk through Ray costs time, while its bytes cost little.
 
     The first chunk is not delayed.
@@ -60,14 +60,14 @@ async def test_chunks_within_the_interval_are_joined() -> None:
     assert [part_of("bcd")] == rest
 
 
-async def test_without_an_interval_the_source_is_returned() -> None:
+async def test_stream_without_a_joining_interval_is_unchanged() -> None:
     items = FedSource("head", part_of("a"), None).items()
 
     assert items is coalesce(items, 0.0)
     assert ["head", part_of("a")] == [item async for item in items]
 
 
-async def test_error_follows_all_earlier_items() -> None:
+async def test_stream_error_follows_all_earlier_chunks() -> None:
     """A cut stream still delivers the items before the cut."""
     source = FedSource(part_of("a"), part_of("b"), ValueError("cut"))
     items = coalesce(source.items(), _NEVER_S)
@@ -86,7 +86,7 @@ async def test_closing_a_joined_stream_cancels_its_source() -> None:
     assert source.cancelled
 
 
-async def test_source_that_ends_without_an_item_yields_nothing() -> None:
+async def test_empty_stream_yields_no_chunk() -> None:
     source = FedSource(None)
 
     assert [] == [item async for item in coalesce(source.items(), _NEVER_S)]

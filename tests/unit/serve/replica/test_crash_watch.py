@@ -118,7 +118,7 @@ async def run_watched(
     [("plain", signal.SIGSEGV), ("tls", signal.SIGABRT)],
     indirect=["section"],
 )
-async def test_crash_is_reported_once(
+async def test_crash_of_a_replica_process_is_reported_once(
     fault: signal.Signals,
     crashes: CrashRecorder,
     scheduler_port: Listener,
@@ -137,7 +137,7 @@ async def test_crash_is_reported_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
 @pytest.mark.parametrize("how", [str(int(signal.SIGKILL)), "stop", "fork"])
-async def test_killed_or_cleanly_ended_process_is_not_reported(
+async def test_killed_or_cleanly_ended_process_is_not_reported_as_a_crash(
     how: str, crashes: CrashRecorder, scheduler_port: Listener, section: TransportSection
 ) -> None:
     """The crash of a fork, such as an engine, is reported by the replica itself."""
@@ -148,7 +148,7 @@ async def test_killed_or_cleanly_ended_process_is_not_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
-async def test_notice_is_repeated_until_the_scheduler_leads(
+async def test_crash_notice_is_repeated_until_the_scheduler_leads(
     crashes: CrashRecorder, scheduler_port: Listener, section: TransportSection
 ) -> None:
     crashes.refuses = 2
@@ -159,7 +159,7 @@ async def test_notice_is_repeated_until_the_scheduler_leads(
 
 
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
-async def test_crash_is_reported_after_a_rotation_of_certificates(
+async def test_crash_is_reported_after_a_certificate_rotation(
     crashes: CrashRecorder,
     scheduler_port: Listener,
     section: TransportSection,

@@ -55,7 +55,7 @@ def _run_scenario(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> Non
     run_virtually(run_watched())
 
 
-def test_working_engine_is_not_reported() -> None:
+def test_working_engine_is_not_reported_as_stalled() -> None:
     async def run_without_stall(watched: _Watched) -> None:
         await asyncio.sleep(50.0)
 

@@ -97,7 +97,7 @@ async def test_message_to_hold_a_context_aborts_no_lease(table: LeaseTable) -> N
     assert not table.held_leases["1-1"].aborted
 
 
-async def test_granted_lease_runs_its_inference_and_the_end_is_reported(
+async def test_replica_reports_the_end_of_a_granted_lease(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The scheduler would wait forever for an end that is not reported."""
@@ -158,7 +158,7 @@ async def test_progress_report_lists_running_leases(table: LeaseTable) -> None:
     await cancel_and_wait(running)
 
 
-async def test_lease_aborted_before_its_inference_arrives_is_reported_unused(
+async def test_replica_reports_a_lease_aborted_before_its_inference_as_unused(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The payload may still arrive and must not run."""
@@ -170,7 +170,7 @@ async def test_lease_aborted_before_its_inference_arrives_is_reported_unused(
     assert ["1-1"] == meters.released
 
 
-async def test_aborted_running_lease_is_stopped_and_reported(
+async def test_replica_stops_and_reports_an_aborted_running_lease(
     table: LeaseTable, meters: ConstantMeters
 ) -> None:
     """The tokens used so far are charged.
@@ -204,7 +204,9 @@ async def test_leases_of_a_dead_engine_are_not_reported_as_ended(table: LeaseTab
     assert (end_of(outcome=None),) == table.report_ends()
 
 
-async def test_ended_lease_is_in_every_report_until_confirmed(table: LeaseTable) -> None:
+async def test_ended_lease_is_in_every_report_until_the_scheduler_confirms(
+    table: LeaseTable,
+) -> None:
     """A newer report may overtake an older one, which is then dropped."""
     table.read_messages([grant_of("1-1"), grant_of("1-2")])
     await run_payload(table, "1-1")

@@ -49,7 +49,7 @@ def fake_engine_with(
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("seats", [1, 256])
-def test_measured_prefill_cost_is_that_of_the_engine(seats: int, *, caching: bool) -> None:
+def test_measured_prefill_cost_equals_the_engines_true_cost(seats: int, *, caching: bool) -> None:
     """The cost is κ = M·b/a, with b = 0.1 ms per prompt token and a = 20 ms per iteration."""
     found, took_s = measure_engine(fake_engine_with(caching=caching, seats=seats))
 
@@ -61,7 +61,7 @@ def test_measured_prefill_cost_is_that_of_the_engine(seats: int, *, caching: boo
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_calls_that_other_work_delays_do_not_count(seed: int) -> None:
+def test_prefill_measurement_ignores_calls_delayed_by_other_work(seed: int) -> None:
     """A third of all calls takes up to half a second more, as on a busy machine."""
     chance = random.Random(seed)
 
@@ -80,14 +80,14 @@ def test_calls_that_other_work_delays_do_not_count(seed: int) -> None:
     assert took_s < 13
 
 
-def test_prompts_that_take_no_time_have_no_cost() -> None:
+def test_measured_prefill_cost_is_zero_if_prompts_take_no_time() -> None:
     found, _ = measure_engine(fake_engine_with(prefill_s_per_token=0))
 
     assert found is not None
     assert found.cost.per_token == pytest.approx(0, abs=1e-6)
 
 
-def test_slow_engine_is_measured_with_shorter_prompts() -> None:
+def test_prefill_cost_of_a_slow_engine_is_measured_with_shorter_prompts() -> None:
     """At 10 ms per token, a prompt of 10,000 tokens would take 100 s."""
     found, took_s = measure_engine(fake_engine_with(prefill_s_per_token=0.01))
 
@@ -96,7 +96,7 @@ def test_slow_engine_is_measured_with_shorter_prompts() -> None:
     assert took_s < 15
 
 
-def test_engine_too_slow_for_any_plan_is_not_measured(
+def test_prefill_cost_of_a_too_slow_engine_is_not_measured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found, took_s = measure_engine(fake_engine_with(prefill_s_per_token=1))
@@ -106,7 +106,7 @@ def test_engine_too_slow_for_any_plan_is_not_measured(
     assert "more than 60 s" in caplog.text
 
 
-def test_engine_that_refuses_the_measuring_calls_is_not_measured(
+def test_prefill_cost_is_not_measured_if_the_engine_refuses_the_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without a measurement, the replica serves under the paper's cost."""
@@ -122,5 +122,5 @@ def test_engine_that_refuses_the_measuring_calls_is_not_measured(
     assert "no such token" in caplog.text
 
 
-def test_context_too_short_to_take_time_is_not_measured() -> None:
+def test_prefill_cost_of_a_very_short_context_is_not_measured() -> None:
     assert measure_engine(FakeEngine("fake", 100))[0] is None

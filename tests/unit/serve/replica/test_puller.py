@@ -170,7 +170,7 @@ def test_ended_leases_are_sent_at_once_and_progress_at_intervals() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["new epoch", "not taken", "lost"])
-def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> None:
+def test_progress_is_repeated_after_a_possibly_lost_pull(trouble: str) -> None:
     """Without a report, the scheduler would expire running leases or grant too much memory."""
 
     async def lose_a_pull(replica: _Replica) -> None:
@@ -202,7 +202,7 @@ def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> Non
     _run_scenario(lose_a_pull)
 
 
-def test_scheduler_with_a_lower_epoch_is_called_with_pauses() -> None:
+def test_replica_pauses_between_pulls_from_a_scheduler_of_a_lower_epoch() -> None:
     """A scheduler with a lower epoch answers at once until it learns that it was replaced."""
 
     async def meet_a_lower_epoch(replica: _Replica) -> None:
@@ -314,7 +314,7 @@ async def test_hold_messages_and_lease_messages_are_passed_on_separately() -> No
     assert Hold("a", 2.0) == holds.take("1-1")
 
 
-async def test_replica_without_holds_neither_reads_nor_reports_them() -> None:
+async def test_replica_without_context_holds_does_not_read_held_contexts() -> None:
     class NoKeptKv(_Meters):
         def kept_kv(self) -> KeptKv:
             raise AssertionError("an option that is off costs no call")

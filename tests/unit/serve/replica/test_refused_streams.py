@@ -27,7 +27,7 @@ class _RefusingEngine:
         return Progress(3, 0)
 
 
-async def test_lease_of_a_refused_stream_has_failed_and_the_engine_has_not() -> None:
+async def test_refused_stream_fails_its_lease_and_not_the_engine() -> None:
     leases = LeaseTable("r", cast(Engine, _RefusingEngine()), grace_s=0.0)
     leases.read_messages([Grant("q", "i", "1-1", "r", 0, 10, 0.0)])
     replica: Any = SimpleNamespace(

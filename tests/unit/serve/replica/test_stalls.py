@@ -41,7 +41,7 @@ class _Engine:
         return self
 
 
-def test_busy_engine_without_a_step_is_stalled_after_its_allowance() -> None:
+def test_busy_engine_counts_as_stalled_after_its_time_limit_without_a_step() -> None:
     engine = _Engine().warm_up()
 
     engine.pass_time(14.0)
@@ -52,7 +52,7 @@ def test_busy_engine_without_a_step_is_stalled_after_its_allowance() -> None:
     assert not engine.watch.is_lasting
 
 
-def test_stall_ends_with_the_next_step() -> None:
+def test_engine_stall_ends_with_the_next_step() -> None:
     """A stalled engine has no leases left, so it looks idle until it makes a step."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
@@ -66,7 +66,7 @@ def test_stall_ends_with_the_next_step() -> None:
     assert not engine.is_stalled()
 
 
-def test_long_stall_requests_a_replacement() -> None:
+def test_long_engine_stall_requests_a_replacement() -> None:
     """The time counts from the detection of the stall, with or without work."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
@@ -91,7 +91,7 @@ def test_idle_engine_is_never_stalled() -> None:
     assert not engine.is_stalled()
 
 
-def test_steps_without_tokens_are_no_stall() -> None:
+def test_engine_steps_without_tokens_are_no_stall() -> None:
     """Prefill of long prompts takes steps that produce no tokens."""
     engine = _Engine().warm_up()
 
@@ -100,7 +100,7 @@ def test_steps_without_tokens_are_no_stall() -> None:
         assert not engine.is_stalled()
 
 
-def test_stall_limit_grows_with_the_length_of_the_steps() -> None:
+def test_stall_limit_grows_with_the_duration_of_engine_steps() -> None:
     """After a step of 8 s for a large prompt, the next one may take several times as long."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=8.0)
@@ -135,7 +135,7 @@ def test_long_engine_step_taken_for_a_stall_raises_the_limit() -> None:
 
 
 @pytest.mark.parametrize("stopped_s", [10.0, 40.0])
-def test_suspension_of_the_process_does_not_count_as_a_step(stopped_s: Seconds) -> None:
+def test_suspension_of_the_process_does_not_count_as_an_engine_step(stopped_s: Seconds) -> None:
     """A second suspension of the process must be detected as quickly as the first."""
     engine = _Engine().warm_up()
     limit_s = engine.watch.limit_s
@@ -160,7 +160,7 @@ def test_stall_caused_by_a_signal_is_not_a_hang(suspended: str, hangs: bool) -> 
     assert not engine.watch.hangs
 
 
-def test_long_step_raises_the_allowance_only_for_a_while() -> None:
+def test_long_engine_step_raises_the_stall_limit_only_temporarily() -> None:
     """A step that compiled a kernel does not excuse a stall hours later."""
     engine = _Engine().warm_up()
     engine.make_step(lasts_s=10.0)

@@ -29,7 +29,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_hanging_start_ends_the_process_and_its_children() -> None:
+async def test_replica_process_ends_if_its_engine_start_hangs() -> None:
     """Ray Serve would wait forever, and the engine would keep its memory."""
     command = [sys.executable, "-c", _HANGING]
     ended = await asyncio.to_thread(

@@ -21,7 +21,7 @@ def decode_times() -> list[DecodeTime]:
     return [DecodeTime(held, _STEP_S + _CONTEXT_S * held) for held in (1_000, 40_000)]
 
 
-def test_fit_finds_the_cost_of_an_engine_that_follows_the_model() -> None:
+def test_fit_finds_the_prefill_cost_of_an_ideal_engine() -> None:
     fitted = fit_prefill_cost(_KV, prompt_times(), decode_times())
 
     truth = PrefillCost.from_step_times(_KV, _STEP_S, _CONTEXT_S, _TOKEN_S, _PAIR_S)
@@ -46,7 +46,7 @@ def test_attention_cost_needs_more_than_two_prompt_lengths() -> None:
     assert fitted.per_pair == 0
 
 
-def test_context_length_without_effect_has_no_cost() -> None:
+def test_context_length_without_effect_on_decode_time_is_omitted_from_the_fit() -> None:
     fitted = fit_prefill_cost(
         _KV, prompt_times(0), [DecodeTime(1_000, 0.01), DecodeTime(9_000, 0.009)]
     )
@@ -55,7 +55,7 @@ def test_context_length_without_effect_has_no_cost() -> None:
     assert fitted.per_token == pytest.approx(_KV * _TOKEN_S / 0.01)
 
 
-def test_times_that_decrease_with_the_length_give_no_cost() -> None:
+def test_times_that_decrease_with_prompt_length_give_no_prefill_cost() -> None:
     """The machine was busy during the shorter prompts."""
     falling = [PromptTime(1_000, 0.9), PromptTime(4_000, 0.5), PromptTime(16_000, 0.4)]
 

@@ -34,7 +34,7 @@ class _Leases:
         yield SimpleNamespace(priority=3, outcome=None)
 
 
-async def test_tenant_header_is_used_by_the_lease_and_not_sent_to_the_engine() -> None:
+async def test_tenant_header_is_not_sent_to_the_engine() -> None:
     engine = _Engine()
     replica: Any = SimpleNamespace(_leases=_Leases(), _engine=engine, _tracer=None, _holds=None)
     replica._answer_leased = partial(EngineReplica._answer_leased, replica)

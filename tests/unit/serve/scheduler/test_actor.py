@@ -44,7 +44,7 @@ def app_config() -> dict[str, Any]:
     return {"model": {"name": "m", "path": "none"}, "store": {"redis_url": "redis://127.0.0.1:1"}}
 
 
-async def test_unreadable_state_fails_waiting_callers_with_the_reason(
+async def test_unreadable_scheduler_state_fails_waiting_callers_with_the_reason(
     damaged_store: DamagedStore, app_config: dict[str, Any]
 ) -> None:
     """An operator reads in the status why the store must be repaired."""

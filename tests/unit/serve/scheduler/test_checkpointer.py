@@ -22,9 +22,7 @@ async def leading_core() -> tuple[FakeSchedulerStore, CheckpointedCore]:
     return store, kept
 
 
-async def test_application_that_ends_during_a_store_outage_is_removed_from_the_store_later() -> (
-    None
-):
+async def test_application_that_ends_in_a_store_outage_is_removed_later() -> None:
     """An application that stays stored would be open again at the next scheduler."""
     store, kept = await leading_core()
     open_application(kept.core, "a")
@@ -58,7 +56,7 @@ async def test_settings_changed_during_a_store_outage_are_saved_later() -> None:
     assert {"policy": "fcfs"} == store.stored_settings()
 
 
-async def test_many_applications_are_saved_in_parts(
+async def test_many_applications_are_saved_in_several_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One write of 200,000 applications would exceed the timeout of Redis every time."""
@@ -86,7 +84,7 @@ class FailingStore(FakeSchedulerStore):
         return kept
 
 
-async def test_store_that_fails_between_two_parts_gets_all_parts_again(
+async def test_interrupted_save_is_repeated_with_all_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)

@@ -20,7 +20,7 @@ def _tree_with_limit(limit: float) -> TenantTree:
     return TenantTree({"t": TenantNode(quotas=tuple(Quota(u, limit, Period.DAY) for u in units))})
 
 
-def test_prompt_that_may_be_cached_is_reserved_in_full() -> None:
+def test_quota_reservation_counts_possibly_cached_prompts_in_full() -> None:
     """A cached prompt may be evicted before the inference starts, and is then computed."""
     item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
 
@@ -32,7 +32,7 @@ def test_prompt_that_may_be_cached_is_reserved_in_full() -> None:
     assert {Unit.TOKENS: 1_020, Unit.COMPUTED_TOKENS: 1_020} == needs
 
 
-def test_prefill_is_reserved_without_regard_to_the_cache() -> None:
+def test_quota_reservation_includes_prefill_of_cached_tokens() -> None:
     item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
     tree = TenantTree({"t": TenantNode(quotas=(Quota(Unit.KV_TOKEN_TIME, 10**6, Period.DAY),))})
     (plain, _), (wants, _) = (
@@ -52,7 +52,7 @@ def test_cached_tokens_do_not_count_as_computed_tokens() -> None:
     )
 
 
-def test_lost_usage_of_reservations_with_one_name_is_reported_together() -> None:
+def test_usage_of_reservations_with_one_name_is_reported_together() -> None:
     """The accounts identify a reservation by its name, so two reports of one would count once."""
     told = RecentlyReportedEnds()
     for number in (1, 2, 3):
@@ -75,7 +75,7 @@ def test_end_of_an_unused_reservation_changes_no_other_reservation() -> None:
     assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
 
 
-def test_reservation_name_used_by_two_tenants_is_counted_for_both() -> None:
+def test_quota_reservation_name_of_two_tenants_is_counted_for_both() -> None:
     told = RecentlyReportedEnds()
     told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
     told.add(_claim_of("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)

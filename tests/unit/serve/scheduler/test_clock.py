@@ -20,7 +20,7 @@ from tests.unit.serve.scheduler.services import (
 )
 
 
-def test_clock_advances_with_the_process() -> None:
+def test_scheduler_clock_advances_with_the_process() -> None:
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     before = clock.now()
@@ -32,7 +32,7 @@ def test_clock_advances_with_the_process() -> None:
     assert clock.stalled_s == 0
 
 
-def test_clock_leaves_out_the_time_of_a_stall() -> None:
+def test_scheduler_clock_omits_the_duration_of_a_stall() -> None:
     """After a stall of 30 s, no replica may count as silent for 30 s."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
@@ -45,7 +45,7 @@ def test_clock_leaves_out_the_time_of_a_stall() -> None:
     assert clock.stalled_s == pytest.approx(29.8)
 
 
-def test_clock_never_goes_back() -> None:
+def test_scheduler_clock_never_goes_back() -> None:
     """With an earlier time, all deadlines would be late."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
@@ -99,7 +99,7 @@ async def pull_until_granted(service: SchedulerService, epoch: int) -> list[Gran
 
 
 @pytest.mark.parametrize("jump_s", [-5 * _HOUR_S, 5 * _HOUR_S], ids=["back", "forward"])
-async def test_ages_order_and_deadlines_survive_a_jump_of_the_wall_clock(
+async def test_jump_of_the_wall_clock_changes_no_age_order_or_deadline(
     machine: Machine, jump_s: float
 ) -> None:
     """Between two schedulers no age may become negative and no deadline immediate or late.
@@ -144,7 +144,7 @@ async def test_restored_application_ends_exactly_after_its_idle_time(
     assert ended.ended_at >= ended.arrived_at
 
 
-async def test_wall_clock_jump_during_a_run_changes_no_time(machine: Machine) -> None:
+async def test_wall_clock_jump_does_not_change_scheduler_time(machine: Machine) -> None:
     """The scheduler's clock reads the wall clock once, when it is created."""
     service = await machine.start_leader()
     await service.open_application(arrival_of("a"))
@@ -154,7 +154,7 @@ async def test_wall_clock_jump_during_a_run_changes_no_time(machine: Machine) ->
     assert 0 <= age_s < 60
 
 
-def test_clock_starts_after_the_last_stored_time() -> None:
+def test_scheduler_clock_starts_after_the_last_stored_time() -> None:
     """A wall clock that is already ahead is not changed."""
     behind = SteadyClock(lambda: 100.0, lambda: 1_000.0)
     ahead = SteadyClock(lambda: 100.0, lambda: 9_000.0)

@@ -56,7 +56,7 @@ async def test_scheduler_records_no_console_data_before_the_first_request(
     assert (frame.strip.state, frame.strip.replicas_up) == ("ready", 1)
 
 
-async def test_console_recording_ends_some_time_after_the_last_request(
+async def test_recording_for_the_console_ends_after_the_last_request(
     service: SchedulerService,
 ) -> None:
     await service.console_frame(None, None, None)
@@ -93,7 +93,7 @@ async def test_console_viewer_of_another_epoch_gets_all_bars(
     assert frame_of(await service.console_frame(None, first[0] + 1, first[1])).is_whole
 
 
-async def test_console_data_that_is_slow_to_compute_postpones_the_next(
+async def test_slow_computation_of_console_data_postpones_the_next_message(
     services: Services, service: SchedulerService
 ) -> None:
     """Console data that takes 0.1 s to compute may be computed every two seconds."""
@@ -121,7 +121,7 @@ async def test_number_of_timeline_bars_in_a_console_message_is_bounded(
         await service.console_frame("initech", None, None)
 
 
-async def test_calls_of_an_application_are_recorded(
+async def test_console_records_the_calls_of_an_application(
     services: Services, service: SchedulerService
 ) -> None:
     assert await service.console_application("acme|none") is None
@@ -166,7 +166,7 @@ async def test_traced_application_has_a_link_to_its_trace(services: Services) ->
         (SchedulerStatus(replicas={"r": ReplicaView(state="serving")}), "ready", ""),
     ],
 )
-def test_status_strip_says_the_state_and_its_reason(
+def test_console_header_says_the_schedulers_state_and_its_reason(
     status: SchedulerStatus, state: str, why: str
 ) -> None:
     strip = strip_of(status)

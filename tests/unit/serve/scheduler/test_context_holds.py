@@ -61,7 +61,7 @@ async def lease_one(
     return grant, messages
 
 
-async def test_each_grant_is_followed_by_the_hold_of_its_context(services: Services) -> None:
+async def test_each_grant_is_followed_by_a_message_to_hold_the_context(services: Services) -> None:
     service = await services.start_leader()
     grant, messages = await lease_one(service, PullingOnCall(service, HOLDING))
 
@@ -95,7 +95,9 @@ async def test_last_inference_of_a_closed_application_is_not_held(services: Serv
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "justitia"])
-async def test_no_context_is_held_without_a_working_set(policy: str, services: Services) -> None:
+async def test_contexts_are_held_only_if_the_option_working_set_is_on(
+    policy: str, services: Services
+) -> None:
     service = await services.start_leader()
     options = {"working_set": False} if policy == "justitia" else {}
     await service.configure({"policy": policy, "policy_options": options})
@@ -116,7 +118,7 @@ def kept_by_replica(service: SchedulerService) -> dict[str, KeptKvView | None]:
     return {name: one.kept for name, one in service.inspector.status().replicas.items()}
 
 
-async def test_status_shows_what_each_replica_holds(services: Services) -> None:
+async def test_status_shows_the_contexts_that_each_replica_holds(services: Services) -> None:
     service = await services.start_leader()
     await PullingOnCall(service, ReplicaCapacity(100), "off").pull()
     await PullingOnCall(service, HOLDING, "held").pull(kept=HELD)
@@ -130,7 +132,7 @@ async def test_status_shows_what_each_replica_holds(services: Services) -> None:
     } == kept_by_replica(service)
 
 
-async def test_holds_of_a_lost_replica_are_neither_shown_nor_released(services: Services) -> None:
+async def test_status_does_not_show_context_holds_of_a_lost_replica(services: Services) -> None:
     """The held memory is gone with the replica; the application goes on elsewhere."""
     service = await services.start_leader()
     lost, other = PullingOnCall(service, HOLDING), PullingOnCall(service, HOLDING, "other")
@@ -156,7 +158,9 @@ async def test_holds_of_a_lost_replica_are_neither_shown_nor_released(services: 
     assert {} == service.term.driver.holds._replicas
 
 
-async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Services) -> None:
+async def test_context_holds_of_an_earlier_scheduler_end_by_their_expiry_time(
+    services: Services,
+) -> None:
     """A new scheduler knows earlier holds only from the engine's count and cannot release them."""
     first = await services.start_leader()
     replica = PullingOnCall(first, HOLDING)
@@ -177,7 +181,9 @@ async def test_holds_of_an_earlier_scheduler_end_by_their_time(services: Service
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "falls silent"])
-async def test_readings_of_a_lost_replica_are_dropped(leaves: bool, services: Services) -> None:
+async def test_kv_measurements_of_a_lost_replica_are_dropped(
+    leaves: bool, services: Services
+) -> None:
     """Otherwise a scheduler would keep data of all replicas that autoscaling ever stopped."""
     service = await services.start_leader(replica_timeout_s=0.5)
     meter = service.inspector.kv_meter

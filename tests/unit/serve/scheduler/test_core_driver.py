@@ -19,7 +19,7 @@ from justitia_ray.store.scheduler_store import StoredState
 from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 
-async def test_error_of_the_metrics_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_metrics_export_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
     metrics = cast(SchedulerMetrics, object())  # every metric update fails
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m", metrics)
     line = driver.outboxes.of_ingress("i")
@@ -38,7 +38,7 @@ async def test_error_of_the_metrics_loses_no_grant(caplog: pytest.LogCaptureFixt
     driver.close()
 
 
-async def test_failing_observer_loses_no_grant_and_is_called_no_more(
+async def test_failing_observer_loses_no_grant_and_is_removed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
@@ -57,7 +57,7 @@ async def test_failing_observer_loses_no_grant_and_is_called_no_more(
     driver.close()
 
 
-async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
+async def test_each_grant_of_a_replicas_pull_is_counted_as_a_decision() -> None:
     """The three decisions are an application, two inferences, and the pull that grants both."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     pull = ev.ReplicaPulled("r", ReplicaCapacity(100), 100)
@@ -110,7 +110,7 @@ async def test_tenant_tree_reaches_the_core_on_change_and_after_a_restart() -> N
         one.close()
 
 
-async def test_moved_setting_is_accepted_and_logged(
+async def test_setting_with_a_former_name_is_accepted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A configuration file of the previous version still works; the log names the new setting."""

@@ -72,7 +72,7 @@ def _submission(request_id: str, ingress_id: str, *, reopens: bool = False) -> t
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_next_inference_of_an_ended_application_is_refused(
+async def test_inference_submitted_to_an_ended_application_is_refused(
     service: SchedulerService, verb: str
 ) -> None:
     """The agent does not know of the end, and its next call may reach any ingress."""
@@ -87,7 +87,9 @@ async def test_next_inference_of_an_ended_application_is_refused(
     assert await service.application("a") is None
 
 
-async def test_refusal_has_the_reason_of_the_last_end(service: SchedulerService) -> None:
+async def test_refusal_of_an_inference_names_why_its_application_ended(
+    service: SchedulerService,
+) -> None:
     """An application closed with outstanding inferences may be cancelled later."""
     await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q", "a")))
     await end_application(service, "close")
@@ -99,7 +101,7 @@ async def test_refusal_has_the_reason_of_the_last_end(service: SchedulerService)
     assert Refusal.APPLICATION_CLOSED not in {reason for _, reason in refusals_in(mail)}
 
 
-async def test_call_that_reopens_an_ended_id_is_admitted(
+async def test_call_that_reopens_an_ended_application_id_is_admitted(
     service: SchedulerService,
 ) -> None:
     await open_and_end(service, "cancel")
@@ -112,7 +114,7 @@ async def test_call_that_reopens_an_ended_id_is_admitted(
     assert [] == refusals_in(await service.submit_many("i", 1, 9, again))
 
 
-async def test_ingress_that_reopens_an_id_does_not_receive_the_earlier_end(
+async def test_ingress_that_reopens_an_application_does_not_receive_its_earlier_end(
     service: SchedulerService,
 ) -> None:
     """The earlier end would make the ingress forget the new application."""
@@ -153,7 +155,7 @@ async def test_inference_of_a_cancelled_application_is_not_readmitted(
     assert not service.term.driver.core.state.applications
 
 
-async def test_reopened_application_survives_a_late_end_report(
+async def test_reopened_application_survives_a_late_report_of_its_earlier_end(
     service: SchedulerService,
 ) -> None:
     """The ingress that ended the id does not know that another one reopened it."""
@@ -181,7 +183,7 @@ async def test_application_closed_by_its_last_inference_is_reopened_by_a_retry(
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_end_of_an_id_that_was_never_open_is_not_recorded(
+async def test_ending_an_application_that_was_never_open_is_not_recorded(
     service: SchedulerService, verb: str
 ) -> None:
     """A script may end leftovers of an earlier run before it starts."""
@@ -191,7 +193,7 @@ async def test_end_of_an_id_that_was_never_open_is_not_recorded(
     assert [] == refusals_in(mail)
 
 
-async def test_id_is_not_reopened_before_its_cancelled_inferences_have_ended(
+async def test_cancelled_application_cannot_be_reopened_while_inferences_run(
     services: Services,
 ) -> None:
     service = await _successor_of_cancelled(services)
@@ -203,7 +205,7 @@ async def test_id_is_not_reopened_before_its_cancelled_inferences_have_ended(
     assert not service.term.driver.core.state.applications["a"].state.is_cancelled
 
 
-async def test_call_that_opens_a_cancelled_id_is_retried_until_its_inferences_have_ended(
+async def test_call_to_a_cancelled_application_is_retried_until_its_inferences_end(
     services: Services,
 ) -> None:
     """An agent may call a second model after its application was cancelled at the first."""
@@ -247,7 +249,7 @@ async def test_call_of_a_closed_application_is_retried_until_its_end_is_stored(
     assert [] == refusals_in(later)
 
 
-async def test_closed_application_that_is_reopened_continues(service: SchedulerService) -> None:
+async def test_reopening_a_closed_application_continues_it(service: SchedulerService) -> None:
     """An inference of the closed application still waits."""
     await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q", "a")))
     await end_application(service, "close")
@@ -259,7 +261,7 @@ async def test_closed_application_that_is_reopened_continues(service: SchedulerS
     assert [] == refusals_in(await service.submit_many("i", 1, 1, (submission_of("q2", "a"),)))
 
 
-async def test_ended_inference_of_an_application_that_another_ingress_ended_is_counted(
+async def test_inference_that_ended_after_its_application_was_cancelled_is_counted(
     services: Services,
 ) -> None:
     """If the scheduler refused them, an ingress would forget inferences that only it knows."""
@@ -276,7 +278,9 @@ async def test_ended_inference_of_an_application_that_another_ingress_ended_is_c
     assert ("a", 1, Outcome.CANCELLED) == (over.application_id, over.inferences, over.outcome)
 
 
-async def test_ingresses_send_ended_applications_to_a_new_scheduler(services: Services) -> None:
+async def test_new_scheduler_learns_of_ended_applications_from_ingresses(
+    services: Services,
+) -> None:
     service = await services.start_leader()
     await service.restore_ended(
         [("a", "application_cancelled", 10.0), ("b", "application_closed", 1e6)]

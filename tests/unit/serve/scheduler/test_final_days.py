@@ -7,7 +7,7 @@ from tests.unit.serve.scheduler.services import Services
 _TODAY = 20
 
 
-async def test_slow_wall_clock_after_a_restart_adds_no_usage_to_a_final_day() -> None:
+async def test_slow_wall_clock_does_not_change_finished_days_of_usage() -> None:
     """A day is final once a checkpoint of the next day is stored."""
     walls = iter([_TODAY * DAY_S + 5.0, _TODAY * DAY_S - 60.0])
     services = Services(clock=lambda: SteadyClock(lambda: 100.0, lambda: next(walls)))

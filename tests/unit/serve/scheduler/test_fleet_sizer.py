@@ -31,7 +31,9 @@ def waiting_core() -> SchedulerCore:
     return driver.core
 
 
-def test_configured_sizing_rules_apply_until_the_first_request(waiting_core: SchedulerCore) -> None:
+def test_configured_scaling_rules_apply_until_the_first_autoscaling_request(
+    waiting_core: SchedulerCore,
+) -> None:
     """The autoscaling policy sends the rules of the latest deployment."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, min_replicas=2))
     own = sizer.decision(waiting_core, 100.0)
@@ -42,7 +44,7 @@ def test_configured_sizing_rules_apply_until_the_first_request(waiting_core: Sch
     assert [2, 5, 5, 2] == [own.wanted, asked["wanted"], later.wanted, forgotten.wanted]
 
 
-def test_target_drain_time_is_that_of_a_recent_request_or_the_configured_one(
+def test_recent_autoscaling_request_overrides_the_configured_drain_time(
     waiting_core: SchedulerCore,
 ) -> None:
     """An alert uses this metric; without autoscaling there is no target."""
@@ -55,14 +57,16 @@ def test_target_drain_time_is_that_of_a_recent_request_or_the_configured_one(
     assert FleetSizer(None).target_drain_s is None
 
 
-def test_one_replica_is_wanted_for_waiting_inferences_without_autoscaling() -> None:
+def test_waiting_inferences_want_one_replica_without_autoscaling() -> None:
     """Operators see the wanted number of replicas even without autoscaling."""
     empty = SchedulerCore()
 
     assert 1 == FleetSizer(None).decision(empty, 0.0).wanted
 
 
-def test_size_decision_is_cached_for_a_fraction_of_a_second(waiting_core: SchedulerCore) -> None:
+def test_wanted_number_of_replicas_is_cached_for_a_fraction_of_a_second(
+    waiting_core: SchedulerCore,
+) -> None:
     """The computation reads all applications, so probes and pollers share one result."""
     sizer = FleetSizer(None)
 
@@ -70,7 +74,7 @@ def test_size_decision_is_cached_for_a_fraction_of_a_second(waiting_core: Schedu
     assert sizer.decision(waiting_core, 100.0) is not sizer.decision(waiting_core, 200.0)
 
 
-def test_answer_lists_the_draining_replicas_of_the_request() -> None:
+def test_autoscaling_answer_lists_draining_replicas_among_the_requested() -> None:
     """After a restart, Ray Serve's controller counts draining replicas as running.
 
     Earlier policies name no replicas.
@@ -99,12 +103,12 @@ async def services() -> AsyncIterator[Services]:
     await made.close()
 
 
-async def test_scheduler_that_does_not_lead_gives_no_size(services: Services) -> None:
+async def test_scheduler_that_does_not_lead_reports_no_wanted_replicas(services: Services) -> None:
     """A replaced scheduler must not end replicas."""
     assert await services.new_service().size(question_of()) is None
 
 
-async def test_waiting_queue_without_replicas_wants_one(
+async def test_waiting_inferences_without_replicas_want_one_replica(
     services: Services,
 ) -> None:
     """The model starts from zero replicas, and Ray Serve itself counts no request."""
@@ -121,7 +125,7 @@ async def test_waiting_queue_without_replicas_wants_one(
     )
 
 
-async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
+async def test_recovering_scheduler_reports_no_wanted_replicas_at_first(
     services: Services,
 ) -> None:
     """Running inferences are not known yet, and an empty queue would end all replicas."""
@@ -134,7 +138,7 @@ async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
     assert second.inspector.status().size is None
 
 
-async def test_wanted_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
+async def test_status_and_metrics_show_the_wanted_number_of_replicas(services: Services) -> None:
     service = await services.start_with_replica()
     await service.open_application(arrival_of())
     services.hands.at += 1.0

@@ -138,7 +138,7 @@ async def test_callers_find_a_new_scheduler_within_a_tenth_of_a_second() -> None
 
 
 @in_virtual_time
-async def test_call_made_just_before_the_return_does_not_wait_for_ray() -> None:
+async def test_call_made_just_before_a_scheduler_returns_does_not_wait_for_ray() -> None:
     """Ray reports the failure of the previous call a second late."""
     rig = LinkRig(RestartingActor(_now() + 3.0))
     first = asyncio.create_task(rig.check_answer_in_time())
@@ -147,7 +147,7 @@ async def test_call_made_just_before_the_return_does_not_wait_for_ray() -> None:
 
 
 @in_virtual_time
-async def test_open_connection_makes_no_actor_call() -> None:
+async def test_open_scheduler_connection_makes_no_ray_actor_call() -> None:
     """Answers, errors and refusals arrive over the connection."""
     rig = LinkRig(RestartingActor(0.0))
     for _ in range(10):
@@ -159,7 +159,7 @@ async def test_open_connection_makes_no_actor_call() -> None:
 
 
 @in_virtual_time
-async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
+async def test_connection_moves_from_a_superseded_to_the_registered_scheduler() -> None:
     """The process that Ray considers dead may run on with a working connection."""
     rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")
@@ -212,7 +212,7 @@ async def test_scheduler_that_cannot_lead_reports_the_reason() -> None:
 
 
 @in_virtual_time
-async def test_second_absence_of_the_scheduler_is_noticed_too() -> None:
+async def test_second_loss_of_the_scheduler_is_noticed() -> None:
     rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")
     for away_s in (2.0, 5.0):
@@ -222,7 +222,7 @@ async def test_second_absence_of_the_scheduler_is_noticed_too() -> None:
     assert 3 == len(rig.connections)
 
 
-def test_failed_connection_is_retried_and_logged(
+def test_failed_connection_to_the_scheduler_is_retried_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """While a firewall blocks the port, the log has a few lines instead of five a second."""
@@ -244,7 +244,7 @@ def test_failed_connection_is_retried_and_logged(
 
 
 @in_virtual_time
-async def test_cancelled_caller_does_not_end_the_search_for_other_callers() -> None:
+async def test_cancelled_caller_does_not_end_the_search_for_a_scheduler() -> None:
     rig = LinkRig(RestartingActor(_now() + 1.0))
     leaves = asyncio.create_task(rig.link.call("pull"))
     stays = asyncio.create_task(rig.check_answer_in_time())
@@ -254,7 +254,7 @@ async def test_cancelled_caller_does_not_end_the_search_for_other_callers() -> N
 
 
 @in_virtual_time
-async def test_close_ends_the_search_for_a_scheduler_and_the_connection() -> None:
+async def test_closing_the_handle_ends_the_search_for_a_scheduler() -> None:
     rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")
     rig.cut_connection(1000.0)
@@ -343,7 +343,7 @@ async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
     ids=["served", "nobody serves them", "never served"],
 )
 @in_virtual_time
-async def test_older_scheduler_stays_while_its_queue_is_served(
+async def test_scheduler_of_an_older_release_stays_while_it_serves_its_queue(
     waiting: list[int], draining: bool, looks: int, find_scheduler: Find
 ) -> None:
     """Ingresses of the old release find no other scheduler, so their calls would wait forever."""

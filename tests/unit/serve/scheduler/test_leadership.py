@@ -31,7 +31,7 @@ async def services() -> AsyncIterator[Services]:
     await services.close()
 
 
-async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
+async def test_superseded_scheduler_grants_no_lease_and_names_the_leader(
     services: Services,
 ) -> None:
     """If two deployments share a name, ingresses must not report a restart forever."""
@@ -110,7 +110,7 @@ async def test_superseded_scheduler_exports_no_queue_metrics(services: Services)
     assert told == services.told.calls
 
 
-async def test_scheduler_that_lost_the_lead_never_writes_again(services: Services) -> None:
+async def test_scheduler_that_lost_its_leadership_never_writes_again(services: Services) -> None:
     old = await services.start_leader()
     services.store.epoch = 2
     old.term.note_epoch(2)
@@ -151,7 +151,7 @@ async def test_grants_after_a_stall_wait_until_the_epoch_is_confirmed(
         await mail
 
 
-async def test_stall_without_loss_of_the_lead_only_delays_messages(services: Services) -> None:
+async def test_stall_without_loss_of_leadership_only_delays_messages(services: Services) -> None:
     """Most stalls are short, and the grants are still valid."""
     service = await services.start_with_replica()
     services.hands.at += STALL_S
@@ -162,7 +162,9 @@ async def test_stall_without_loss_of_the_lead_only_delays_messages(services: Ser
     assert 1 == services.store.tried
 
 
-async def test_save_that_began_before_the_stall_confirms_no_lead(services: Services) -> None:
+async def test_save_that_began_before_a_stall_does_not_confirm_the_leadership(
+    services: Services,
+) -> None:
     """The save may have been written before another scheduler took over."""
     service = await services.start_with_replica()
     services.store.free.clear()
@@ -176,7 +178,7 @@ async def test_save_that_began_before_the_stall_confirms_no_lead(services: Servi
     assert 2 == services.store.tried
 
 
-async def test_messages_wait_if_the_last_confirmation_of_the_lead_is_old(
+async def test_messages_wait_until_an_old_leadership_is_confirmed_again(
     services: Services,
 ) -> None:
     """While the store is slow, another scheduler could take over unnoticed."""
@@ -208,7 +210,7 @@ async def test_scheduling_continues_in_memory_while_the_store_is_unreachable(
     assert (1, 1) == (tried, services.store.tried)  # The second save was not attempted.
 
 
-async def test_epoch_lost_by_the_store_is_exceeded_again(
+async def test_scheduler_raises_the_epoch_that_its_store_lost(
     services: Services,
 ) -> None:
     """Replicas and ingresses ignore the low epochs that an emptied store issues."""

@@ -131,7 +131,7 @@ async def _usage_of_cancelled_calls(choices: int) -> tuple[_Replica, UsageTotals
 
 
 @pytest.mark.parametrize("choices", [1, 3])
-def test_cancelled_calls_cost_the_tokens_that_the_engine_computed(choices: int) -> None:
+def test_cancelled_calls_are_charged_the_tokens_that_the_engine_computed(choices: int) -> None:
     """Charged tokens and KV token-time equal exactly what the engine computed.
 
     50 of the 200 calls are cancelled in their prefill.

@@ -26,7 +26,7 @@ def driver() -> CoreDriver:
     return driver
 
 
-def test_own_applications_are_listed_and_other_tenants_are_counted(driver: CoreDriver) -> None:
+def test_tenants_list_has_its_own_applications_and_counts_others(driver: CoreDriver) -> None:
     """A caller may learn how many applications are ahead, but not their names."""
     told = listing(driver.core, driver.now, 10, "one")
 
@@ -49,7 +49,7 @@ def test_tenant_sees_the_applications_of_its_descendants(driver: CoreDriver) -> 
     assert [{"one|waits", "one/a|b"}, {"one/a|b"}] == seen
 
 
-def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
+def test_operators_list_has_all_applications_in_queue_order(driver: CoreDriver) -> None:
     """Waiting applications come first, in grant order, then those that only run."""
     told = listing(driver.core, driver.now, 2)
 
@@ -57,7 +57,7 @@ def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
     assert (3, 0) == (told["own"]["applications"], told["others"]["applications"])
 
 
-def test_outlook_shows_no_name_of_another_application(driver: CoreDriver) -> None:
+def test_expected_start_does_not_reveal_names_of_other_applications(driver: CoreDriver) -> None:
     """Owners of applications read the expected start by the command `justitia why`."""
     application = driver.application("one|waits")
     told = application_with_outlook(driver.core, application, driver.now)
@@ -67,7 +67,7 @@ def test_outlook_shows_no_name_of_another_application(driver: CoreDriver) -> Non
     assert "two" not in json.dumps(told)
 
 
-def test_outlook_request_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
+def test_number_of_queue_positions_in_a_request_is_bounded(driver: CoreDriver) -> None:
     """An ingress with thousands of waiting streams must not delay the scheduler."""
     names = [f"gone {number}" for number in range(MOST_ASKED)]
 
@@ -75,7 +75,7 @@ def test_outlook_request_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
     assert {} == json_outlooks(driver.core, [*names, "one|waits"], driver.now)
 
 
-def test_unstored_application_waits_for_the_store(driver: CoreDriver) -> None:
+def test_application_that_is_not_stored_waits_for_the_store(driver: CoreDriver) -> None:
     """With strict durability, no inference is granted before Redis has stored its application."""
     driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
 
@@ -83,7 +83,7 @@ def test_unstored_application_waits_for_the_store(driver: CoreDriver) -> None:
     assert "turn" == json_outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]
 
 
-def test_outlook_names_the_tenant_node_whose_quota_is_exceeded(driver: CoreDriver) -> None:
+def test_waiting_reason_names_the_tenant_with_the_exceeded_quota(driver: CoreDriver) -> None:
     """The operator must know which tenant in the tree has the quota."""
     driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
 

@@ -50,7 +50,7 @@ async def _restart_accounts(accounts: Accounts) -> None:
     await accounts.restart()
 
 
-async def test_applications_that_end_during_a_store_outage_reach_the_next_quota_process(
+async def test_next_quota_process_learns_of_applications_that_ended_in_an_outage(
     services: Services, accounts: Accounts
 ) -> None:
     """The quota service restarts after an outage of its store, while the scheduler continues."""
@@ -63,7 +63,7 @@ async def test_applications_that_end_during_a_store_outage_reach_the_next_quota_
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ended_applications_lost_by_the_store_reach_the_next_quota_process(
+async def test_next_quota_process_learns_of_ended_applications_lost_by_the_store(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -78,7 +78,7 @@ async def test_ended_applications_lost_by_the_store_reach_the_next_quota_process
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_ended_applications_stored_by_the_next_quota_process_are_not_counted_twice(
+async def test_next_quota_process_counts_stored_ended_applications_once(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -91,7 +91,7 @@ async def test_ended_applications_stored_by_the_next_quota_process_are_not_count
     assert ["c", "d"] == claims
 
 
-async def test_message_interrupted_by_the_death_of_the_quota_process_counts_once(
+async def test_message_interrupted_by_a_quota_process_death_is_counted_once(
     services: Services, accounts: Accounts
 ) -> None:
     """No answer arrived, whether or not the quota service had stored the message."""
@@ -111,7 +111,7 @@ async def test_message_interrupted_by_the_death_of_the_quota_process_counts_once
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_unstored_ended_applications_are_sent_again_after_the_quota_process_dies(
+async def test_unstored_ended_applications_are_resent_after_a_quota_process_death(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 4)
@@ -128,7 +128,7 @@ async def test_unstored_ended_applications_are_sent_again_after_the_quota_proces
     assert ["d"] == await _admitted_names(service, "d", "e")
 
 
-async def test_reservation_name_that_is_reused_is_counted_each_time(
+async def test_quota_reservation_with_a_reused_name_is_counted_each_time(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 6)
@@ -141,7 +141,7 @@ async def test_reservation_name_that_is_reused_is_counted_each_time(
     assert ["c", "d"] == await _admitted_names(service, "c", "d", "e")
 
 
-async def test_end_of_a_reservation_is_recorded_with_the_message_that_reports_it(
+async def test_end_of_a_quota_reservation_is_recorded_with_its_message_number(
     services: Services, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With another message's number, the end could wrongly count as stored or as lost."""

@@ -32,7 +32,7 @@ def prefill_cost_in_status(service: SchedulerService) -> PrefillCostView | None:
     return service.inspector.status().prefill_cost
 
 
-async def test_first_measurement_applies_to_all_replicas(
+async def test_first_prefill_measurement_applies_to_all_replicas(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = await start_with_cost(services)
@@ -46,7 +46,7 @@ async def test_first_measurement_applies_to_all_replicas(
     assert "prefill.measured_differently" not in caplog.text
 
 
-async def test_new_replica_with_a_very_different_measurement_is_logged(
+async def test_new_replica_with_a_very_different_prefill_cost_is_logged(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = await start_with_cost(services)
@@ -57,7 +57,7 @@ async def test_new_replica_with_a_very_different_measurement_is_logged(
     assert caplog.text.count("prefill.measured_differently") == 1
 
 
-async def test_restarted_scheduler_uses_the_stored_measurement(services: Services) -> None:
+async def test_restarted_scheduler_uses_the_stored_prefill_cost(services: Services) -> None:
     first = await start_with_cost(services)
     await first.pull(pull_of(1, first.term.epoch, prefill=_FIRST))
     await first.term.checkpointer.save_once()
@@ -68,7 +68,7 @@ async def test_restarted_scheduler_uses_the_stored_measurement(services: Service
     assert second.term.driver.core.state.prefill_cost == _FIRST.cost
 
 
-async def test_measurement_of_an_older_release_is_ignored(
+async def test_prefill_measurement_of_an_older_release_is_ignored(
     services: Services,
 ) -> None:
     """A draining replica of the last release may be the first to pull from a new scheduler."""
@@ -80,7 +80,7 @@ async def test_measurement_of_an_older_release_is_ignored(
     assert service.term.driver.core.state.prefill_cost == _FIRST.cost
 
 
-async def test_papers_cost_ignores_measurements(services: Services) -> None:
+async def test_cost_as_in_the_paper_ignores_prefill_measurements(services: Services) -> None:
     service = await start_with_cost(services, "kv_token_time")
     await service.pull(pull_of(1, service.term.epoch, prefill=_FIRST))
 

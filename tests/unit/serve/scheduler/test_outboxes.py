@@ -15,7 +15,7 @@ def _end_actions(*names: str) -> list[Action]:
     return [replace(ENDED, application_id=name) for name in names]
 
 
-def test_withdrawal_removes_only_unread_end_messages_of_the_application() -> None:
+def test_withdrawal_removes_only_unread_end_messages_of_one_application() -> None:
     outbox = Outbox(10)
     for end in _end_actions("a", "b", "a"):
         outbox.put(end)

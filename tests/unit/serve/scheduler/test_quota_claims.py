@@ -52,7 +52,7 @@ def _open_names(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
-async def test_inference_that_the_core_refuses_is_not_counted(
+async def test_inference_refused_by_the_core_does_not_count_for_a_quota(
     services: Services, accounts: Accounts
 ) -> None:
     """The quota is reserved before the core refuses the inference, which never runs."""
@@ -71,7 +71,7 @@ async def test_inference_that_the_core_refuses_is_not_counted(
     await eventually(lambda: accounts.remaining_of() == 4, "it is given back")
 
 
-async def test_repeated_end_leaves_a_later_reservation_of_the_same_name(
+async def test_repeated_application_end_keeps_a_later_quota_reservation(
     services: Services, accounts: Accounts
 ) -> None:
     """Each opening of a reused id has a reservation of its own."""
@@ -98,7 +98,7 @@ async def test_repeated_end_leaves_a_later_reservation_of_the_same_name(
         steps.let_one_through()  # the reports at the end
 
 
-async def test_reopened_application_makes_a_new_reservation(
+async def test_reopened_application_makes_a_new_quota_reservation(
     services: Services, accounts: Accounts
 ) -> None:
     """Two openings of one id that both wait for the quota service count as two applications."""
@@ -111,7 +111,7 @@ async def test_reopened_application_makes_a_new_reservation(
     assert [] == _open_names(service)
 
 
-async def test_reservation_ends_once_the_end_of_its_application_is_stored(
+async def test_quota_reservation_ends_after_its_applications_end_is_stored(
     services: Services, accounts: Accounts
 ) -> None:
     """The next scheduler would otherwise count the application again."""
@@ -161,7 +161,7 @@ async def test_application_opened_during_an_outage_of_the_quota_service_is_count
     )
 
 
-async def test_ingress_whose_items_all_wait_for_the_quota_service_is_registered(
+async def test_ingress_is_registered_while_its_submissions_await_quotas(
     services: Services, accounts: Accounts
 ) -> None:
     """The ingress would otherwise be unknown at its first call and never receive a grant."""

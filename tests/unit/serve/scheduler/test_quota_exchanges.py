@@ -21,7 +21,7 @@ __all__ = ["accounts", "services"]  # fixtures
 pytestmark = pytest.mark.asyncio
 
 
-async def test_messages_to_the_quota_service_examine_only_changed_reservations(
+async def test_quota_message_is_built_from_changed_reservations_only(
     services: Services, accounts: Accounts
 ) -> None:
     """Thousands of reservations are open, and every inference causes a message."""
@@ -47,7 +47,7 @@ async def test_messages_to_the_quota_service_examine_only_changed_reservations(
     assert 102 + 1 == len(fleet.service.term.gate.book.claims)
 
 
-async def test_waiting_reservations_are_repeated_without_reading_running_ones(
+async def test_repeating_waiting_quota_reservations_skips_running_inferences(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts)
@@ -79,7 +79,7 @@ async def test_usage_of_running_inferences_is_reported_within_a_second(
         await eventually(lambda: told.count("a#q") >= 3, "it is looked at again and again")
 
 
-async def test_resubmitted_inference_reserves_its_expected_usage(
+async def test_resubmitted_inference_reserves_its_expected_quota_usage(
     services: Services, accounts: Accounts
 ) -> None:
     """The first run has ended: both runs are charged, and the call counts once."""
@@ -97,7 +97,7 @@ async def test_resubmitted_inference_reserves_its_expected_usage(
     assert 1_000 - 20 - 20 == claimed
 
 
-async def test_resubmitted_inference_is_counted_once(
+async def test_resubmitted_inference_counts_once_for_the_quota(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts, limit=10, unit="inferences")
@@ -113,7 +113,7 @@ async def test_resubmitted_inference_is_counted_once(
     await fleet.wait_for_remaining(accounts, 9)
 
 
-async def test_inferences_that_end_just_before_a_settings_change_are_charged(
+async def test_inferences_that_end_just_before_a_quota_change_are_charged(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
@@ -128,7 +128,7 @@ async def test_inferences_that_end_just_before_a_settings_change_are_charged(
     await fleet.wait_for_remaining(accounts, 1_980)
 
 
-async def test_ended_inferences_without_reservations_are_forgotten_while_the_quota_service_is_down(
+async def test_ended_inferences_without_quotas_are_forgotten_in_a_quota_outage(
     services: Services, accounts: Accounts
 ) -> None:
     """Ended inferences with reservations are charged once the quota service is back."""
@@ -148,7 +148,7 @@ async def test_ended_inferences_without_reservations_are_forgotten_while_the_quo
     await fleet.wait_for_remaining(accounts, 980)
 
 
-async def test_opening_of_an_application_that_is_cancelled_early_is_answered(
+async def test_opening_call_is_answered_if_its_application_is_cancelled(
     services: Services, accounts: Accounts
 ) -> None:
     """Otherwise the caller would wait forever for its application."""

@@ -127,7 +127,7 @@ async def test_scheduler_without_quotas_sends_nothing_to_the_quota_service(
     assert 0 == accounts.calls
 
 
-async def test_refusals_of_application_and_inference_name_the_same_limit(
+async def test_application_and_inference_refusals_name_the_exceeded_limit(
     services: Services, accounts: Accounts
 ) -> None:
     service = await _leader_with_quota(services, accounts, "applications", 1)
@@ -154,7 +154,7 @@ async def test_refusals_of_application_and_inference_name_the_same_limit(
     assert 0 == service.term.gate.held_back
 
 
-async def test_unused_reservation_is_released_on_cancellation(
+async def test_cancellation_releases_an_unused_quota_reservation(
     services: Services, accounts: Accounts
 ) -> None:
     """Other callers may use the cancelled remainder at once."""
@@ -168,7 +168,7 @@ async def test_unused_reservation_is_released_on_cancellation(
     await eventually(lambda: accounts.remaining_of() == 1_000, "it comes back")
 
 
-async def test_granted_quota_belongs_to_the_reservation_that_requested_it(
+async def test_quota_granted_to_a_cancelled_reservation_is_returned(
     services: Services, accounts: Accounts
 ) -> None:
     """Quota granted to a reservation that was cancelled meanwhile must be returned."""
@@ -186,7 +186,7 @@ async def test_granted_quota_belongs_to_the_reservation_that_requested_it(
 
 
 @pytest.mark.parametrize("by_call", [True, False], ids=["by a call", "by its first inference"])
-async def test_cancelled_application_that_is_reopened_counts_once_more(
+async def test_reopened_application_counts_once_more_for_the_quota(
     services: Services, accounts: Accounts, by_call: bool
 ) -> None:
     """While the last report is pending, all openings but one would otherwise be free."""
@@ -209,7 +209,7 @@ async def test_cancelled_application_that_is_reopened_counts_once_more(
     assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(arrival_of("b"))).refusal
 
 
-async def test_cancelled_duplicate_of_a_waiting_call_leaves_no_entry(
+async def test_cancelled_duplicate_of_a_waiting_call_leaves_no_quota_entry(
     services: Services, accounts: Accounts
 ) -> None:
     """A leftover entry would wait forever and block the resubmissions of ingresses."""
@@ -228,7 +228,7 @@ async def test_cancelled_duplicate_of_a_waiting_call_leaves_no_entry(
     await eventually(lambda: accounts.remaining_of() == 5, "its claim comes back")
 
 
-async def test_reservations_survive_restarts_of_scheduler_and_quota_service(
+async def test_quota_reservations_survive_scheduler_and_quota_service_restarts(
     services: Services, accounts: Accounts
 ) -> None:
     """Scheduler and quota service die in turn; no reservation is lost or granted twice."""
@@ -268,7 +268,7 @@ async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
 
 
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
-async def test_quota_refuses_after_a_limited_wait_for_an_unreachable_quota_service(
+async def test_call_is_refused_if_the_quota_service_stays_unreachable(
     services: Services, accounts: Accounts, how: str, refused: bool
 ) -> None:
     """A quota that only lowers priority admits the inference."""
@@ -284,7 +284,7 @@ async def test_quota_refuses_after_a_limited_wait_for_an_unreachable_quota_servi
     await eventually(lambda: accounts.remaining_of() == (4 if refused else 3), "it is given back")
 
 
-async def test_exceeded_quota_that_deprioritises_sets_the_weight_to_zero(
+async def test_exceeded_deprioritising_quota_sets_the_weight_to_zero(
     services: Services, accounts: Accounts
 ) -> None:
     """The weight returns when another application releases its reservation."""
@@ -302,7 +302,7 @@ async def test_exceeded_quota_that_deprioritises_sets_the_weight_to_zero(
     assert {"b"} == low
 
 
-async def test_resubmitted_inference_is_counted_once_by_its_id(
+async def test_resubmitted_inference_with_the_same_id_counts_once_for_the_quota(
     services: Services, accounts: Accounts
 ) -> None:
     """The inference was counted before it was resubmitted to the next scheduler."""
@@ -322,7 +322,7 @@ async def test_resubmitted_inference_is_counted_once_by_its_id(
     assert 0 == accounts.remaining_of()
 
 
-async def test_limits_in_answers_are_those_of_the_quota_service(
+async def test_answers_contain_the_limits_of_the_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
     """The headers cover all models, and only the caller's tenant and its parents."""
@@ -339,7 +339,7 @@ async def test_limits_in_answers_are_those_of_the_quota_service(
     ]
 
 
-async def test_application_that_waits_for_the_quota_service_says_so(
+async def test_status_shows_that_an_application_waits_for_the_quota_service(
     services: Services, accounts: Accounts
 ) -> None:
     """The owner must not be told that the application does not exist."""
@@ -359,7 +359,7 @@ async def test_application_that_waits_for_the_quota_service_says_so(
     assert 0 < view["outlook"]["quota_comes_back_s"] <= 86_400
 
 
-async def test_application_refused_by_a_quota_shows_the_quota_and_the_wait(
+async def test_application_refused_by_a_quota_shows_quota_and_retry_time(
     services: Services, accounts: Accounts
 ) -> None:
     """The refusal is shown until the quota refills; later the application is unknown."""
@@ -377,7 +377,7 @@ async def test_application_refused_by_a_quota_shows_the_quota_and_the_wait(
     assert await service.application("never") is None
 
 
-async def test_application_over_its_quota_shows_the_refill_time(
+async def test_status_of_an_application_over_its_quota_shows_the_refill_time(
     services: Services, accounts: Accounts
 ) -> None:
     """The application is open, and only its next inference was refused."""
@@ -398,7 +398,7 @@ async def test_application_over_its_quota_shows_the_refill_time(
     assert "quota:t" != later["outlook"]["reason"]
 
 
-async def test_quotas_changed_during_a_configure_call_are_sent_next(
+async def test_quotas_changed_during_another_settings_call_are_sent_next(
     services: Services, accounts: Accounts
 ) -> None:
     """A scheduler with stored quotas may receive new ones while the quota service starts."""
@@ -414,7 +414,7 @@ async def test_quotas_changed_during_a_configure_call_are_sent_next(
     assert ["a"] == _open_names(service)
 
 
-async def test_messages_to_the_quota_service_and_waiting_reservations_are_counted(
+async def test_metrics_count_quota_messages_and_waiting_reservations(
     services: Services, accounts: Accounts
 ) -> None:
     """The metrics show an operator that all calls wait for the quota service."""
@@ -446,7 +446,7 @@ class CountingDeque(deque[Any]):
         return super().__iter__()
 
 
-async def test_waiting_inference_is_added_without_a_search(
+async def test_adding_a_waiting_inference_takes_no_linear_search(
     services: Services, accounts: Accounts
 ) -> None:
     """Linear searches of thousands of waiting inferences take seconds."""

@@ -86,7 +86,7 @@ def _call_of(
     )
 
 
-async def test_fan_out_of_eighty_is_admitted_up_to_the_limit(
+async def test_fan_out_of_eighty_calls_is_admitted_up_to_the_quota(
     services: Services, accounts: Accounts
 ) -> None:
     """Each length is known; two calls of 59 tokens exceed the limit of 100 a minute."""
@@ -101,7 +101,7 @@ async def test_fan_out_of_eighty_is_admitted_up_to_the_limit(
     await eventually(lambda: accounts.remaining_of() == 41, "what it used is booked")
 
 
-async def test_limit_is_shared_by_the_schedulers_of_two_models(
+async def test_schedulers_of_two_models_share_one_quota(
     services: Services, accounts: Accounts
 ) -> None:
     """Running inferences of one scheduler reserve quota at the other."""
@@ -119,9 +119,7 @@ async def test_limit_is_shared_by_the_schedulers_of_two_models(
     assert ["q0", "p0"] == let_in
 
 
-async def test_fitting_call_is_admitted_beside_idle_applications(
-    services: Services, accounts: Accounts
-) -> None:
+async def test_idle_applications_reserve_no_quota(services: Services, accounts: Accounts) -> None:
     """An idle application reserves nothing, whatever its class is expected to use."""
     fleet = await _Fleet.start_serving(services, accounts)
     for k in range(3):
@@ -141,7 +139,7 @@ async def test_fitting_call_is_admitted_beside_idle_applications(
     assert 2 == left_beside
 
 
-async def test_limit_is_exceeded_at_most_by_the_error_of_one_prediction(
+async def test_quota_is_exceeded_by_at_most_one_misprediction(
     services: Services, accounts: Accounts
 ) -> None:
     """All calls are ten times as long as predicted; a running call reserves its maximum."""
@@ -162,7 +160,7 @@ async def test_limit_is_exceeded_at_most_by_the_error_of_one_prediction(
     assert count == len(fleet.refused) + fleet.used // 55
 
 
-async def test_call_waits_while_running_calls_may_need_the_rest_of_the_limit(
+async def test_call_waits_while_running_calls_may_need_the_remaining_quota(
     services: Services, accounts: Accounts
 ) -> None:
     """The first call may generate 90 tokens and generates 5, which leaves room for the next."""
@@ -182,7 +180,9 @@ async def test_call_waits_while_running_calls_may_need_the_rest_of_the_limit(
     assert [] == fleet.refused
 
 
-async def test_waiting_call_is_refused_in_time(services: Services, accounts: Accounts) -> None:
+async def test_call_that_waits_for_quota_is_refused_after_a_limited_time(
+    services: Services, accounts: Accounts
+) -> None:
     """The refusal names the limit and a short retry time."""
     fleet = await _Fleet.start_serving(services, accounts, timeout_s=0.3)
     await fleet.submit_items(
@@ -197,7 +197,7 @@ async def test_waiting_call_is_refused_in_time(services: Services, accounts: Acc
     assert {5.0} == {one.retry_after_s for one in fleet.refused}
 
 
-async def test_smaller_call_overtakes_a_waiting_one_but_a_close_does_not(
+async def test_smaller_call_may_overtake_a_call_that_waits_for_quota(
     services: Services, accounts: Accounts
 ) -> None:
     """Closing an application must not refuse its earlier submissions."""
@@ -218,7 +218,7 @@ async def test_smaller_call_overtakes_a_waiting_one_but_a_close_does_not(
     assert [] == fleet.refused
 
 
-async def test_call_cancelled_while_waiting_costs_nothing(
+async def test_call_cancelled_while_waiting_uses_no_quota(
     services: Services, accounts: Accounts
 ) -> None:
     fleet = await _Fleet.start_serving(services, accounts)
@@ -240,7 +240,7 @@ async def test_call_cancelled_while_waiting_costs_nothing(
 @pytest.mark.parametrize(
     ("least", "let_in"), [(0, ["first", "long"]), (196, ["first"])], ids=["predicted", "certain"]
 )
-async def test_call_predicted_above_the_limit_runs_alone(
+async def test_call_predicted_above_the_quota_runs_alone(
     services: Services, accounts: Accounts, least: int, let_in: list[str]
 ) -> None:
     """A prediction may be wrong, but a known length above the limit can never fit."""
@@ -257,7 +257,7 @@ async def test_call_predicted_above_the_limit_runs_alone(
     assert [] == [one for one in fleet.refused if one.retry_after_s is not None]
 
 
-async def test_inference_longer_than_its_reservation_extends_it(
+async def test_inference_longer_than_predicted_extends_its_quota_reservation(
     services: Services, accounts: Accounts
 ) -> None:
     """The quota reserves predictions, so a longer run reserves its new expected length."""
@@ -280,7 +280,7 @@ async def test_inference_longer_than_its_reservation_extends_it(
     await eventually(lambda: accounts.remaining_of() == 830, "it is expected to make 160")
 
 
-async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end(
+async def test_quota_reserves_predicted_kv_token_time_and_charges_the_actual(
     services: Services, accounts: Accounts
 ) -> None:
     """The first inference costs h(10, 10) = 155, which leaves no room for the second.
@@ -299,7 +299,7 @@ async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end
     assert ["q1"] == [one.request_id for one in fleet.refused]
 
 
-async def test_quota_that_deprioritises_does_not_make_calls_wait(
+async def test_deprioritising_quota_does_not_make_calls_wait(
     services: Services, accounts: Accounts
 ) -> None:
     """A quota that only lowers priority refuses nothing, so it reserves the expected usage."""
@@ -331,7 +331,7 @@ async def test_short_calls_between_two_messages_to_the_quota_service_are_metered
     await eventually(lambda: accounts.remaining_of() == 9_900, "all are booked")
 
 
-async def test_quotas_added_later_reserve_running_inferences(
+async def test_quota_added_later_makes_reservations_for_running_inferences(
     services: Services, accounts: Accounts
 ) -> None:
     """An operator adds a quota while inferences run that were admitted without one."""
@@ -351,7 +351,7 @@ def _has_waiting_calls(fleet: _Fleet) -> Callable[[], bool]:
     return lambda: bool(fleet.service.term.gate.held_back)
 
 
-async def test_thousands_of_waiting_calls_time_out_together(
+async def test_thousands_of_calls_that_wait_for_quota_time_out_together(
     services: Services, accounts: Accounts
 ) -> None:
     """The timeout of a large fan-out must not block the scheduler."""

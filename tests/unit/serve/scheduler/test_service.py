@@ -67,7 +67,7 @@ async def lease_q(service: SchedulerService) -> Grant:
 # --- limits of tenants
 
 
-async def test_grant_carries_the_limits_of_its_tenant(
+async def test_grant_message_contains_the_tenants_limits(
     service: SchedulerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to the caller says how much of the limit is left."""
@@ -97,7 +97,7 @@ async def test_answer_to_a_submission_has_the_queue_positions(service: Scheduler
     assert {} == (await service.submit_many("i", 1, 0, ())).positions
 
 
-async def test_answer_to_an_opening_says_whether_the_application_was_open(
+async def test_opening_call_reports_whether_the_application_was_open(
     service: SchedulerService,
 ) -> None:
     """An ingress keeps the class and input with which the application was first opened."""
@@ -111,7 +111,9 @@ async def test_answer_to_an_opening_says_whether_the_application_was_open(
 # --- status
 
 
-async def test_status_counts_decisions_and_their_time(service: SchedulerService) -> None:
+async def test_status_counts_scheduling_decisions_and_their_duration(
+    service: SchedulerService,
+) -> None:
     """The difference of two readings gives the decisions and time of a period."""
     before = service.inspector.status().decisions
     await service.open_application(arrival_of())
@@ -127,7 +129,7 @@ async def test_status_counts_decisions_and_their_time(service: SchedulerService)
 # --- epochs
 
 
-async def test_call_of_another_epoch_returns_at_once_without_effect(
+async def test_call_with_another_scheduler_epoch_has_no_effect(
     service: SchedulerService,
 ) -> None:
     """A waiting long-poll would delay the recovery after a restart by 20 s."""
@@ -160,7 +162,7 @@ async def test_immediate_grant_is_in_the_answer_to_its_submission(
     assert [grant] == grants_in(await pulling)
 
 
-async def test_abandoned_long_poll_keeps_its_messages(service: SchedulerService) -> None:
+async def test_abandoned_long_poll_loses_no_message(service: SchedulerService) -> None:
     """Ray completes the poll of a process that has died; its messages go to the next poll."""
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     abandoned = asyncio.create_task(service.poll_grants("i", 1, 0))
@@ -173,7 +175,9 @@ async def test_abandoned_long_poll_keeps_its_messages(service: SchedulerService)
     assert lost == again
 
 
-async def test_newer_poll_ends_the_older_one_without_messages(service: SchedulerService) -> None:
+async def test_newer_long_poll_ends_the_older_poll_without_messages(
+    service: SchedulerService,
+) -> None:
     """Two polls would share an ingress's messages; a replica sends news by a second pull."""
     polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
     pulls = [asyncio.create_task(service.pull(pull_of(n, wait_s=_FOREVER_S))) for n in (1, 2)]
@@ -184,7 +188,7 @@ async def test_newer_poll_ends_the_older_one_without_messages(service: Scheduler
     await cancel_and_wait(pulls[1])
 
 
-async def test_answer_to_a_refused_lease_tells_whether_its_inference_waits(
+async def test_answer_to_a_refused_lease_says_whether_the_inference_still_waits(
     service: SchedulerService,
 ) -> None:
     """An ingress whose inference has ended at the scheduler must resubmit it."""
@@ -198,7 +202,7 @@ async def test_answer_to_a_refused_lease_tells_whether_its_inference_waits(
 # --- replicas
 
 
-async def test_connected_replica_may_be_silent(
+async def test_silent_replica_with_an_open_connection_is_kept(
     service: SchedulerService,
 ) -> None:
     """An open connection shows that the replica's process lives."""
@@ -216,7 +220,7 @@ async def test_connected_replica_may_be_silent(
     assert not replica.connected
 
 
-async def test_overtaken_pull_is_ignored(service: SchedulerService) -> None:
+async def test_outdated_pull_of_a_replica_is_ignored(service: SchedulerService) -> None:
     """The overtaken report is older than the state and would mark leases as forgotten."""
     await service.pull(pull_of(2))
     await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
@@ -245,7 +249,9 @@ async def test_first_pull_of_an_unknown_replica_must_list_its_leases(
     assert ["1-1"] == [m.lease_id for _, m in back.messages if isinstance(m, Abort)]
 
 
-async def test_repeated_end_of_a_lease_is_no_late_report(service: SchedulerService) -> None:
+async def test_repeated_lease_end_does_not_count_as_a_late_report(
+    service: SchedulerService,
+) -> None:
     """Replicas repeat the end of a lease until it is confirmed.
 
     Only leases that were revoked too early count.
@@ -259,7 +265,7 @@ async def test_repeated_end_of_a_lease_is_no_late_report(service: SchedulerServi
     assert (0, 0, 1) == (status.in_flight, status.late_reports, status.grants)
 
 
-async def test_returning_replica_is_sent_its_leases(services: Services) -> None:
+async def test_returning_replica_gets_an_abort_and_a_new_lease(services: Services) -> None:
     """The replica was taken for dead, so its old lease is aborted and a new one granted."""
     service = await services.start_leader(replica_timeout_s=0.05)
     await service.pull(pull_of(1))
@@ -276,7 +282,7 @@ async def test_returning_replica_is_sent_its_leases(services: Services) -> None:
     assert ("q", True) == (anew.request_id, anew.lease_id != grant.lease_id)
 
 
-async def test_messages_of_a_lost_ingress_are_dropped_and_its_poll_ends(services: Services) -> None:
+async def test_loss_of_an_ingress_drops_its_messages_and_ends_its_poll(services: Services) -> None:
     """Ingresses come and go, and unread messages must not accumulate."""
     service = await services.start_leader(ingress_timeout_s=0.05)
     poll = asyncio.create_task(service.poll_grants("i", 1, 0))
@@ -286,7 +292,7 @@ async def test_messages_of_a_lost_ingress_are_dropped_and_its_poll_ends(services
     assert not service.term.driver.outboxes.ingresses
 
 
-async def test_ingress_taken_for_dead_learns_that_it_was_forgotten(
+async def test_returning_ingress_learns_that_the_scheduler_forgot_it(
     services: Services,
 ) -> None:
     service = await services.start_leader(ingress_timeout_s=0.05)
@@ -303,7 +309,7 @@ async def test_ingress_taken_for_dead_learns_that_it_was_forgotten(
     assert 1 == service.inspector.status().waiting
 
 
-async def test_ended_inference_is_confirmed_once_stored_and_forgotten_once_read(
+async def test_ended_inference_is_confirmed_to_its_ingress_after_the_save(
     services: Services,
 ) -> None:
     """A scheduler that restores the end has already counted it."""
@@ -337,7 +343,7 @@ async def test_inferences_of_a_stopping_replica_are_leased_elsewhere(
     assert ({}, 1, 0) == (status.replicas, status.waiting, status.in_flight)
 
 
-async def test_dead_engine_marks_its_inferences_before_they_are_requeued(
+async def test_death_of_an_engine_marks_its_inferences_before_requeuing(
     service: SchedulerService,
 ) -> None:
     """Otherwise the inference that killed the engine would run beside others again."""
@@ -354,7 +360,9 @@ async def test_dead_engine_marks_its_inferences_before_they_are_requeued(
     assert (1, 1) == (status.suspects, status.waiting)
 
 
-async def test_repeated_crash_notice_marks_inferences_once(service: SchedulerService) -> None:
+async def test_repeated_crash_notice_counts_once_for_each_inference(
+    service: SchedulerService,
+) -> None:
     """The crash notice is repeated if its answer is lost."""
     await lease_q(service)
     for _ in range(2):
@@ -377,7 +385,7 @@ async def test_settings_can_change_while_inferences_wait(service: SchedulerServi
     assert ("fcfs", 1) == (status.policy, status.waiting)
 
 
-async def test_invalid_setting_has_no_effect(service: SchedulerService) -> None:
+async def test_invalid_scheduler_setting_has_no_effect(service: SchedulerService) -> None:
     before = service.inspector.status().settings
     with pytest.raises(ConfigError, match="admission: 'guess' is not one of peak, prompt"):
         await service.configure({"policy": "fcfs", "admission": "guess"})
@@ -388,7 +396,7 @@ async def test_invalid_setting_has_no_effect(service: SchedulerService) -> None:
 # --- state that survives a scheduler
 
 
-async def test_next_scheduler_has_the_tags_settings_and_order_of_the_last(
+async def test_next_scheduler_keeps_finish_tags_settings_and_queue_order(
     services: Services,
 ) -> None:
     first = await services.start_leader()
@@ -448,7 +456,7 @@ async def test_lease_that_finished_during_the_restart_is_not_run_again(services:
     assert (0, 0, 1) == (status.waiting, status.in_flight, status.grants)
 
 
-async def test_repeated_end_of_a_lease_is_counted_once_by_the_next_scheduler(
+async def test_next_scheduler_counts_a_repeated_lease_end_once(
     services: Services,
 ) -> None:
     """The replica got no answers to its pulls, so it repeats the end to the new scheduler."""
@@ -471,7 +479,7 @@ async def test_repeated_end_of_a_lease_is_counted_once_by_the_next_scheduler(
     assert [before[name] for name in told] == [after[name] for name in told]
 
 
-async def test_scheduler_is_degraded_during_a_store_outage_and_saves_afterwards(
+async def test_scheduler_saves_its_state_after_a_store_outage(
     services: Services,
 ) -> None:
     """Scheduling continues in memory and is saved once the store is back."""
@@ -491,7 +499,7 @@ async def test_scheduler_is_degraded_during_a_store_outage_and_saves_afterwards(
 
 
 @pytest.mark.slow
-async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services) -> None:
+async def test_scheduler_with_an_unreachable_store_waits_for_its_epoch(services: Services) -> None:
     """Without the store, a scheduler cannot read the earlier grants and is not ready."""
     services.store.away = True
     service = services.new_service()
@@ -507,7 +515,7 @@ async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services)
     assert 1 == (await call).epoch
 
 
-async def test_scheduler_without_callers_stops(services: Services) -> None:
+async def test_scheduler_without_callers_stops_after_a_time(services: Services) -> None:
     """A detached actor without callers must not hold memory forever."""
     await services.start_leader(abandoned_s=0.05)
     await eventually(lambda: services.reasons, "it stands down")
@@ -515,7 +523,7 @@ async def test_scheduler_without_callers_stops(services: Services) -> None:
     assert "no call for 0.05 s" == services.reasons[0]
 
 
-async def test_grant_in_the_answer_to_a_batch_does_not_mark_the_ingress_silent(
+async def test_grant_after_a_batch_cancellation_does_not_mark_the_ingress_silent(
     service: SchedulerService,
 ) -> None:
     """The grant was possible because of a cancellation in the same batch."""

@@ -83,7 +83,7 @@ def submit_call(client: QueueClient, name: str) -> PendingInference:
     return client.submit_inference(item, opening_of(client, name), is_last=True)
 
 
-async def test_refused_call_gets_an_error_and_is_forgotten_on_both_sides(
+async def test_ingress_and_scheduler_forget_a_refused_call(
     client: QueueClient, handle: ReplaceableScheduler
 ) -> None:
     """Of twelve applications with one inference each, the last four exceed the limit."""
@@ -100,7 +100,7 @@ async def test_refused_call_gets_an_error_and_is_forgotten_on_both_sides(
     assert not any(ticket.answers for ticket in tickets[:8])
 
 
-async def test_full_queue_leaves_the_application_open_for_later(
+async def test_application_stays_open_when_its_call_meets_a_full_queue(
     client: QueueClient, handle: ReplaceableScheduler
 ) -> None:
     """An agent whose ninth call is refused continues when other calls are done."""
@@ -117,7 +117,7 @@ async def test_full_queue_leaves_the_application_open_for_later(
     assert "a" in client.pending.applications
 
 
-async def test_lower_limit_after_a_restart_keeps_waiting_inferences(
+async def test_lower_queue_limit_after_a_restart_keeps_waiting_inferences(
     client: QueueClient, handle: ReplaceableScheduler
 ) -> None:
     """An operator lowers a limit and restarts: accepted inferences stay, new ones are refused."""

@@ -68,7 +68,7 @@ async def test_wait_for_settings_ends_with_an_error(
     assert {} == service.term.driver.core.state.applications
 
 
-async def test_epoch_and_messages_do_not_wait_for_settings(services: Services) -> None:
+async def test_scheduler_sends_its_epoch_before_it_has_settings(services: Services) -> None:
     """An ingress learns from the epoch that it has to send the settings."""
     service = services.new_service()
     await service.term.begin()
@@ -79,7 +79,7 @@ async def test_epoch_and_messages_do_not_wait_for_settings(services: Services) -
     assert not empty.messages
 
 
-async def test_scheduler_without_settings_stores_none(services: Services) -> None:
+async def test_scheduler_stores_no_settings_before_it_receives_them(services: Services) -> None:
     """The next scheduler would take stored defaults for the operator's settings."""
     first = services.new_service()
     await first.term.begin()

@@ -19,7 +19,7 @@ def _driver_with_node(policy: str, options: dict[str, object]) -> CoreDriver:
     return driver
 
 
-def test_nodes_report_weight_fair_share_and_usage() -> None:
+def test_tenant_nodes_report_weight_fair_share_and_usage() -> None:
     """Node T has 3 of 4 shares, and its two children half of that each.
 
     Two inferences hold half each.
@@ -43,7 +43,9 @@ def test_no_fair_share_is_reported_without_tenant_fairness() -> None:
     assert sum(one.used for one in told if "/" not in one.node) == 1
 
 
-def test_nodes_with_the_largest_usage_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_nodes_with_the_largest_usage_are_listed_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The answer has a limited size, however many tenants exist."""
     monkeypatch.setattr(shares, "MAX_NODES", 2)
     told = shares_view(_driver_with_node("justitia", {"fairness": "tenant"}).core)

@@ -54,7 +54,7 @@ def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
     return [application.application_id for application in told]
 
 
-def test_status_names_the_next_application_and_what_it_waits_for(core: CoreDriver) -> None:
+def test_status_names_the_next_application_and_its_waiting_reason(core: CoreDriver) -> None:
     """The virtual finish time is 42: the cost of 40 + 2, charged on arrival at time 0."""
     assert (
         HeadView(
@@ -115,7 +115,7 @@ def _fail_iteration(name: str) -> NoReturn:
     raise AssertionError(f"walked over: {name}")
 
 
-def test_status_iterates_only_over_shown_applications() -> None:
+def test_status_report_reads_only_the_applications_that_it_shows() -> None:
     """Readiness probes read the status; with 50,000 applications a full iteration took 22 ms."""
     driver = CoreDriver()
     for name in "abc":
@@ -130,7 +130,7 @@ def test_status_iterates_only_over_shown_applications() -> None:
         first_names(driver, 4)
 
 
-def test_applications_of_two_tenants_are_merged_by_their_keys() -> None:
+def test_status_lists_applications_of_all_tenants_by_sort_key() -> None:
     """With tenant fairness, one tenant's second application may precede another's first."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=_PATIENT))
     for name, cost, tenant in (("a", 10, "t"), ("b", 20, "t"), ("c", 1_000, "u"), ("d", 30, "t")):
@@ -141,7 +141,7 @@ def test_applications_of_two_tenants_are_merged_by_their_keys() -> None:
     assert ["a", "b", "d", "c"] == first_names(driver) == sorted(tags, key=tags.__getitem__)
 
 
-def test_reported_order_is_the_order_of_grants() -> None:
+def test_status_lists_applications_in_the_order_of_grants() -> None:
     """The listed order must also be right under policies with other sort keys."""
     driver = CoreDriver(SchedulerCore("sjf", timeouts=_PATIENT))
     for name, output in (("a", 30), ("b", 5), ("c", 17), ("d", 8)):
@@ -154,7 +154,7 @@ def test_reported_order_is_the_order_of_grants() -> None:
     assert ["b", "d", "c", "a"] == told == [lease.request_id for lease in leases]
 
 
-def test_next_application_waits_for_a_replica_or_for_reports_after_a_restart() -> None:
+def test_status_says_why_the_next_application_waits() -> None:
     """Without a replica, the order cannot change when the application starts.
 
     Inferences granted before a scheduler restart may still run and occupy the memory.
@@ -185,7 +185,7 @@ def test_policy_that_delays_an_application_reports_the_delay() -> None:
     assert ["a"] == first_names(driver)
 
 
-def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> None:
+def test_status_shows_granted_and_running_leases_of_replicas(core: CoreDriver) -> None:
     """The replica's own count of KV tokens is shown beside that of the scheduler."""
     view = core_view(core.core, core.now, {"r0": 49}.get)
 
@@ -251,7 +251,7 @@ async def test_status_reports_unsaved_changes() -> None:
     assert (False, AWAY, 2) == (away.connected, away.trouble, away.unsaved_applications)
 
 
-async def test_status_does_not_iterate_over_unsaved_applications() -> None:
+async def test_status_report_does_not_read_unsaved_applications() -> None:
     """Probes are frequent during failures; application b is unsaved and has changed again."""
     driver = CoreDriver()
     checkpointer = CheckpointedCore(NoStore(), driver.core).checkpointer
@@ -262,7 +262,7 @@ async def test_status_does_not_iterate_over_unsaved_applications() -> None:
     assert 5 == store_view(_CONFIG, checkpointer, driver.core).unsaved_applications
 
 
-async def test_no_save_is_reported_as_late_without_a_store() -> None:
+async def test_no_late_save_is_reported_without_a_store() -> None:
     """Saves without a store must not be reported as saves."""
     config = AppConfig.parse(
         {"model": {"name": "m", "path": "none"}, "store": {"durability": "none"}}
@@ -300,7 +300,7 @@ def test_status_shows_the_working_set() -> None:
     )
 
 
-def test_short_status_does_not_iterate_over_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_status_does_not_read_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = full_of_contexts()
     gate = driver.core.ledger.gate
     assert gate is not None
@@ -311,5 +311,5 @@ def test_short_status_does_not_iterate_over_contexts(monkeypatch: pytest.MonkeyP
     assert head_view(driver.core, driver.now) is not None
 
 
-def test_status_shows_no_working_set_where_there_is_none() -> None:
+def test_status_of_an_fcfs_scheduler_omits_the_working_set() -> None:
     assert working_set_view(SchedulerCore("fcfs")) is None

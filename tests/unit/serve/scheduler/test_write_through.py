@@ -70,7 +70,7 @@ async def test_batched_durability_returns_a_finish_tag_at_once() -> None:
     await services.close()
 
 
-async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
+async def test_grants_of_a_new_application_wait_until_it_is_stored(
     services: Services,
 ) -> None:
     """One application's save must not delay applications that are already stored."""

@@ -47,7 +47,7 @@ async def test_crash_notice_names_the_crashed_process(
     assert [_REPLICA] == crashed_peers
 
 
-async def test_notice_for_another_target_or_with_a_wrong_key_is_refused(
+async def test_crash_notice_with_a_wrong_target_or_key_is_refused(
     crash_port: Listener, crashed_peers: list[Peer]
 ) -> None:
     """Otherwise an attacker could have every replica's leases revoked."""
@@ -87,6 +87,6 @@ async def test_compressed_crash_notice_is_refused_unread(
     assert not crashed_peers
 
 
-async def test_listener_without_crash_notices_does_not_serve_their_path() -> None:
+async def test_listener_without_crash_notices_does_not_accept_them() -> None:
     async with listening(Served()) as crash_port:
         assert 404 == await post_notice(crash_port, notice_body(_REPLICA))

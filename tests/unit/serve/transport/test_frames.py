@@ -64,7 +64,7 @@ def read_frames(*frames: bytes, limit: int = 2**30) -> list[Message]:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_message_of_each_kind_survives_its_frame(message: Message) -> None:
+def test_message_of_each_kind_survives_framing(message: Message) -> None:
     assert [message] == read_frames(*frames_of(message))
 
 
@@ -87,7 +87,7 @@ def test_short_message_arrives_before_a_large_body_is_complete() -> None:
     assert [short, large] == read_frames(*frames)
 
 
-def test_large_bodies_take_turns() -> None:
+def test_large_message_bodies_take_turns_on_a_connection() -> None:
     """The second body starts in the first frame, not after the first body."""
     first, second = (Call(n, "unary", raw_value(b"x" * n * 5 * PIECE_BYTES)) for n in (3, 1))
     frames = frames_of(first, second)
@@ -113,7 +113,7 @@ def test_messages_of_one_call_keep_their_order_at_any_size(
     assert all(len(frame) <= MAX_FRAME_BYTES for frame in frames)
 
 
-def test_frames_stay_below_the_maximum_length_of_a_connection() -> None:
+def test_message_frames_stay_below_the_maximum_length() -> None:
     """The messages are just below the size at which they are split, and far above it."""
     messages: list[Message] = [Item(n, raw_value(bytes(PIECE_BYTES - 20))) for n in range(100)]
     messages += [Item(1000 + n, raw_value(bytes(PIECE_BYTES + 1))) for n in range(100)]
@@ -123,7 +123,7 @@ def test_frames_stay_below_the_maximum_length_of_a_connection() -> None:
     assert 200 == len(read_frames(*frames))
 
 
-def test_bytes_that_wait_to_be_sent_are_counted() -> None:
+def test_connection_counts_its_unsent_bytes() -> None:
     outgoing = Outgoing()
     outgoing.put(Item(1, raw_value(bytes(1000))))
     outgoing.put(Item(2, raw_value(bytes(10 * PIECE_BYTES))))

@@ -66,11 +66,11 @@ async def shake_hands(key: Key, ring: Keyring, target: str = NAME) -> tuple[Any,
     return caller, listener
 
 
-async def test_sides_with_the_same_secret_learn_each_others_names() -> None:
+async def test_handshake_with_a_common_secret_exchanges_process_names() -> None:
     assert (None, CALLER) == await shake_hands(KEY, keyring_of(KEY))
 
 
-async def test_previous_key_is_accepted_and_an_older_one_is_refused() -> None:
+async def test_handshake_accepts_the_previous_key_and_no_older_key() -> None:
     """A restarted scheduler has a new key, which must not close existing connections."""
     old, current = Key.new(), Key.new()
 
@@ -110,7 +110,7 @@ async def test_caller_with_another_secret_is_refused() -> None:
         await listener
 
 
-async def test_proof_of_any_length_but_its_own_is_refused() -> None:
+async def test_handshake_proof_of_a_wrong_length_is_refused() -> None:
     wire = RecordedWire()
     listener = asyncio.create_task(wire.admit_caller(keyring_of(KEY)))
     await wire.sender_to(wire.to_listener)(hello_bytes())
@@ -131,7 +131,7 @@ async def test_replayed_handshake_is_refused() -> None:
         await again.admit_caller(keyring_of(KEY))
 
 
-async def test_other_process_on_a_reused_port_is_refused() -> None:
+async def test_another_process_on_a_reused_port_is_refused() -> None:
     """Ports are reused, and leases of one process are not valid at another."""
     caller, listener = await shake_hands(KEY, keyring_of(KEY), target="replica-0")
 
@@ -195,7 +195,7 @@ async def test_invalid_challenge_ends_the_handshake(data: bytes) -> None:
         await wire.greet_listener(KEY)
 
 
-def test_secret_is_in_no_representation() -> None:
+def test_repr_of_keys_and_offers_does_not_contain_the_secret() -> None:
     """Offers and keys appear in tracebacks and in Ray's logs."""
     shown = repr([KEY, Offer("a:1", NAME, KEY), keyring_of(KEY).keys, str(KEY)])
 
@@ -210,7 +210,7 @@ def hello_bytes(wire_version: int = WIRE_VERSION) -> bytes:
     return msgspec.msgpack.encode(Hello(*fields))
 
 
-def test_proof_covers_the_whole_handshake() -> None:
+def test_handshake_proof_covers_all_handshake_messages() -> None:
     """The proof covers version, role, name, target, nonces and side of the handshake."""
     original = msgspec.msgpack.decode(hello_bytes(), type=Hello)
     changed = [

@@ -60,13 +60,13 @@ async def link(served: Served) -> AsyncIterator[SocketLink]:
 # --- calls and streams
 
 
-async def test_concurrent_calls_get_their_own_answers(link: SocketLink) -> None:
+async def test_concurrent_calls_on_a_connection_get_the_right_answers(link: SocketLink) -> None:
     calls = (link.call("echo", number) for number in range(500))
 
     assert [*range(500)] == await asyncio.gather(*calls)
 
 
-async def test_large_bodies_travel_both_ways(link: SocketLink) -> None:
+async def test_large_bodies_are_sent_in_both_directions(link: SocketLink) -> None:
     body = bytes(range(256)) * 20_000
 
     assert body == await link.call("echo", body)
@@ -96,7 +96,7 @@ async def test_stream_delivers_its_items_in_order_and_ends(link: SocketLink) -> 
     assert [] == [items async for items in link.stream("count", "empty", 0)]
 
 
-async def test_unread_stream_is_paused_and_other_streams_continue(
+async def test_unread_stream_is_paused_while_other_streams_continue(
     link: SocketLink, served: Served
 ) -> None:
     """Neither side buffers unread items without limit."""
@@ -117,9 +117,7 @@ async def test_unread_stream_is_paused_and_other_streams_continue(
 # --- cancellation
 
 
-async def test_call_cancelled_before_it_is_sent_is_not_made(
-    link: SocketLink, served: Served
-) -> None:
+async def test_call_cancelled_before_sending_is_not_sent(link: SocketLink, served: Served) -> None:
     """The caller was cancelled in the loop turn of its call."""
     task = asyncio.create_task(link.call("work"))
     task.cancel()
@@ -129,7 +127,7 @@ async def test_call_cancelled_before_it_is_sent_is_not_made(
     assert ["echo"] == served.begun
 
 
-async def test_call_cancelled_in_the_turn_of_its_sending_does_not_start(
+async def test_call_cancelled_immediately_after_sending_does_not_start(
     link: SocketLink, served: Served
 ) -> None:
     """Call and cancel arrive in one frame, so the task never starts."""
@@ -142,7 +140,7 @@ async def test_call_cancelled_in_the_turn_of_its_sending_does_not_start(
     assert ["echo"] == served.begun
 
 
-async def test_work_of_a_cancelled_caller_is_cancelled(link: SocketLink, served: Served) -> None:
+async def test_cancelling_a_call_cancels_the_remote_work(link: SocketLink, served: Served) -> None:
     """While the connection lasts, cancelled work is not repeated elsewhere."""
     task = asyncio.create_task(link.call("work"))
     await eventually(lambda: served.begun, "it works")
@@ -163,7 +161,9 @@ async def test_uncancellable_call_continues_without_its_caller(
     await eventually(lambda: served.ended == ["finish"], "it was done")
 
 
-async def test_stream_closed_early_ends_at_its_server(link: SocketLink, served: Served) -> None:
+async def test_closing_a_stream_early_ends_the_remote_generator(
+    link: SocketLink, served: Served
+) -> None:
     for read_until in (1, 200):
         async with aclosing(link.stream("count", "s", -1)) as batches:
             async for items in batches:
@@ -201,7 +201,7 @@ async def test_abandoned_calls_fail_locally_and_are_cancelled_remotely(
         [Failure(1, "EngineError", ["dead"])],
     ],
 )
-async def test_abandoned_stream_ends_at_the_last_read_item(in_flight: list[Message]) -> None:
+async def test_abandoned_stream_drops_unread_items(in_flight: list[Message]) -> None:
     """Item 7 was in transit when the reader dropped items 5 and 6."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
@@ -236,7 +236,7 @@ async def test_abandoned_call_fails_although_its_answer_was_in_flight() -> None:
     await link.close()
 
 
-async def test_ended_call_sends_no_cancel() -> None:
+async def test_ended_call_sends_no_cancel_message() -> None:
     """A cancel for each finished call would double the messages."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
@@ -265,7 +265,7 @@ async def test_ended_call_sends_no_cancel() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_error_arrives_with_its_class_and_fields(
+async def test_remote_error_arrives_with_its_class_and_fields(
     link: SocketLink, served: Served, error: JustitiaError
 ) -> None:
     served.error = error
@@ -315,7 +315,7 @@ async def test_undecodable_call_or_unencodable_answer_is_an_internal_error(
     assert "finish" == await _call_finish(link, served)
 
 
-async def test_error_that_cannot_be_sent_becomes_a_failure_with_its_name(
+async def test_unsendable_remote_error_becomes_a_failure_with_its_name(
     link: SocketLink, served: Served
 ) -> None:
     """An error whose class needs more than a text cannot be rebuilt by the caller.
@@ -332,7 +332,9 @@ async def test_error_that_cannot_be_sent_becomes_a_failure_with_its_name(
     assert "finish" == await _call_finish(link, served)
 
 
-async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served: Served) -> None:
+async def test_call_cancelled_on_the_remote_side_is_answered(
+    link: SocketLink, served: Served
+) -> None:
     served.error = asyncio.CancelledError()
     with pytest.raises(RemoteFailure, match="CancelledError"):
         await link.call("fail")
@@ -340,7 +342,7 @@ async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served
     assert "finish" == await _call_finish(link, served)
 
 
-async def test_unknown_method_of_the_other_side_is_a_failure(
+async def test_call_of_an_unknown_remote_method_fails(
     link: SocketLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(link._methods, "later", METHODS["finish"])
@@ -351,7 +353,7 @@ async def test_unknown_method_of_the_other_side_is_a_failure(
         await link.call("later")
 
 
-async def test_answer_of_another_type_is_a_failure_and_the_connection_stays() -> None:
+async def test_answer_of_a_wrong_type_fails_only_its_call() -> None:
     """A reading loop may only be prepared for the declared errors."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
@@ -365,7 +367,7 @@ async def test_answer_of_another_type_is_a_failure_and_the_connection_stays() ->
     await link.close()
 
 
-async def test_call_whose_arguments_cannot_be_sent_leaves_no_entry(link: SocketLink) -> None:
+async def test_call_with_unsendable_arguments_leaves_no_entry(link: SocketLink) -> None:
     """A call that was never sent must not wait for an answer."""
     for wrong in (object(), 2**70):
         with pytest.raises((TypeError, OverflowError)):
@@ -442,7 +444,7 @@ async def seconds_until_failure(lose: Any) -> float:
     ],
     ids=["closed there", "a text", "an error", "closed here"],
 )
-def test_calls_fail_at_the_moment_of_the_loss(lose: Any) -> None:
+def test_calls_fail_as_soon_as_their_connection_is_lost(lose: Any) -> None:
     """The closing handshake may take half a second, and calls must not wait for it."""
     assert 0.0 == run_virtually(seconds_until_failure(lose))
 
@@ -464,7 +466,7 @@ async def run_until_lost(socket: FakeSocket, standstill_s: float = 0.0) -> tuple
     return reasons, ended_at[0] - began
 
 
-def test_silent_peer_is_given_up_after_five_pings() -> None:
+def test_connection_to_a_silent_process_ends_after_five_pings() -> None:
     """One ping is sent per second, and the connection counts as lost at the sixth."""
 
     async def measure_silence() -> None:
@@ -477,7 +479,7 @@ def test_silent_peer_is_given_up_after_five_pings() -> None:
     run_virtually(measure_silence())
 
 
-def test_silent_peer_whose_machine_answers_is_kept() -> None:
+def test_connection_to_a_silent_process_stays_while_its_machine_answers() -> None:
     """The process is busy or suspended, and its inferences would be lost with the connection."""
 
     async def measure_silence() -> None:
@@ -490,7 +492,7 @@ def test_silent_peer_whose_machine_answers_is_kept() -> None:
     run_virtually(measure_silence())
 
 
-def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
+def test_connection_to_a_silent_process_ends_when_its_machine_vanishes() -> None:
     async def measure_vanishing() -> None:
         socket = FakeSocket()
         socket.machine = tcp_counts(retransmits=0, probes=0, last_ack_s=0.5)
@@ -503,7 +505,7 @@ def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
     run_virtually(measure_vanishing())
 
 
-def test_peer_that_sends_anything_stays_connected() -> None:
+def test_connection_stays_open_while_the_peer_sends_any_message() -> None:
     async def measure_speaking() -> float:
         socket = FakeSocket()
 
@@ -581,7 +583,7 @@ def test_closing_the_event_loop_causes_no_warning(caplog: pytest.LogCaptureFixtu
     assert [] == [record.getMessage() for record in caplog.records]
 
 
-async def test_items_that_arrive_after_the_end_of_a_stream_are_dropped() -> None:
+async def test_stream_items_that_arrive_after_the_end_are_dropped() -> None:
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     stream = link.stream("count", "s", 2)

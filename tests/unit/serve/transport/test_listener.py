@@ -88,7 +88,7 @@ async def test_caller_tries_the_previous_key_after_a_refusal(
         await is_accepted(port, Key.new(), Key.new())
 
 
-async def test_wrong_secret_is_refused_without_another_attempt(
+async def test_wrong_secret_is_refused_without_a_retry(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unknown process may have taken the port, and gets no further proof."""
@@ -100,13 +100,13 @@ async def test_wrong_secret_is_refused_without_another_attempt(
     assert repr(KEY.secret)[2:-1] not in caplog.text
 
 
-async def test_no_connection_is_opened_without_a_key() -> None:
+async def test_caller_without_a_key_opens_no_connection() -> None:
     """The caller has not yet found the scheduler, which distributes the key."""
     with pytest.raises(ConnectionLost, match="no key is known yet"):
         await dialer_with().dial("127.0.0.1:1", NAME)
 
 
-async def test_address_without_a_valid_answer_is_a_lost_connection() -> None:
+async def test_invalid_handshake_answer_counts_as_a_lost_connection() -> None:
     """The port is closed, or it accepts connections and sends nothing valid."""
     where = f"{HOST}:{free_port()}"
     with pytest.raises(ConnectionLost, match=f"no connection to replica-1 at {where}: .*onnect"):
@@ -128,7 +128,7 @@ async def test_address_without_a_valid_answer_is_a_lost_connection() -> None:
 # --- strangers
 
 
-async def test_refused_connections_are_logged_less_and_less_often(
+async def test_repeated_connection_refusals_are_logged_less_and_less_often(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process with another deployment's key retries forever."""
@@ -158,7 +158,7 @@ async def test_invalid_connection_is_closed_and_others_are_served(
     assert 1 == len(logged_refusals(caplog))
 
 
-async def test_stranger_cannot_fill_the_memory_with_a_message_that_never_ends(
+async def test_unauthenticated_caller_cannot_fill_the_memory(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each of 256 connections could fill memory with a frame that is never complete."""
@@ -181,7 +181,7 @@ async def test_stranger_cannot_fill_the_memory_with_a_message_that_never_ends(
     ]
 
 
-async def test_known_process_may_send_more_than_a_stranger(port: Listener) -> None:
+async def test_authenticated_process_may_send_longer_messages(port: Listener) -> None:
     link = await dialer_with(KEY).dial(port.address, NAME)
     for size in (10, 30_000, 3_000_000):
         assert bytes(size) == await link.call("echo", bytes(size))
@@ -250,7 +250,7 @@ def peer_with(*messages: Any) -> FakeSocket:
     return fake
 
 
-def test_memory_of_streams_to_a_peer_that_does_not_read_is_bounded(
+def test_memory_of_unread_streams_is_bounded(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred streams of large items go to an ingress that does not read."""
@@ -394,7 +394,7 @@ async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
     await port.stop()
 
 
-async def test_process_counts_as_connected_while_it_has_any_connection(
+async def test_process_with_any_open_connection_counts_as_connected(
     port: Listener, served: Served
 ) -> None:
     """The process reconnects before the kernel has closed the previous connection."""

@@ -89,7 +89,7 @@ def as_received(packed: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 
-def test_every_transport_method_has_a_tested_type() -> None:
+def test_types_of_every_transport_method_are_tested() -> None:
     """Only methods with an entry are tested."""
     assert METHODS.keys() == TYPES.keys()
 
@@ -115,7 +115,7 @@ def test_arguments_and_answers_survive_encoding(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(Submission), ids=lambda kind: kind.__name__)
-def test_each_kind_of_submission_is_decoded_as_itself(kind: Any) -> None:
+def test_each_kind_of_submission_keeps_its_type_when_decoded(kind: Any) -> None:
     """Several kinds have equal fields: an end and a cancel differ only in their tag."""
     _check_decoding("submit_many", lambda item: ("i", 1, 2, (item,)), kind)
 
@@ -140,7 +140,7 @@ def _check_decoding(name: str, arguments: Any, kind: Any) -> None:
         *(("pull", ReplicaMail, kind) for kind in get_args(ReplicaMessage)),
     ],
 )
-def test_each_kind_of_scheduler_message_is_decoded_as_itself(
+def test_each_kind_of_scheduler_message_keeps_its_type_when_decoded(
     name: str, mail: Any, kind: Any
 ) -> None:
     """A grant decoded as an abort would end what it should start."""
@@ -183,7 +183,7 @@ OPENING = ApplicationArrived("a", "c", "t", 1.0, 9.0, "i", recognized_by="metada
         ("submit_many", lambda fields: ["i", 1, 2, [["ApplicationArrived", fields]]]),
     ],
 )
-def test_unknown_field_is_ignored_and_a_missing_one_has_its_default(
+def test_decoder_ignores_unknown_fields_and_fills_in_missing_fields(
     name: str, arguments: Any
 ) -> None:
     """A field with a default needs no new wire version; both releases read the messages."""
@@ -209,7 +209,7 @@ def test_ended_application_of_an_older_scheduler_names_no_recognition_rule() -> 
     assert ((1, dataclasses.replace(ENDED, recognized_by="")),) == mail.messages
 
 
-def test_wrong_number_of_arguments_is_an_error_at_the_caller() -> None:
+def test_caller_raises_an_error_for_a_wrong_number_of_arguments() -> None:
     """The error is raised before the call is sent."""
     with pytest.raises(ValueError, match="zip"):
         METHODS["leave"].pack_arguments(("r", "more"))
@@ -222,7 +222,7 @@ def test_stream_parts_are_encoded_in_few_bytes() -> None:
     assert len(as_received(REPLICA_METHODS["stream"].pack_answer(part))) < 25
 
 
-def test_messages_of_an_older_scheduler_confirm_no_stored_inferences() -> None:
+def test_message_of_an_older_scheduler_is_read_as_confirming_no_inference() -> None:
     """An ingress remembers ended inferences only for a scheduler that confirms stored ones."""
     method = METHODS["poll_grants"]
     sent_then = msgspec.msgpack.encode((1, [], False, {}, {}, {}))

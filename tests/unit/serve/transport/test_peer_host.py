@@ -48,7 +48,7 @@ def connected_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_machine_of_a_process_that_does_not_read_answers(
+def test_machine_of_a_suspended_process_counts_as_alive(
     connected_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     """The process may be suspended, or its event loop busy."""
@@ -58,7 +58,7 @@ def test_machine_of_a_process_that_does_not_read_answers(
     assert host_answers(_Connection(ours))
 
 
-async def test_machine_of_a_process_with_full_buffers_answers(
+async def test_machine_of_a_process_with_full_buffers_counts_as_alive(
     connected_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     """A large prompt fills the buffers, so unsent data does not show that the peer is dead."""
@@ -68,7 +68,7 @@ async def test_machine_of_a_process_with_full_buffers_answers(
     assert host_answers(_Connection(ours))
 
 
-async def test_machine_of_a_reset_connection_does_not_answer(
+async def test_machine_of_a_reset_connection_counts_as_lost(
     connected_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, _ = connected_sockets
@@ -87,7 +87,7 @@ async def test_machine_of_a_reset_connection_does_not_answer(
         (b"", False),
     ],
 )
-def test_machine_that_ignores_probes_is_silent(counts: bytes, answers: bool) -> None:
+def test_tcp_probe_counts_show_whether_a_machine_answers(counts: bytes, answers: bool) -> None:
     assert answers == host_answers(_Connection(_Counts(counts)))
 
 

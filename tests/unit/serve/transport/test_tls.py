@@ -55,7 +55,9 @@ def dialer_of(section: TransportSection) -> Dialer:
     return dialer(section, CALLER, keyring_of(KEY), METHODS)
 
 
-async def test_sides_with_certificates_of_one_authority_connect(our_authority: Authority) -> None:
+async def test_processes_with_certificates_of_one_authority_connect(
+    our_authority: Authority,
+) -> None:
     """Large bodies pass, and the certificate's name need not be the address."""
     port = await listening_with(section_of(our_authority, "listener"))
     link = await dialer_of(section_of(our_authority, "caller")).dial(port.address, NAME)
@@ -93,7 +95,7 @@ async def test_listener_of_another_authority_is_refused(
     await port.stop()
 
 
-async def test_side_without_encryption_is_refused(our_authority: Authority) -> None:
+async def test_process_without_encryption_is_refused(our_authority: Authority) -> None:
     encrypted, plain = (
         await listening_with(section_of(our_authority, "listener")),
         await listening_with(TransportSection()),

@@ -101,7 +101,7 @@ def _positional_fields() -> dict[str, str]:
     return found
 
 
-def test_positional_message_fields_match_the_wire_version() -> None:
+def test_changed_message_fields_require_a_new_wire_version() -> None:
     """Without a new wire version, another release would fail at every call.
 
     If this test fails, raise `WIRE_VERSION` and record the new fields here.
@@ -109,5 +109,5 @@ def test_positional_message_fields_match_the_wire_version() -> None:
     assert (4, _OF_VERSION_4) == (WIRE_VERSION, _positional_fields())
 
 
-def test_method_argument_counts_match_the_wire_version() -> None:
+def test_changed_method_arguments_require_a_new_wire_version() -> None:
     assert _ARGUMENTS_OF_VERSION_4 == {name: len(sent) for name, (sent, _) in TYPES.items()}
