@@ -113,7 +113,7 @@ def test_unreadable_trace_is_refused_by_name(tmp_path: Path) -> None:
 
 @needs_real_data
 @pytest.mark.slow
-def test_recorded_sessions_find_as_many_cached_tokens_as_recorded() -> None:
+def test_simulated_cached_tokens_of_recorded_sessions_equal_the_recording() -> None:
     """Of all recorded prompt tokens, 96 % were already in the previous prompt."""
     path = REAL / "sessions" / "sessions.jsonl.gz"
     if not path.exists():
