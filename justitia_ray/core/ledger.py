@@ -23,13 +23,14 @@ from justitia_ray.core.policies import (
     parse_options,
 )
 from justitia_ray.core.policies.options import PolicyOptions
-from justitia_ray.core.prefill import NOTHING_PAID
+from justitia_ray.core.prefill import NOTHING_PAID, prefill_of_stages
 from justitia_ray.core.prefill_account import PrefillAccount
 from justitia_ray.core.queue import Key, Queue, WaitingLine
 from justitia_ray.core.service_history import ServiceHistory, Start, StartDelay
 from justitia_ray.core.state import State
 from justitia_ray.core.tenants import TenantTree
 from justitia_ray.core.usage import UsageTotals
+from justitia_ray.cost import PrefillCost
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Ledger:
         if self.options.accounts_cost != "kv_token_time":
             cost = application.predicted_cost or 0
         elif (prefill := application.prefill) is not None:
-            expected = self._state.prefill_ratios.expected(application.application_class, cost)
+            expected = self._predicted_prefill(application, prefill.cost, cost)
             prefill.predicted = prefill.charged = expected
             cost += expected
         self.fair_share.arrive(
@@ -345,6 +346,18 @@ class Ledger:
             if prefill.forgiven and self._counts_kv_token_time:
                 served += self.fair_share.miss(name, prefill.forgiven)
         return booked, served
+
+    def _predicted_prefill(
+        self, application: Application, price: PrefillCost, charge: KvTokenTime
+    ) -> int:
+        """Return the prefill to charge an arriving application in addition to a charge."""
+        state, stages = self._state, application.expected_stages
+        of_stages: KvTokenTime = 0
+        of_all = sum(stage.kv_token_time for stage in stages)
+        caching = [one.capacity.caches_prefixes for one in state.replicas.values()]
+        if of_all and caching and not any(caching):
+            of_stages = prefill_of_stages(price, stages) * (charge / of_all)
+        return state.prefill_ratios.expected(application.application_class, charge, of_stages)
 
     def charge_prefill(self, application: Application, prefill: PrefillAccount) -> None:
         """Charge an application for its prompts (rule 8), or refund a part of that charge.

@@ -4,11 +4,13 @@ The functions are called only if computing a prompt costs something (`State.pref
 README.md derives who pays for a prompt that is computed again.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from justitia_ray.core.own_contexts import OwnContext, OwnContexts
 from justitia_ray.core.prefill_account import PrefillAccount
+from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.cost import PrefillCost
 from justitia_ray.units import KvTokenTime, Tokens
 
@@ -70,6 +72,20 @@ class PrefillPaid(NamedTuple):
 
 
 NOTHING_PAID = PrefillPaid()
+
+
+def prefill_of_stages(cost: PrefillCost, stages: Iterable[ExpectedStage]) -> KvTokenTime:
+    """Return the prefill of an application with these stages, if no prompt is cached.
+
+    Unknown stages are left out.
+    """
+    total: KvTokenTime = 0
+    for stage in stages:
+        if stage.inferences:
+            each = stage.compute_tokens / stage.inferences - 2 * stage.mean_output_tokens
+            prompt = max(1, round(each))
+            total += stage.inferences * cost.of(prompt, prompt)
+    return total
 
 
 def expect_prefill(

@@ -1,7 +1,8 @@
 """Prefill of applications relative to their KV token-time, by class, learned as they end.
 
 An application's predicted KV token-time times the ratio of its class is its predicted prefill. The
-ratio depends on the lengths of outputs and on reuse, not on the size of an application.
+ratio depends on the lengths of outputs and on reuse, not on the size of an application. While few
+applications of a class have ended, the prefill of the expected stages counts.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ _HALVED_AT = 200
 """Number of ended applications of a class after which its sums are halved, so that the ratio
 follows changes of the load.
 """
+_STAGES_WEIGHT = 8
+"""Weight, in ended applications, of the prefill that the expected stages of an application give."""
 
 
 @dataclass(slots=True)
@@ -48,12 +51,26 @@ class PrefillRatios:
         sums.kv_token_time += kv_token_time
         sums.prefill += prefill
 
-    def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
-        """Return the prompt cost expected beside a KV token-time; 0 for an unknown class."""
-        sums = self.sums.get(application_class) or self.sums.get(_OTHER)
+    def expected(
+        self, application_class: str, kv_token_time: KvTokenTime, of_stages: KvTokenTime = 0
+    ) -> int:
+        """Return the prefill expected in addition to a KV token-time; 0: unknown.
+
+        Args:
+            application_class: Class of an application that arrives.
+            kv_token_time: Its charge without prefill.
+            of_stages: Prefill of its expected stages; 0: unknown.
+        """
+        sums = self.sums.get(application_class)
+        if sums is None and not of_stages:
+            sums = self.sums.get(_OTHER)
         if sums is None or not sums.kv_token_time:
-            return 0
-        return round(kv_token_time * (sums.prefill / sums.kv_token_time))
+            return round(of_stages)
+        learned = kv_token_time * (sums.prefill / sums.kv_token_time)
+        if not of_stages:
+            return round(learned)
+        ended, weight = sums.applications, _STAGES_WEIGHT
+        return round((ended * learned + weight * of_stages) / (ended + weight))
 
     def scale(self, factor: float) -> None:
         """Multiply all prompt costs by a factor, because their unit has changed."""

@@ -1,10 +1,12 @@
 """The schedulers (arms) by name, each with the settings among which a report selects the best.
 
+`ARMS` is for recorded sessions, `APPLICATION_ARMS` for applications whose calls run in parallel.
+
 `justitia` and its variants are this project's scheduling core. The others are `rivals`:
 re-implementations of other schedulers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -85,3 +87,42 @@ ARMS: Mapping[str, ArmKind] = {
         _grid({}, {"by": "age"}, {"by": "length"}, {"by": "length", "placed": "pinned"}),
     ),
 }
+
+
+def _crossed(
+    grid: Iterable[ArmOptions], name: str, values: Sequence[object]
+) -> tuple[ArmOptions, ...]:
+    """Return all options of a grid with each value of one more option."""
+    return tuple((*options, (name, value)) for options in grid for value in values)
+
+
+APPLICATION_ARMS: Mapping[str, ArmKind] = {
+    **ARMS,
+    "cache-ttl": ArmKind(
+        CacheTtlArm,
+        "priority",
+        (
+            *_grid({"ttl_s": 0.5}, {"ttl_s": 2.0}, {"ttl_s": 10.0}, {}),
+            *_grid({"ttl_s": 2.0, "placed": "lmetric"}, {"placed": "lmetric"}),
+        ),
+    ),
+    "thunder-agent": ArmKind(
+        ThunderAgentArm,
+        "fcfs",
+        _crossed(ARMS["thunder-agent"].grid, "context", ("sum", "longest")),
+    ),
+    "concur": ArmKind(
+        ConcurArm,
+        "fcfs",
+        (
+            *ARMS["concur"].grid,
+            *_grid(
+                {"low": 0.5, "high": 0.8, "hit_rate": 0.5, "start": 16.0},
+                {"low": 0.8, "high": 0.95, "hit_rate": 0.5},
+            ),
+        ),
+    ),
+    "mori": ArmKind(MoriArm, "fcfs", _crossed(ARMS["mori"].grid, "context", ("sum", "longest"))),
+    "vtc": ArmKind(partial(CoreArm, policy="vtc"), "priority"),
+}
+"""Schedulers of applications; `vtc` is the reference of fairness."""

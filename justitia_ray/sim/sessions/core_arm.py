@@ -28,7 +28,8 @@ class CoreArm(SessionArm):
         options: Options of the policy `justitia`.
         with_prefill: Whether computed prompt tokens are charged.
         predictions: Known cost of a session that begins and known output of a turn: true values, or
-            means over all sessions.
+            means over all sessions of its kind.
+        policy: Name of the policy.
     """
 
     def __init__(
@@ -39,14 +40,19 @@ class CoreArm(SessionArm):
         *,
         with_prefill: bool = False,
         predictions: Predictions = "truth",
+        policy: str = "justitia",
     ) -> None:
         self._replicas = {replica.name: replica for replica in replicas}
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self._early: list[Grant] = []
-        self._means = _Means(sessions) if predictions == "class mean" else None
+        """Grants from deadlines that were due when a session began; its first turn returns them."""
+        self._means: dict[str, _Means] = {}
+        if predictions == "class mean":
+            for kind in {session.kind for session in sessions}:
+                self._means[kind] = _Means([one for one in sessions if one.kind == kind])
         self.core = SchedulerCore(
-            "justitia",
+            policy,
             options or {},
             "peak",
             Timeouts(NEVER, NEVER, NEVER, NEVER, NEVER),
@@ -65,14 +71,16 @@ class CoreArm(SessionArm):
 
     def open(self, session: Session, now: Seconds) -> None:
         true = _cost(session)
-        cost = true if self._means is None else self._means.cost
+        means = self._means.get(session.kind)
+        cost = true if means is None else means.cost
         arrived = ev.ApplicationArrived(
-            session.name, "agent", "agents", 1.0, cost, _INGRESS, true_kv_token_time=true
+            session.name, session.kind, "agents", 1.0, cost, _INGRESS, true_kv_token_time=true
         )
         self._early += self._grants(arrived, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
-        turn, means = call.turn, self._means
+        """Submit a turn as an inference."""
+        turn, means = call.turn, self._means.get(call.session.kind)
         self._waiting[call.name] = call
         submitted = ev.InferenceSubmitted(
             call.name,
@@ -83,6 +91,7 @@ class CoreArm(SessionArm):
             turn.output_tokens if means is None else means.output_tokens,
             turn.output_tokens if means is None else means.longest_output_tokens,
             true_output_tokens=turn.output_tokens,
+            prefixes=turn.prefixes,
         )
         return self._handle(submitted, now)
 

@@ -1,4 +1,8 @@
-"""A simulated run of a constant number of concurrent sessions: when one ends, the next begins."""
+"""A simulated run of sessions.
+
+Either the number of concurrent sessions is constant, and when one ends the next begins, or each
+session begins at its own time.
+"""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -8,7 +12,7 @@ from random import Random
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.sessions.arm import NEVER, Start, TurnCall
-from justitia_ray.sim.sessions.arms import ARMS
+from justitia_ray.sim.sessions.arms import APPLICATION_ARMS
 from justitia_ray.sim.sessions.profiles import LongContextProfile
 from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
 from justitia_ray.sim.sessions.trace import Session, TurnContent
@@ -25,8 +29,10 @@ class SessionSettings:
     arm: str
     profile: LongContextProfile
     replicas: int
-    load: float
-    """Total context of the concurrent sessions, in multiples of the memory of all replicas."""
+    load: float | None
+    """Total context of the concurrent sessions, over the memory of all replicas; None: sessions
+    begin at their own times.
+    """
     seed: int = 0
     """Seed of the order of the sessions."""
     options: tuple[tuple[str, object], ...] = ()
@@ -44,14 +50,19 @@ class SessionRow:
     gaps_s: Seconds = 0.0
 
     @property
+    def completion_s(self) -> Seconds:
+        return self.ended_at_s - self.began_at_s
+
+    @property
     def served_s(self) -> Seconds:
         """Total duration of the session's turns: the completion time without tools and users."""
-        return self.ended_at_s - self.began_at_s - self.gaps_s
+        return self.completion_s - self.gaps_s
 
 
 @dataclass(slots=True)
 class SessionResult:
     at_once: int
+    """Constant number of concurrent sessions; 0: sessions begin at their own times."""
     sessions: list[SessionRow] = field(default_factory=list)
     turns: int = 0
     turns_under_load: int = 0
@@ -79,20 +90,52 @@ def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> Ses
     """Simulate recorded sessions; equal arguments give equal results.
 
     Raises:
-        ConfigError: If the scheduler is unknown, or no session fits.
+        ConfigError: If the scheduler is unknown, no session fits, or a turn of a session that
+            begins at its own time does not fit.
     """
-    if settings.arm not in ARMS:
-        raise ConfigError(f"arm is {settings.arm!r}; allowed: {', '.join(ARMS)}")
+    if settings.arm not in APPLICATION_ARMS:
+        raise ConfigError(f"arm is {settings.arm!r}; allowed: {', '.join(APPLICATION_ARMS)}")
     fit = fitting(sessions, settings.profile)
     if not fit:
         raise ConfigError("no session has a turn that fits into a replica's memory")
+    whole = sum(session.until(settings.profile.kv_tokens) is session for session in sessions)
+    if settings.load is None and whole < len(sessions):
+        raise ConfigError("a turn does not fit into a replica's memory")
     return _Play(fit, settings).run()
+
+
+class _Progress:
+    """The turns of a session that are still to come."""
+
+    __slots__ = ("_followers", "_missing", "is_open", "left", "row")
+
+    def __init__(self, session: Session, row: SessionRow) -> None:
+        self.row = row
+        self.left = len(session.turns)
+        """Number of turns that have not ended."""
+        self.is_open = False
+        self._missing = [len(turn.after) for turn in session.turns]
+        """Number of turns that each turn still waits for."""
+        self._followers: list[list[int]] = [[] for _ in session.turns]
+        for place, turn in enumerate(session.turns):
+            for before in turn.after:
+                self._followers[before].append(place)
+
+    def end(self, place: int) -> list[int]:
+        """Count an ended turn; return the turns that waited only for this one."""
+        self.left -= 1
+        ready = []
+        for follower in self._followers[place]:
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                ready.append(follower)
+        return ready
 
 
 class _Play:
     def __init__(self, sessions: list[Session], settings: SessionSettings) -> None:
         self._random = Random(settings.seed)
-        kind = ARMS[settings.arm]
+        kind = APPLICATION_ARMS[settings.arm]
         profile = settings.profile
         host_tokens = round(settings.host * profile.kv_tokens)
         self._replicas = [
@@ -102,11 +145,16 @@ class _Play:
         self._arm = kind.make(self._replicas, sessions, **dict(settings.options))
         for replica in self._replicas:
             replica.before_plan = partial(self._hold, replica)
-        memory = settings.replicas * profile.kv_tokens
-        at_once = round(settings.load * memory / mean_context(sessions))
-        self._to_come = self._random.sample(sessions, len(sessions))
-        self._result = SessionResult(max(1, min(at_once, len(sessions))))
-        self._rows: dict[str, SessionRow] = {}
+        self._to_come: list[Session] = []
+        if settings.load is None:
+            self._result = SessionResult(at_once=0)
+        else:
+            memory = settings.replicas * profile.kv_tokens
+            at_once = round(settings.load * memory / mean_context(sessions))
+            self._to_come = self._random.sample(sessions, len(sessions))
+            self._result = SessionResult(max(1, min(at_once, len(sessions))))
+        self._sessions = sessions
+        self._live: dict[str, _Progress] = {}
         self._due: list[tuple[Seconds, int, Session, int]] = []
         self._calls: dict[TurnSequence, TurnCall] = {}
         self._arrivals = 0
@@ -114,7 +162,10 @@ class _Play:
     def run(self) -> SessionResult:
         for _ in range(self._result.at_once):
             self._begin_next(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
-        while self._rows:
+        if not self._result.at_once:
+            for session in self._sessions:
+                self._begin(session, session.begins_at_s)
+        while self._live:
             ending = [r for r in self._replicas if r.ends_at is not None]
             replica = min(ending, key=lambda r: r.ends_at or 0.0, default=None)
             ends_at = NEVER if replica is None else replica.ends_at
@@ -135,18 +186,28 @@ class _Play:
     def _begin_next(self, at: Seconds) -> None:
         if self._to_come:
             session = self._to_come.pop()
-            self._rows[session.name] = SessionRow(session.name, len(session.turns), at)
-            self._push(session, 0, at)
+            self._begin(session, at)
             if not self._to_come:
                 self._result.under_load_s = at
                 self._result.turns_under_load = self._result.turns
 
-    def _push(self, session: Session, place: int, at: Seconds) -> None:
+    def _begin(self, session: Session, at: Seconds) -> None:
+        row = SessionRow(session.name, len(session.turns), at)
+        self._live[session.name] = _Progress(session, row)
+        for place, turn in enumerate(session.turns):
+            if not turn.after:
+                self._push(session, place, at)
+
+    def _push(self, session: Session, place: int, after: Seconds) -> None:
+        """Submit a turn its gap later than a time."""
         self._arrivals += 1
+        at = after + session.turns[place].gap_s
         heapq.heappush(self._due, (at, self._arrivals, session, place))
 
     def _submit(self, session: Session, place: int, now: Seconds) -> None:
-        if place == 0:
+        progress = self._live[session.name]
+        if not progress.is_open:
+            progress.is_open = True
             self._arm.open(session, now)
         content = TurnContent(session.turns[place], self._replicas[0].profile.block_size)
         self._start(self._arm.submit(TurnCall(session, place, content), now), now)
@@ -183,11 +244,13 @@ class _Play:
             self._go_on(call, now)
 
     def _go_on(self, call: TurnCall, now: Seconds) -> None:
-        session, place = call.session, call.place + 1
-        if place < len(session.turns):
-            self._push(session, place, now + session.turns[place].gap_s)
+        session = call.session
+        progress = self._live[session.name]
+        for place in progress.end(call.place):
+            self._push(session, place, now)
+        if progress.left:
             return
-        row = self._rows.pop(session.name)
+        row = self._live.pop(session.name).row
         row.ended_at_s, row.gaps_s = now, session.gaps_s
         self._result.sessions.append(row)
         self._start(self._arm.close(session, now), now)

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from justitia_ray.cost import PrefillCost
+from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.units import Seconds, Tokens
 
 
@@ -30,6 +32,23 @@ class LongContextProfile:
     block_size: Tokens = 16
     max_num_seqs: int = 256
     max_batched_tokens: Tokens = 8192
+
+    @classmethod
+    def of_engine(cls, engine: EngineProfile, name: str, block_size: Tokens = 16) -> Self:
+        """Return a replica with the memory and times of an engine profile, under vLLM's rules."""
+        times = engine.iteration.with_times(lambda time_s: time_s / engine.speedup)
+        return cls(
+            name,
+            kv_tokens=engine.kv_tokens,
+            base_s=times.base_s,
+            per_sequence_s=times.per_sequence_s,
+            per_context_token_s=times.per_context_token_s,
+            per_prompt_token_s=times.per_prefill_token_s,
+            per_pair_s=0.0,
+            host_token_s=0.0,
+            least_prefill_s=times.base_s + times.prefill_base_s,
+            block_size=block_size,
+        )
 
     @property
     def prefill_cost(self) -> PrefillCost:

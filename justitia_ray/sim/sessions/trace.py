@@ -10,7 +10,7 @@ answer as new in the next prompt.
 import gzip
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -64,29 +64,51 @@ class Turn:
     prompt_tokens: Tokens
     output_tokens: Tokens
     gap_s: Seconds
-    """Seconds since the previous turn was answered."""
+    """Seconds since the last of the turns in `after` was answered."""
     path: ChainPath
     calls_tool: bool = False
-    """Whether the turn's answer calls a tool."""
+    """Whether the turn's answer calls a tool. Then another turn follows, in most cases soon."""
+    after: tuple[int, ...] = ()
+    """Indices of the turns that must end before this turn is submitted; empty: the turn is
+    submitted when its session begins.
+    """
+    continued_tokens: Tokens = 0
+    """Length of the earlier prompt of the session that this prompt continues; 0: none."""
+    prefixes: bytes = b""
+    """Beginnings that the prompt shares with other prompts, as an ingress sends them to the
+    scheduler (`core.prefixes`).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Recorded session of an agent: consecutive turns."""
+    """A session: turns, each after the turn before it, or as `Turn.after` tells."""
 
     name: str
     turns: tuple[Turn, ...]
+    kind: str = "agent"
+    """Application class."""
+    begins_at_s: Seconds = 0.0
+    """Time at which the session begins, unless sessions begin when others end."""
 
     @property
     def gaps_s(self) -> Seconds:
-        """Total time in which the session waits for tools and users."""
-        return sum(turn.gap_s for turn in self.turns[1:])
+        """Total time in which a session of consecutive turns waits for tools and users."""
+        return sum(turn.gap_s for turn in self.turns)
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Number of turns on the longest path before each turn."""
+        stages = list[int]()
+        for turn in self.turns:
+            stages.append(1 + max((stages[place] for place in turn.after), default=-1))
+        return tuple(stages)
 
     def until(self, most_tokens: Tokens) -> "Session":
         """Return the turns before the first one that exceeds a context of `most_tokens`."""
         for place, turn in enumerate(self.turns):
             if turn.prompt_tokens + turn.output_tokens > most_tokens:
-                return Session(self.name, self.turns[:place])
+                return replace(self, turns=self.turns[:place])
         return self
 
 
@@ -156,7 +178,7 @@ def _turns(
 ) -> tuple[Turn, ...]:
     path: list[tuple[Chain, Tokens]] = [(beginning, recorded.tool_tokens + recorded.system_tokens)]
     chain, before = Chain(), 0
-    turns = []
+    turns: list[Turn] = []
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
@@ -164,9 +186,17 @@ def _turns(
             path = [*_cut([*path, (chain, before)], kept)]
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))
-        gap_s = min(turn.gap_s or 0.0, longest_gap_s)
-        output_tokens, calls_tool = max(1, turn.output_tokens), turn.stop == "tool_use"
-        turns.append(Turn(turn.prompt_tokens, output_tokens, gap_s, whole, calls_tool))
+        turns.append(
+            Turn(
+                turn.prompt_tokens,
+                max(1, turn.output_tokens),
+                min(turn.gap_s or 0.0, longest_gap_s) if turns else 0.0,
+                whole,
+                calls_tool=turn.stop == "tool_use",
+                after=(len(turns) - 1,) if turns else (),
+                continued_tokens=before,
+            )
+        )
         before = turn.prompt_tokens
     return tuple(turns)
 

@@ -76,7 +76,7 @@ RECORDED = {
 }
 
 
-def test_scaled_session_keeps_the_proportions_of_its_lengths() -> None:
+def test_scaled_session_keeps_the_proportions_of_its_prompt_lengths() -> None:
     session = scaled_session(RECORDED, "s", 1.5, HALF)
 
     assert [500, 650, 450, 455] == [turn.prompt_tokens for turn in session.turns]
@@ -86,7 +86,7 @@ def test_scaled_session_keeps_the_proportions_of_its_lengths() -> None:
     assert 1.5 == session.arrived_at_s
 
 
-def test_prompt_repeats_the_answer_where_it_repeated_the_whole_prompt() -> None:
+def test_scaled_prompt_repeats_the_previous_answer_where_the_recording_did() -> None:
     session = scaled_session(RECORDED, "s", 0.0, HALF)
 
     assert [0, 550, 320, 454] == [turn.kept_tokens for turn in session.turns]
@@ -132,7 +132,7 @@ def test_synthetic_agent_sends_the_whole_conversation() -> None:
         assert all(0.25 <= turn.gap_s <= 0.75 for turn in session.turns[1:])
 
 
-def test_agents_with_a_common_beginning_start_at_once() -> None:
+def test_agents_with_a_shared_prefix_start_at_once() -> None:
     agents = draw_common(3, random.Random(1))
 
     assert [0.0] * 3 == [agent.arrived_at_s for agent in agents]
@@ -286,7 +286,7 @@ OTHER = AgentSession("s1", 0.0, 4, (Turn(0.0, 0, 9, 2),))
 
 @pytest.mark.parametrize("has_token_ids", [True, False])
 @pytest.mark.asyncio
-async def test_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool) -> None:
+async def test_benchmark_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool) -> None:
     """A prefix cache only finds tokens that are equal from the first token on."""
     answers = CompletionServer(has_token_ids=has_token_ids)
     async with run_servers(answers) as targets:
@@ -304,7 +304,7 @@ async def test_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool)
 
 
 @pytest.mark.asyncio
-async def test_sessions_share_a_prefix_within_a_run_and_none_across_runs() -> None:
+async def test_benchmark_sessions_share_a_prefix_only_within_a_run() -> None:
     answers = CompletionServer()
     async with run_servers(answers) as targets:
         for name in ("p", "q"):
@@ -318,7 +318,7 @@ async def test_sessions_share_a_prefix_within_a_run_and_none_across_runs() -> No
 
 
 @pytest.mark.asyncio
-async def test_each_session_stays_on_one_server_and_sessions_alternate() -> None:
+async def test_sessions_alternate_between_servers_and_stay_on_one() -> None:
     answers = CompletionServer()
     async with run_servers(answers, 2) as targets:
         await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION, OTHER])
@@ -328,7 +328,7 @@ async def test_each_session_stays_on_one_server_and_sessions_alternate() -> None
 
 
 @pytest.mark.asyncio
-async def test_sessions_on_our_service_are_applications_and_are_closed() -> None:
+async def test_benchmark_session_is_an_application_that_it_closes() -> None:
     answers = CompletionServer()
     async with run_servers(answers) as targets:
         await AgentPlayer(targets, "m", "p", is_ours=True).play([SESSION])
@@ -405,7 +405,7 @@ def test_report_splits_a_turn_into_queue_replica_and_transport() -> None:
 
 @pytest.mark.parametrize("arm", ["pinned", "ours"])
 @pytest.mark.asyncio
-async def test_preemptions_of_a_run_are_those_that_the_engine_counts(arm: str) -> None:
+async def test_preemptions_of_a_run_come_from_the_counters_of_the_engine(arm: str) -> None:
     """Four sessions of 500 tokens begin together in 1,600 tokens of KV memory, and outgrow it."""
     engine = FakeEngine("m", kv_tokens=1_600, block_size=16, iteration_s=0.0)
     await engine.start()
@@ -436,7 +436,7 @@ async def test_preemptions_of_a_run_are_those_that_the_engine_counts(arm: str) -
 
 
 @pytest.mark.asyncio
-async def test_service_is_asked_until_every_replica_has_reported_again() -> None:
+async def test_benchmark_waits_until_every_replica_has_reported_again() -> None:
     """The status shows preemptions only as of each replica's last report."""
     answers = CompletionServer()
     answers.silent_s = 1.0
@@ -456,7 +456,7 @@ async def test_server_without_a_count_of_preemptions_is_an_error() -> None:
             await read_server_preemptions(target)
 
 
-def test_targets_are_compared_with_medians_of_the_pairs() -> None:
+def test_benchmark_targets_are_compared_with_medians_of_pairs() -> None:
     cached = two_session_play(1.0, 1.0)
     pairs = []
     for repeat, factor in enumerate((1.0, 1.1, 3.0)):
@@ -476,7 +476,7 @@ def test_targets_are_compared_with_medians_of_the_pairs() -> None:
     assert not [one for one in on_gpu if one.target.startswith("working set")]
 
 
-def test_both_sets_of_targets_are_judged_at_every_number_of_agents() -> None:
+def test_benchmark_targets_are_judged_at_every_number_of_agents() -> None:
     def play_of(seconds: float, preemptions: int) -> Play:
         turns = (TurnSample("s0", 0, 0.0, seconds, 100, 90, 10),)
         return Play({"s0": seconds}, turns, (), preemptions=preemptions)
@@ -573,7 +573,7 @@ async def test_every_arm_plays_every_load_in_alternating_order(tmp_path: Path) -
 
 
 @pytest.mark.asyncio
-async def test_no_load_is_started_after_the_deadline() -> None:
+async def test_benchmark_starts_no_load_after_its_deadline() -> None:
     options = bench_agents.parse_arguments(["--loads", "1", "--repeats", "1", "--agents", "1"])
     said: list[str] = []
 
@@ -587,7 +587,7 @@ async def test_no_load_is_started_after_the_deadline() -> None:
     assert ["the time is over after 0 of 1 pairs"] == said
 
 
-def test_documented_command_for_a_gpu_takes_ten_minutes() -> None:
+def test_documented_benchmark_on_a_gpu_takes_ten_minutes() -> None:
     page = Path(bench_agents.__file__).with_name("README.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`scripts/bench_agents (--engine gpu --load [^`]+)`", page)
     options = bench_agents.parse_arguments(shlex.split(command))
@@ -599,7 +599,7 @@ def test_documented_command_for_a_gpu_takes_ten_minutes() -> None:
     assert options.budget_s + 100.0 <= 600.0
 
 
-def test_configurations_of_the_arms_are_valid() -> None:
+def test_configurations_of_the_benchmark_arms_are_valid() -> None:
     application = read_serve_config(bench_agents.FILES["cpu"])["applications"][0]
     options = {}
     for name, arm in ARMS.items():

@@ -35,7 +35,7 @@ RECORDED = [
 ]
 
 
-def test_curve_has_the_median_of_the_repeats_and_its_share_of_the_best() -> None:
+def test_agents_curve_has_the_median_of_the_repeats() -> None:
     points = {(one.load, one.agents, one.arm): one for one in curve(RECORDED)}
 
     assert CurvePoint("synthetic", 32, "ours", 96.0, 0.81, 0.96) == points["synthetic", 32, "ours"]
@@ -46,7 +46,7 @@ def test_curve_has_the_median_of_the_repeats_and_its_share_of_the_best() -> None
     assert 5 == len(points)
 
 
-def test_table_has_a_row_for_each_number_of_agents() -> None:
+def test_agents_table_has_a_row_for_each_number_of_agents() -> None:
     """A load with one number of agents has no curve."""
     head, *rows = curve_table(curve(RECORDED)).splitlines()
 
@@ -58,14 +58,14 @@ def test_table_has_a_row_for_each_number_of_agents() -> None:
     assert not [row for row in rows if "common" in row]
 
 
-def test_table_has_a_dash_for_an_arm_without_a_run() -> None:
+def test_agents_table_has_a_dash_for_an_arm_without_a_run() -> None:
     pairs = [*RECORDED, *pairs_of("synthetic of 64", 64, {"ours": play_of_equal_turns(90, 80)})]
     last = curve_table(curve(pairs)).splitlines()[-1].split()
 
     assert ["synthetic", "64", "90", "90", "80", "–", "–", "–"] == last
 
 
-def test_equal_multiples_of_the_memory_are_one_point_of_the_curve() -> None:
+def test_agents_curve_has_one_point_per_multiple_of_the_memory() -> None:
     pairs = [
         Pair("sessions 3", repeat, agents, {"ours": play_of_equal_turns(10, 50)})
         for repeat, agents in enumerate((11, 12, 14))

@@ -85,13 +85,13 @@ def test_failed_calls_are_errors_and_cancelled_calls_are_not() -> None:
     assert error.startswith("u#0 turn 1: ")
 
 
-def test_warm_up_calls_are_excluded_and_an_empty_run_is_an_error() -> None:
+def test_warm_up_calls_are_excluded_from_the_results() -> None:
     prepared = exported_record("t1", 0, 0.0, 1.0, benchmark_phase="warmup")
 
     assert ("aiperf made no call in its time",) == read_export([prepared], FACTS).errors
 
 
-def test_traces_are_scaled_in_whole_blocks(tmp_path: Path) -> None:
+def test_recorded_traces_are_scaled_in_whole_kv_blocks(tmp_path: Path) -> None:
     source, scaled = tmp_path / "source", tmp_path / "scaled"
     source.mkdir()
     scaled.mkdir()
@@ -173,7 +173,7 @@ async def test_every_tenant_has_its_own_run_of_aiperf(
 @pytest.mark.parametrize(
     ("arm", "headers"), [("pinned", {}), ("pinned-priority", {PRIORITY_HEADER: BY_ARRIVAL})]
 )
-async def test_tenants_on_bare_servers_start_at_different_servers(
+async def test_first_session_of_each_tenant_uses_a_different_engine_server(
     tmp_path: Path, aiperf_runs: AiperfRuns, arm: str, headers: dict[str, str]
 ) -> None:
     """Aiperf pins the first session of each run to the first server that it is given."""
@@ -212,7 +212,7 @@ async def send_call(app: ArrivalPriority, pieces: list[bytes], **headers: str) -
     await app({"type": "http", "headers": pairs}, receive, send)
 
 
-async def test_bare_servers_number_sessions_by_their_arrival() -> None:
+async def test_engine_server_numbers_sessions_by_their_arrival() -> None:
     """A sub-agent has the priority of its agent."""
     passed = PassedBodies()
     app = ArrivalPriority(passed)

@@ -22,7 +22,7 @@ def memory_figures(inference: float, churned: float, policy: str = "justitia") -
 
 
 @pytest.mark.parametrize(("p99", "met"), [([90.0, 100.0, 900.0], True), ([90.0, 101, 102], False)])
-def test_p99_is_the_median_of_the_repeats(p99: list[float], met: bool) -> None:
+def test_reported_p99_is_the_median_of_the_repeats(p99: list[float], met: bool) -> None:
     """One disturbed window must not decide whether the target of 0.1 ms a decision is met."""
     judged = verdicts([benchmark_cell(10_000, 5.0, p99)], [])
 
@@ -42,7 +42,7 @@ def test_growth_of_the_decision_time_is_compared_with_log_n(most: float, met: bo
     ("inference", "churned", "met"),
     [(2048.0, 2048.0, True), (2049.0, 10.0, False), (10.0, 2049.0, False)],
 )
-def test_memory_is_measured_when_full_and_after_a_window(
+def test_core_memory_is_measured_at_full_load_and_after_a_window(
     inference: float, churned: float, met: bool
 ) -> None:
     (judged,) = verdicts([], [memory_figures(inference, churned), memory_figures(9e9, 9e9, "vtc")])

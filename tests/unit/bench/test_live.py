@@ -108,7 +108,9 @@ def play_empty_load(service: LiveService, arm: Arm) -> Seconds:
 
 
 @pytest.mark.slow
-def test_all_arms_of_a_seed_get_the_same_inputs(whole_benchmark: tuple[LiveService, Plays]) -> None:
+def test_all_benchmark_arms_of_a_seed_get_the_same_inputs(
+    whole_benchmark: tuple[LiveService, Plays],
+) -> None:
     """Arms with different inputs would differ by their loads."""
     _, plays = whole_benchmark
 
@@ -120,7 +122,7 @@ def test_all_arms_of_a_seed_get_the_same_inputs(whole_benchmark: tuple[LiveServi
     assert one != other
 
 
-def test_order_of_the_arms_depends_on_the_seed(
+def test_order_of_the_benchmark_arms_depends_on_the_seed(
     whole_benchmark: tuple[LiveService, Plays],
 ) -> None:
     """An arm that always ran last would run in the state left by the other arms."""
@@ -152,7 +154,7 @@ def test_each_run_has_separate_classes_with_the_same_training(
 
 
 @pytest.mark.slow
-def test_known_application_is_trained_with_its_earlier_run(data_dir: Path) -> None:
+def test_predictor_is_trained_with_an_earlier_run_of_each_known_application(data_dir: Path) -> None:
     """All arms of a seed are trained with the same observation of each application."""
     service = LiveService()
     plays = play_benchmark(service, data_dir, known=True)
@@ -227,7 +229,7 @@ def test_benchmark_ends_if_a_policy_or_its_options_are_not_in_force(
         play_empty_load(service, wanted)
 
 
-def test_next_run_waits_until_the_last_run_is_finished() -> None:
+def test_next_benchmark_run_waits_for_the_end_of_the_last_run() -> None:
     """Unfinished applications would be served beside those of the next arm."""
     service = LiveService()
     service.leftover = 4
@@ -235,7 +237,7 @@ def test_next_run_waits_until_the_last_run_is_finished() -> None:
     assert 3 * 0.25 == pytest.approx(play_empty_load(service, FCFS))
 
 
-def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
+def test_benchmark_cancels_an_application_whose_close_failed() -> None:
     """An open application would stay for minutes and delay the next run."""
     service = LiveService()
     service.loses_closes = True
@@ -247,7 +249,7 @@ def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
     assert ["/v1/applications/app-0"] == service.cancelled
 
 
-def test_memory_and_cpu_time_of_a_run_are_differences(
+def test_cpu_time_of_a_run_is_a_difference_of_two_readings(
     whole_benchmark: tuple[LiveService, Plays],
 ) -> None:
     """The service's counters include earlier runs."""
@@ -260,7 +262,7 @@ def test_memory_and_cpu_time_of_a_run_are_differences(
 
 
 @pytest.mark.slow
-def test_report_reads_the_result_file(
+def test_live_report_is_built_from_the_result_file(
     whole_benchmark: tuple[LiveService, Plays], tmp_path: Path
 ) -> None:
     _, plays = whole_benchmark
@@ -284,13 +286,13 @@ def test_report_reads_the_result_file(
 
 
 @pytest.mark.parametrize(("options", "size"), [([], FULL), (["--quick"], QUICK)])
-def test_option_replaces_the_window_of_arrivals(options: list[str], size: Size) -> None:
+def test_command_line_option_sets_the_arrival_window(options: list[str], size: Size) -> None:
     assert size == bench_live.chosen_size(bench_live.parse_arguments(options))
     given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
     assert replace(size, window_s=2.5) == bench_live.chosen_size(given)
 
 
-def test_half_the_window_halves_the_arrival_times(data_dir: Path) -> None:
+def test_halving_the_arrival_window_halves_the_arrival_times(data_dir: Path) -> None:
     half = replace(SIZE, window_s=SIZE.window_s / 2)
 
     for draw in (nine_classes, calibration):

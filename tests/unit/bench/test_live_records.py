@@ -78,7 +78,7 @@ TWO_STAGES = played_application(
 )
 
 
-def test_replayed_inference_waits_for_ended_inferences_and_tool_time() -> None:
+def test_replayed_inference_waits_for_its_predecessors_and_tool_time() -> None:
     """The simulator must start no stage before its predecessor has ended and the tool has run."""
     [workload] = as_workload([TWO_STAGES])
 
@@ -95,7 +95,7 @@ def test_replayed_inference_waits_for_ended_inferences_and_tool_time() -> None:
     checked_application(workload)
 
 
-def test_inference_depends_only_on_the_stage_before() -> None:
+def test_live_inference_depends_only_on_the_previous_stage() -> None:
     rows = [
         recorded_inference(0, 1),
         recorded_inference(1.5, 2),
@@ -123,7 +123,7 @@ def test_live_rows_have_the_format_of_result_files() -> None:
     ]
 
 
-def test_history_has_the_stages_that_the_service_would_have_learned() -> None:
+def test_history_of_a_live_run_has_the_stages_that_the_service_learns() -> None:
     [observation] = as_history([TWO_STAGES])
 
     assert (

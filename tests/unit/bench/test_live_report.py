@@ -51,7 +51,7 @@ def test_ratios_between_arms_are_paired_by_seed() -> None:
     assert 8 / 15 == pytest.approx(row["mean_jct_over_fcfs"]["low"])
 
 
-def test_mean_completion_times_are_divided_by_that_of_justitia() -> None:
+def test_mean_completion_time_of_each_arm_is_divided_by_that_under_justitia() -> None:
     table = over_seeds(SEEDS)
 
     over = {"median": 25 / 16, "low": 10 / 8, "high": 15 / 8}

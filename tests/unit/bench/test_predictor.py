@@ -22,7 +22,7 @@ def create_trials(ours: float, median: float) -> list[Trial]:
     ]
 
 
-def test_verdicts_name_missed_targets() -> None:
+def test_benchmark_verdicts_name_missed_targets() -> None:
     fast = [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)]
     good = verdicts(create_trials(0.2, 0.4), fast)
     bad = verdicts(create_trials(0.5, 0.4), [Latency("mlp", 0.9, 1.0, "DM", 0.9, 0.1)])
@@ -32,7 +32,7 @@ def test_verdicts_name_missed_targets() -> None:
     assert ", ".join([*SEVEN, "CG"]) == bad[1].figure
 
 
-def test_share_of_costs_within_bounds_counts_every_test_once() -> None:
+def test_coverage_of_predicted_quantiles_counts_every_test_once() -> None:
     """A class of 5 tests counts less than a class of 95."""
     few = replace(create_trial("EV", "mlp", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
@@ -41,7 +41,9 @@ def test_share_of_costs_within_bounds_counts_every_test_once() -> None:
 
 
 @pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
-def test_share_of_costs_within_bounds_may_deviate_by_five_points(covered: float, met: bool) -> None:
+def test_coverage_of_predicted_quantiles_may_deviate_by_five_points(
+    covered: float, met: bool
+) -> None:
     """A share above the range is as wrong as a share below it."""
     rows = [replace(t, covered=covered) for t in create_trials(0.2, 0.4)]
 
@@ -92,7 +94,7 @@ def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
     assert [True, False] == errors.turns_of_class
 
 
-def test_deviations_from_the_learned_stages_are_errors() -> None:
+def test_deviations_from_the_learned_stages_count_as_errors() -> None:
     errors = StageErrors("FV")
     add_errors(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30, 30, gap_s=3.0)])
 

@@ -66,7 +66,7 @@ def play_chats(
     return run_virtually(player.play(load))
 
 
-def test_second_prompt_contains_the_first_turn() -> None:
+def test_second_prompt_of_a_session_contains_its_first_turn() -> None:
     service = EchoService()
     play_chats(service, two_turn_agent(REPEATING))
     [(path, headers, first), (_, _, second)] = service.asked
@@ -80,7 +80,7 @@ def test_second_prompt_contains_the_first_turn() -> None:
     assert [5, 15, 6, 14] == sizes
 
 
-def test_application_of_each_call_is_read_from_its_answer() -> None:
+def test_application_of_each_call_is_read_from_its_response() -> None:
     short = WorkloadInference("1", 21, 2, ("0",))
     found = play_chats(
         EchoService(),
@@ -107,7 +107,7 @@ def test_completion_time_counts_from_the_arrival_at_the_play_speed() -> None:
     assert pytest.approx(2.0) == jct_s
 
 
-def test_headers_name_the_application_and_it_is_closed() -> None:
+def test_benchmark_names_its_application_in_headers_and_closes_it() -> None:
     service = EchoService()
     play_chats(service, two_turn_agent(REPEATING), has_headers=True)
     *calls, (path, _, _) = service.asked
@@ -134,7 +134,7 @@ def test_completion_times_are_reported_for_all_applications_and_each_class() -> 
     assert pytest.approx(2.8) == found.p90_s
 
 
-def test_all_recognition_modes_are_compared_with_the_first() -> None:
+def test_recognition_modes_are_compared_with_the_first_mode() -> None:
     found = ways(("learned",))
 
     assert REFERENCE == found[0]

@@ -42,7 +42,7 @@ def test_session_begins_a_new_application_after_a_gap_of_ten_minutes() -> None:
     assert () == other.moments["turn"]
 
 
-def test_application_is_quiet_since_its_last_end_and_new_since_its_last_event() -> None:
+def test_application_is_quiet_since_the_end_of_its_last_call() -> None:
     line = Timeline([(0.0, 2.0, False), (5.0, 9.0, True)])
 
     assert [0.0, 1.0, 0.0] == [line.quiet_s(at) for at in (1.0, 3.0, 6.0)]
@@ -50,7 +50,7 @@ def test_application_is_quiet_since_its_last_end_and_new_since_its_last_event() 
     assert float("inf") == line.quiet_s(-0.1) == line.since_s(-0.1)
 
 
-def test_single_session_of_a_key_gets_all_its_calls() -> None:
+def test_only_session_of_an_api_key_gets_all_its_calls() -> None:
     found = assigned_shares([BUSY], MEMORY, sessions=1, draws=100)
 
     assert Joins(1.0, 1.0) == found[LATEST] == found[ONLY]
@@ -64,7 +64,7 @@ def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
     assert 0.0 == found[LATEST].right
 
 
-def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
+def test_call_during_two_busy_sessions_joins_no_session_or_the_latest() -> None:
     late = SideCallKind("late", (0.5,), "turn")
     found = assigned_shares([BUSY], late, sessions=2, draws=4_000)
 
@@ -73,7 +73,7 @@ def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
     assert 0.995 == pytest.approx(found[LATEST].right, abs=0.005)
 
 
-def test_kinds_of_sessions_are_weighted_by_their_calls() -> None:
+def test_recognition_results_of_session_kinds_are_weighted_by_calls() -> None:
     found = mean_shares([(1, Joins(1.0, 0.0)), (3, Joins(0.5, 0.5))])
 
     assert Joins(0.625, 0.375) == found
@@ -81,7 +81,7 @@ def test_kinds_of_sessions_are_weighted_by_their_calls() -> None:
     assert "none" == str(Joins(0.0, 0.0))
 
 
-def test_table_has_each_kind_of_session_and_the_total(tmp_path: Path) -> None:
+def test_recognition_table_has_each_kind_of_session_and_the_total(tmp_path: Path) -> None:
     path = tmp_path / "sessions" / "sessions.jsonl.gz"
     path.parent.mkdir()
     session = {"turns": [recorded_turn(2.0), recorded_turn(3.0, stop="end_turn")]}

@@ -86,7 +86,7 @@ def test_every_arm_is_called_equally_often_in_every_position(count: int) -> None
     assert orders[0] == orders[1][::-1]
 
 
-def test_other_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
+def test_compared_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
     release = release_arm(Path(__file__).parents[3])
     loads = SETTINGS["path"].choose_loads(["justitia", "release"], quick=True, release=release)
 
@@ -97,7 +97,7 @@ def test_other_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
         release_arm(tmp_path)
 
 
-def test_chosen_arms_are_measured_with_their_baselines() -> None:
+def test_selected_arms_are_measured_with_their_baselines() -> None:
     """A single rival can be measured without the minutes that all other arms take."""
     path = SETTINGS["path"]
     chosen = path.choose_loads(["justitia"], quick=True)
@@ -108,7 +108,7 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_loads_keep_calls_after_start_and_end_are_trimmed(quick: bool) -> None:
+def test_each_load_has_enough_calls_after_trimming_its_start_and_end(quick: bool) -> None:
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

@@ -35,14 +35,14 @@ from tests.unit.sim.sessions.made import (
         ([(1, 1)], 0.0),
     ],
 )
-def test_rank_correlation_is_that_of_spearman(
+def test_rank_correlation_equals_spearmans_coefficient(
     pairs: list[tuple[float, float]], correlation: float
 ) -> None:
     """Equal values have the mean of their ranks."""
     assert rank_correlation(pairs) == pytest.approx(correlation, abs=1e-3)
 
 
-def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
+def test_expected_prompt_tokens_count_the_text_after_the_last_answer(
     tmp_path: Path,
 ) -> None:
     """A trace counts the last answer as new prompt tokens, although it is cached."""
@@ -55,7 +55,7 @@ def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
     assert expected_tokens(session.turns) == [640, 32, 64]
 
 
-def test_predicted_costs_of_sessions_rank_like_their_true_costs(tmp_path: Path) -> None:
+def test_predicted_session_costs_have_the_rank_order_of_true_costs(tmp_path: Path) -> None:
     sessions = read_written(
         tmp_path, *(growing_session(f"s{n}", turns=12, first=64 * (n + 2)) for n in range(20))
     )

@@ -11,7 +11,7 @@ def sample_ended_at(at: float, tokens: int) -> Sample:
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(1, 1.0), (50, 50.0), (99, 99.0), (100, 100.0)])
-def test_percentile_is_a_measured_value(percent: float, expected: float) -> None:
+def test_percentile_is_one_of_the_measured_values(percent: float, expected: float) -> None:
     """Percentiles are not interpolated."""
     values = [float(value) for value in range(100, 0, -1)]
 

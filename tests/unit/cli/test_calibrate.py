@@ -55,7 +55,9 @@ def test_fitted_profile_names_its_command_and_data(measurements_path: Path) -> N
     )
 
 
-def test_admission_rules_come_from_the_initial_profile(measurements_path: Path) -> None:
+def test_fitted_profile_keeps_the_admission_rules_of_the_initial_profile(
+    measurements_path: Path,
+) -> None:
     """Measured times show the engine's costs but not how it admits requests."""
     out = calibrated_profile_path(measurements_path, "--start", "a10g-llama2-7b")
     profile = load_profile_file(str(out)).profile
@@ -66,7 +68,7 @@ def test_admission_rules_come_from_the_initial_profile(measurements_path: Path) 
     assert 0.05 == pytest.approx(profile.iteration.base_s, rel=0.02)
 
 
-def test_check_prints_and_writes_the_errors_of_a_profile(
+def test_calibration_check_prints_and_writes_the_errors_of_a_profile(
     measurements_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = calibrated_profile_path(measurements_path, "--start", "a10g-llama2-7b")

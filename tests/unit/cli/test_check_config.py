@@ -55,7 +55,7 @@ def test_shipped_configuration_is_valid(file: Path, capsys: pytest.CaptureFixtur
     assert {"justitia"} == {config.name for config in application.configs}
 
 
-def test_each_error_has_a_line_with_key_value_and_allowed_values(
+def test_each_configuration_error_names_key_value_and_allowed_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An operator fixes all errors at once without reading the schema."""
@@ -283,7 +283,7 @@ def file_of_a_vllm_engine(vllm_args: dict[str, Any], **deployment: Any) -> dict[
         ),
     ],
 )
-def test_gpus_for_tensor_parallel_ranks_are_valid(
+def test_one_gpu_per_tensor_parallel_rank_is_valid(
     values: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A deployment may give the ranks their GPUs in either of vLLM's two ways."""
@@ -357,7 +357,7 @@ def test_models_are_listed_with_their_policies(
     )
 
 
-def test_moved_option_is_valid_and_its_new_name_is_printed(
+def test_moved_option_is_valid_and_prints_its_new_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moved = {"policy": "justitia", "policy_options": {"order": "sgps", "guard_iterations": 300}}

@@ -34,7 +34,7 @@ def import_data(*words: str) -> int:
     return main(["data", "import", *words])
 
 
-def test_import_sends_features_and_no_texts(
+def test_import_of_history_sends_features_and_no_texts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[Sent] = []
@@ -63,7 +63,7 @@ def test_import_with_an_invalid_last_line_sends_nothing(
     assert f"{file}:450: input must be a text" in capsys.readouterr().err
 
 
-def test_interrupted_import_reports_where_to_resume(
+def test_interrupted_import_of_history_reports_where_to_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[Sent] = []
@@ -88,7 +88,7 @@ def test_import_waits_for_a_busy_predictor(tmp_path: Path, monkeypatch: pytest.M
     assert [] == answers
 
 
-def test_imported_directory_has_the_format_of_recorded_data(tmp_path: Path) -> None:
+def test_directory_of_imported_history_has_the_format_of_recorded_data(tmp_path: Path) -> None:
     """`justitia predictor train --data` reads such a directory."""
     out = tmp_path / "data"
     assert 0 == import_data("--file", write_history(tmp_path / "h.jsonl", 5), "--out", str(out))

@@ -149,7 +149,7 @@ def test_informational_finding_alone_exits_with_status_0(
         ),
     ],
 )
-def test_unavailable_predictor_is_a_finding_of_the_inspection(
+def test_unavailable_predictor_is_a_finding_of_the_doctor(
     predictor: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 1 == run_doctor(answer_with(HEALTHY, predictor))
@@ -191,7 +191,7 @@ def test_unreachable_redis_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFi
     assert "was not looked at" not in out
 
 
-def test_configuration_of_another_application_is_refused(
+def test_doctor_refuses_the_configuration_of_another_application(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the Redis of another application, all its applications would be reported as orphans."""
@@ -202,7 +202,7 @@ def test_configuration_of_another_application_is_refused(
     assert f"{file} has other/m, and justitia/m is served at this URL" in capsys.readouterr().err
 
 
-def test_inspection_of_a_newer_release_may_have_more_fields() -> None:
+def test_doctor_ignores_new_fields_of_a_newer_release() -> None:
     """One version of the command can examine a service of the next version."""
     newer = deepcopy(HEALTHY) | {"weather": "fine"}
     newer["scheduler"]["leases"]["3-1"]["colour"] = "green"
@@ -224,7 +224,7 @@ def answer_with_two_models(second: Json) -> Callable[..., Answer]:
     return lambda method, path, body: (200, answers[path])
 
 
-def test_each_of_several_models_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_examines_each_of_several_models(capsys: pytest.CaptureFixture[str]) -> None:
     service = answer_with_two_models(broken_inspection())
 
     assert 1 == run_doctor(service)

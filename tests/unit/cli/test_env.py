@@ -53,7 +53,9 @@ def test_printed_variables_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixtu
     assert "7897 2000\n" == said.stdout.decode()
 
 
-def test_reason_of_each_variable_precedes_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_comment_with_the_reason_precedes_each_printed_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = print_env(capsys, "--format", "dotenv").splitlines()
 
     for before, line in pairwise(lines):
@@ -61,7 +63,7 @@ def test_reason_of_each_variable_precedes_it(capsys: pytest.CaptureFixture[str])
         assert line.startswith("# ") or before.startswith("# ")
 
 
-def test_yaml_output_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_output_is_the_env_list_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
     variables = yaml.safe_load(print_env(capsys, "--format", "yaml", "--descriptors", "20000"))
 
     assert {"name": _MAXCONN, "value": "7897"} in variables
@@ -103,7 +105,7 @@ def test_configuration_with_tls_gets_no_haproxy(
     ]
 
 
-def test_other_http_options_allow_haproxy(
+def test_http_options_other_than_tls_allow_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_serve_file(tmp_path)
@@ -120,7 +122,7 @@ def test_other_http_options_allow_haproxy(
     ],
     ids=["descriptors", "file"],
 )
-def test_invalid_argument_is_named(
+def test_error_of_an_invalid_argument_names_the_argument(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An invalid number would end HAProxy later, far from its cause."""
@@ -128,7 +130,7 @@ def test_invalid_argument_is_named(
     assert said in capsys.readouterr().err
 
 
-def test_invalid_environment_variable_is_named(
+def test_error_of_an_invalid_environment_variable_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A missing binary would end Serve's front without an error message."""

@@ -97,7 +97,7 @@ def list_keys(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json
     return found
 
 
-def test_lifetime_of_a_key_from_create_to_revoke(
+def test_created_key_is_listed_and_revoked(
     store_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The audit line of each change has the record before and after, without its digest."""
@@ -159,7 +159,7 @@ def test_key_is_stored_only_as_a_digest(
     assert "sha256" not in printed.out
 
 
-def test_audit_line_is_appended_to_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_line_of_a_key_is_appended_to_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--file", "keys.yaml", "--audit", "audit.log"]
     assert 0 == main(["keys", "create", "--tenant", "acme", *options])
     printed = capsys.readouterr()
@@ -229,7 +229,7 @@ def test_damaged_key_record_in_redis_is_named_and_can_be_revoked(
     assert 1 == redis_client.hlen(HASH)
 
 
-def test_taken_key_id_in_redis_generates_another_key(
+def test_key_id_taken_in_redis_is_replaced_by_another(
     redis_client: FakeStrictRedis,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -248,7 +248,7 @@ def test_taken_key_id_in_redis_generates_another_key(
     assert 2 == redis_client.hlen(HASH)
 
 
-def test_application_must_be_named_if_there_are_several(
+def test_key_command_needs_an_application_name_if_there_are_several(
     redis_client: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A key for the wrong application would be worse than an error."""

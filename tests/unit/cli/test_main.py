@@ -18,7 +18,7 @@ def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture
     assert f"justitia {__version__}\n" == capsys.readouterr().out
 
 
-def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_without_a_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([])
 
@@ -77,7 +77,9 @@ def test_missing_extra_is_named_in_the_error(
     assert 1 == len(said.splitlines())
 
 
-def test_broken_package_does_not_count_as_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_inside_an_installed_package_is_not_a_missing_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Advice to install an extra would hide an internal error."""
     hide_module(monkeypatch, "justitia_ray.serve.ops.shutdown")
     with pytest.raises(ModuleNotFoundError):

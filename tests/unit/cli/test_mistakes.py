@@ -163,7 +163,7 @@ def input_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("command", "said"), MISTAKES)
-def test_invalid_option_is_one_sentence_and_writes_nothing(
+def test_invalid_option_prints_one_sentence_and_writes_no_file(
     command: str,
     said: str,
     input_dir: Path,

@@ -50,7 +50,7 @@ def run_predictor(*words: str | Path) -> int:
 
 
 @pytest.mark.usefixtures("quick_networks")
-def test_evaluate_writes_metrics_of_held_out_runs(
+def test_evaluate_command_writes_metrics_of_held_out_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The model is tested on the runs of --holdout of which it knows the class."""
@@ -72,7 +72,7 @@ def test_evaluate_writes_metrics_of_held_out_runs(
 
 
 @pytest.mark.usefixtures("quick_networks")
-def test_train_writes_models_of_all_runs_and_metrics_of_held_out_ones(tmp_path: Path) -> None:
+def test_train_command_writes_models_and_metrics(tmp_path: Path) -> None:
     """The served model is trained on all runs, and its metrics come from held-out ones."""
     write_runs(tmp_path, "A", range(40))
     write_runs(tmp_path, "B", range(30))
@@ -123,7 +123,7 @@ def model_dir(tmp_path: Path) -> Path:
     return directory.path
 
 
-def test_list_shows_the_serving_model_and_its_training(
+def test_list_command_shows_the_serving_model_and_its_training(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert 0 == run_predictor("list", "--models", model_dir)
@@ -139,7 +139,7 @@ def test_list_shows_the_serving_model_and_its_training(
     assert {"version": 2, "size_bytes": 1} | RECORD == known["versions"][1]
 
 
-def test_rollback_pins_a_version_and_release_unpins_it(
+def test_rollback_command_pins_a_model_version_until_release(
     model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each command prints the model version that serves afterwards."""
@@ -185,7 +185,9 @@ def test_models_in_redis_are_listed_and_rolled_back_over_http(
     assert ["0", "serves,", "pinned"] == lines[6].split()
 
 
-def test_refusal_of_the_service_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictor_command_quotes_the_refusal_of_the_service(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Exit status 1 means that the service did not execute the command."""
     refusal = {"error": {"message": "class 'x' has no model", "code": None}}
     with recording_service((400, refusal)) as url:
@@ -194,7 +196,9 @@ def test_refusal_of_the_service_is_quoted(capsys: pytest.CaptureFixture[str]) ->
     assert "class 'x' has no model" in capsys.readouterr().err
 
 
-def test_model_must_be_named_if_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictor_command_needs_a_model_name_if_there_are_several(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Without `--model` the error lists the served models."""
     asked: list[Sent] = []
     with recording_service((200, {"models": {"m": {}, "n": {}}}), asked) as url:

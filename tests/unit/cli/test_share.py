@@ -24,7 +24,7 @@ SHARES = [
 ]
 
 
-def test_tenant_tree_is_a_table_with_a_dash_for_missing_values() -> None:
+def test_tenant_tree_is_printed_as_a_table() -> None:
     quotas = {"acme": [{"remaining": 1_500.0, "unit": "tokens"}]}
     text = share_text({"models": {"m": {"shares": SHARES, "quotas": quotas}}})
 

@@ -46,7 +46,7 @@ def app_config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
         ("SERVE_REPLICA::justitia#Replica#abc", None),
     ],
 )
-def test_scheduler_is_recognised_by_its_actor_name(
+def test_shutdown_recognises_a_scheduler_by_its_actor_name(
     actor_name: str, scheduler: SchedulerName | None
 ) -> None:
     """The scheduler may be all that is left of an application."""
@@ -63,7 +63,7 @@ def test_scheduler_is_recognised_by_its_actor_name(
         (("Ingress", "Replica", "Predictor", "Agent"), False),
     ],
 )
-def test_application_without_a_file_is_recognised_by_its_deployments(
+def test_shutdown_recognises_an_application_by_its_deployments(
     names: tuple[str, ...], is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     details: dict[str, Any] = {
@@ -96,13 +96,13 @@ def test_application_without_a_file_is_recognised_by_its_deployments(
         ),
     ],
 )
-def test_application_is_selected_by_name_and_model(
+def test_shutdown_selects_an_application_by_name_and_model(
     chosen: Chosen, serve_name: str, configs: tuple[AppConfig, ...] | None, is_meant: bool
 ) -> None:
     assert is_meant == chosen.application(serve_name, configs)
 
 
-def test_scheduler_is_selected_by_name_and_model() -> None:
+def test_shutdown_selects_a_scheduler_by_name_and_model() -> None:
     """`justitia shutdown` without arguments ends all schedulers."""
     scheduler = SchedulerName("n", "a", "m")
     chosen = [Chosen(), Chosen("a", "m"), Chosen("a", "other")]
@@ -110,7 +110,7 @@ def test_scheduler_is_selected_by_name_and_model() -> None:
     assert [True, True, False] == [each.scheduler(scheduler) for each in chosen]
 
 
-def test_file_selects_its_applications_and_their_schedulers(tmp_path: Path) -> None:
+def test_configuration_file_selects_the_applications_to_shut_down(tmp_path: Path) -> None:
     """Applications of another team may run on the same cluster."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE)
@@ -130,7 +130,7 @@ def test_file_selects_its_applications_and_their_schedulers(tmp_path: Path) -> N
         (ShutdownOutcome(ended=["ended x"], left=["y is left"]), 1, "ended x\n"),
     ],
 )
-def test_shutdown_lists_ended_parts_and_fails_if_one_remains(
+def test_shutdown_fails_if_a_part_of_the_application_remains(
     outcome: ShutdownOutcome,
     status: int,
     said: str,
@@ -173,7 +173,7 @@ def test_missing_ray_cluster_is_reported_in_one_sentence(
         pytest.param("gone", 0, ["scheduler/a/gone"], id="left of one that was taken out"),
     ],
 )
-def test_unused_scheduler_of_one_model_is_ended(
+def test_shutdown_ends_the_unused_scheduler_of_one_model(
     model: str,
     status: int,
     ended: list[str],

@@ -120,7 +120,7 @@ def test_profile_sets_memory_and_admission_rule_unless_overridden(
 @pytest.mark.parametrize(
     ("replicas", "expected"), [("5", 2.0), ("4", 0.0), ("5 --report-interval-s 0", 0.0)]
 )
-def test_many_replicas_report_every_two_seconds_by_default(
+def test_simulated_replicas_report_every_two_seconds_in_a_large_cluster(
     simulate: Simulate, tmp_path: Path, replicas: str, expected: float
 ) -> None:
     """Reports at every event of 64 replicas would be too slow.
@@ -169,7 +169,7 @@ def test_invalid_line_of_a_workload_is_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_figures_are_reported(
+def test_missing_figures_of_a_simulation_are_reported(
     simulate: Simulate,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -193,7 +193,7 @@ def test_learned_predictions_are_recorded_with_the_results(
     assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]
 
 
-def test_recognised_calls_are_counted(
+def test_recognised_calls_of_a_simulation_are_counted(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turns = [

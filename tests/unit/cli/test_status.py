@@ -305,7 +305,7 @@ def test_status_line_reports_conditions_that_need_attention(
     assert told in render_status(ANSWER | change)
 
 
-def test_json_has_one_format_for_one_model_and_for_several(
+def test_status_json_has_one_format_for_any_number_of_models(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Scripts read the field `models` in both cases.
@@ -323,7 +323,7 @@ def test_json_has_one_format_for_one_model_and_for_several(
     assert {"m": ANSWER | {"model": "m", "predictor": PREDICTOR}} == seen[1]["models"]
 
 
-def test_request_carries_the_model_and_the_number_of_applications() -> None:
+def test_status_request_carries_the_model_and_the_number_of_applications() -> None:
     asked: list[Sent] = []
     with recording_service(well, asked) as url:
         assert 0 == main(["status", "--url", url, "--applications", "250", "--model", "org/m&n"])
@@ -334,7 +334,7 @@ def test_request_carries_the_model_and_the_number_of_applications() -> None:
     ] == [path for _, path, _ in asked]
 
 
-def test_error_of_the_service_is_one_sentence_and_status_1(
+def test_error_of_the_service_is_printed_as_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with recording_service(STARTING) as url:
@@ -378,7 +378,7 @@ def test_watch_continues_after_a_restart_of_the_service(
     assert 1 == said.out.count("1,040 waiting")
 
 
-def test_several_models_are_shown_one_after_the_other() -> None:
+def test_status_text_shows_several_models_in_sequence() -> None:
     away = {"model": "n", "ready": False, "degraded": "starting", "epoch": 0}
     text = status_text({"ready": False, "models": {"m": ANSWER, "n": away}})
 

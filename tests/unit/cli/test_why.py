@@ -53,7 +53,7 @@ def test_why_explains_the_wait_of_an_application(capsys: pytest.CaptureFixture[s
     assert "guaranteed by 2.1 h, at this speed\n" in text
 
 
-def test_why_and_top_say_for_how_long_the_replica_with_the_context_is_full(
+def test_why_and_top_print_how_long_a_full_replica_delays_an_application(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     remedy = "time: its context lies on R2, which is full for 0.8 s"
@@ -98,7 +98,7 @@ def test_top_shows_the_cached_share_of_an_applications_prompts(
     assert ["82%", "–"] == [row.split()[place] for row in rows]
 
 
-def test_why_explains_an_application_at_each_of_its_models(
+def test_why_command_explains_an_application_for_each_of_its_models(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An application may run at one model and wait at another."""
@@ -130,7 +130,9 @@ def test_why_reports_when_a_quota_refills(capsys: pytest.CaptureFixture[str]) ->
     assert text.endswith("quota back    in 12 min\n")
 
 
-def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_command_finds_no_application_of_another_tenant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Another tenant's application gives the same answer as an unknown id."""
     error = {"error": {"message": "application 'x' is not open", "code": "application_not_found"}}
     with recording_service((404, error)) as url:
@@ -139,7 +141,7 @@ def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixtur
     assert "not open" in capsys.readouterr().err
 
 
-def test_top_lists_own_applications_and_counts_foreign_ones(
+def test_top_command_lists_own_applications_and_counts_foreign_applications(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     sent: list[Sent] = []

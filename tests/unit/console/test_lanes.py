@@ -30,7 +30,7 @@ def sorted_bars(core: RecordedCore) -> list[Bar]:
     return sorted(core.frame().bars)
 
 
-def test_bar_starts_with_the_grant_and_ends_with_the_last_report(
+def test_console_bar_lasts_from_the_grant_to_the_last_report(
     recorded_core: RecordedCore,
 ) -> None:
     lease = start_inference(recorded_core, "a")
@@ -48,7 +48,9 @@ def test_bar_starts_with_the_grant_and_ends_with_the_last_report(
     assert (ended.id, ended.start, ended.end) == (bar.id, began_at, ended_at)
 
 
-def test_call_between_two_frames_leaves_a_bar(recorded_core: RecordedCore) -> None:
+def test_call_that_runs_between_two_console_frames_leaves_a_bar(
+    recorded_core: RecordedCore,
+) -> None:
     recorded_core.look()
     lease = start_inference(recorded_core, "a")
     recorded_core.now += 0.2
@@ -60,7 +62,7 @@ def test_call_between_two_frames_leaves_a_bar(recorded_core: RecordedCore) -> No
     assert bar.end - bar.start == pytest.approx(0.2)
 
 
-def test_area_of_an_ended_bar_is_its_kv_token_time(recorded_core: RecordedCore) -> None:
+def test_area_of_an_ended_console_bar_is_its_kv_token_time(recorded_core: RecordedCore) -> None:
     """A call with 100 prompt and 20 output tokens holds 110 KV tokens on average."""
     recorded_core.open("a", 10_000)
     recorded_core.submit("x", "a", prompt=100, output=20)
@@ -76,7 +78,7 @@ def test_area_of_an_ended_bar_is_its_kv_token_time(recorded_core: RecordedCore) 
     assert bar.kv_tokens == 110
 
 
-def test_calls_of_an_application_on_a_replica_share_a_bar(
+def test_calls_of_an_application_on_one_replica_share_a_console_bar(
     recorded_core: RecordedCore,
 ) -> None:
     recorded_core.open("a", 10_000)
@@ -88,7 +90,7 @@ def test_calls_of_an_application_on_a_replica_share_a_bar(
     assert bar.kv_tokens == 200
 
 
-def test_short_pause_does_not_end_a_bar(recorded_core: RecordedCore) -> None:
+def test_short_pause_does_not_end_a_console_bar(recorded_core: RecordedCore) -> None:
     recorded_core.open("a", 10_000)
     for number, pause_s in enumerate((0.0, MERGED_S, MERGED_S * 2)):
         recorded_core.now += pause_s
@@ -104,7 +106,7 @@ def test_short_pause_does_not_end_a_bar(recorded_core: RecordedCore) -> None:
     assert lengths == [0.2 + MERGED_S, 0.1]
 
 
-def test_bar_is_split_where_its_height_changes_much(recorded_core: RecordedCore) -> None:
+def test_console_bar_is_split_where_its_height_changes_much(recorded_core: RecordedCore) -> None:
     lease = start_inference(recorded_core, "a", prompt=100, output=400)
     recorded_core.look()
     recorded_core.pull(progress={lease: 200}, kv=M)
@@ -115,7 +117,7 @@ def test_bar_is_split_where_its_height_changes_much(recorded_core: RecordedCore)
     assert (second.end, second.kv_tokens) == (None, 300)
 
 
-def test_lost_replica_ends_its_bars_at_the_next_frame(recorded_core: RecordedCore) -> None:
+def test_loss_of_a_replica_ends_its_console_bars(recorded_core: RecordedCore) -> None:
     start_inference(recorded_core, "a")
     recorded_core.look()
     recorded_core.handle(ev.ReplicaLost("r0"))
@@ -124,7 +126,7 @@ def test_lost_replica_ends_its_bars_at_the_next_frame(recorded_core: RecordedCor
     assert [bar.end for bar in sorted_bars(recorded_core)] == [recorded_core.now]
 
 
-def test_bars_of_running_calls_start_with_their_grants(
+def test_console_bars_of_running_calls_start_with_their_grants(
     recorded_core: RecordedCore,
 ) -> None:
     start_inference(recorded_core, "a")
@@ -158,7 +160,7 @@ def test_console_shows_idle_contexts_of_live_applications_as_held(
     assert [bar.end for bar in held] == [recorded_core.now - 1.0]
 
 
-def test_changes_since_a_frame_add_up_to_all_bars(recorded_core: RecordedCore) -> None:
+def test_changes_between_console_frames_add_up_to_all_bars(recorded_core: RecordedCore) -> None:
     known: dict[int, Bar] = {}
     since = None
     for second in range(20):
@@ -187,7 +189,7 @@ def test_console_viewer_too_far_behind_gets_all_bars(recorded_core: RecordedCore
     assert recorded_core.frame(since=since).is_whole
 
 
-def test_application_id_of_a_bar_is_sent_once(recorded_core: RecordedCore) -> None:
+def test_application_id_of_a_console_bar_is_sent_once(recorded_core: RecordedCore) -> None:
     lease = start_inference(recorded_core, "t|a")
     recorded_core.look()
     whole = recorded_core.frame()

@@ -23,7 +23,7 @@ def recorded_run() -> RecordedRun:
 
 
 @pytest.mark.slow
-def test_kv_in_use_and_running_calls_equal_those_of_the_engines(recorded_run: RecordedRun) -> None:
+def test_recorded_kv_usage_and_running_calls_match_the_engines(recorded_run: RecordedRun) -> None:
     for frame, counters in zip(recorded_run.whole[None], recorded_run.counters, strict=True):
         leased = {lane.replica_id: lane.leased_kv_tokens for lane in frame.replicas}
         running = {lane.replica_id: lane.leases for lane in frame.replicas}
@@ -33,7 +33,9 @@ def test_kv_in_use_and_running_calls_equal_those_of_the_engines(recorded_run: Re
     assert max(sum(one.running.values()) for one in recorded_run.counters) > 20
 
 
-def test_current_bars_of_a_lane_add_up_to_the_engines_kv(recorded_run: RecordedRun) -> None:
+def test_current_bars_of_a_replica_add_up_to_the_kv_of_its_engine(
+    recorded_run: RecordedRun,
+) -> None:
     for frame, counters in zip(recorded_run.whole[None], recorded_run.counters, strict=True):
         heights = dict.fromkeys(counters.used_kv_tokens, 0)
         for bar in frame.bars:
@@ -42,7 +44,9 @@ def test_current_bars_of_a_lane_add_up_to_the_engines_kv(recorded_run: RecordedR
         assert heights == counters.used_kv_tokens
 
 
-def test_area_of_all_bars_equals_the_engines_kv_over_time(recorded_run: RecordedRun) -> None:
+def test_area_of_all_console_bars_equals_the_kv_usage_of_the_engines(
+    recorded_run: RecordedRun,
+) -> None:
     """Bar heights between two frames are estimates with an error of up to 5 %."""
     bars: dict[int, Bar] = {}
     for frame in recorded_run.frames[None]:
@@ -56,7 +60,7 @@ def test_area_of_all_bars_equals_the_engines_kv_over_time(recorded_run: Recorded
     assert areas == pytest.approx(recorded_run.engine_kv_token_s, rel=0.05)
 
 
-def test_served_tokens_and_times_of_each_call_equal_those_of_the_engines(
+def test_recorded_tokens_and_times_of_each_call_match_the_engines(
     recorded_run: RecordedRun,
 ) -> None:
     told = {
@@ -72,7 +76,7 @@ def test_served_tokens_and_times_of_each_call_equal_those_of_the_engines(
         assert call.replica_id == str(row.replica)
 
 
-def test_served_tokens_of_each_application_equal_those_of_the_engines(
+def test_recorded_tokens_of_each_application_match_the_engines(
     recorded_run: RecordedRun,
 ) -> None:
     made: dict[str, int] = {}
@@ -82,7 +86,7 @@ def test_served_tokens_of_each_application_equal_those_of_the_engines(
     assert {name: one.output_tokens for name, one in recorded_run.timelines.items()} == made
 
 
-def test_queue_and_counts_equal_those_of_the_workload(recorded_run: RecordedRun) -> None:
+def test_recorded_queue_and_counts_match_the_workload(recorded_run: RecordedRun) -> None:
     ends = {one.application_id: one.finished_at_s for one in recorded_run.result.applications}
     for frame in recorded_run.whole[None][1:]:
         live = sum(
@@ -92,7 +96,7 @@ def test_queue_and_counts_equal_those_of_the_workload(recorded_run: RecordedRun)
         assert frame.own.applications == live
 
 
-def test_tenant_sees_only_its_own_bars(recorded_run: RecordedRun) -> None:
+def test_tenant_sees_only_its_own_console_bars(recorded_run: RecordedRun) -> None:
     own = {one.application_id for one in recorded_run.result.applications if one.tenant == "t1"}
     seen = {bar.application for frame in recorded_run.frames["t1"] for bar in frame.bars}
 

@@ -33,7 +33,7 @@ def finish_lease(
     core.pull(finished=[end])
 
 
-def test_call_has_separate_times_of_queue_prefill_and_decode(
+def test_timeline_separates_queue_prefill_and_decode_times_of_a_call(
     recorded_core: RecordedCore,
 ) -> None:
     recorded_core.open("t|before", 100, tenant="t")
@@ -73,7 +73,7 @@ def test_time_without_calls_counts_as_tool_time(recorded_core: RecordedCore) -> 
     )
 
 
-def test_waiting_calls_are_listed_before_they_have_a_lease(
+def test_waiting_calls_are_listed_in_the_timeline_before_their_grant(
     recorded_core: RecordedCore,
 ) -> None:
     recorded_core.handle(ev.ReplicaLost("r0"))
@@ -85,7 +85,9 @@ def test_waiting_calls_are_listed_before_they_have_a_lease(
     assert found.row.reason == "replica"
 
 
-def test_call_of_a_lost_replica_waits_again(recorded_core: RecordedCore) -> None:
+def test_timeline_shows_a_call_of_a_lost_replica_as_waiting_again(
+    recorded_core: RecordedCore,
+) -> None:
     recorded_core.submit("x", "t|a", prompt=100, output=20)
     recorded_core.handle(ev.ReplicaLost("r0"))
     recorded_core.look()
@@ -124,7 +126,7 @@ def kv_token_time(prompt: int, output: int) -> float:
     return sum(prompt + number for number in range(1, output + 1))
 
 
-def test_cancelled_application_ends_its_calls(recorded_core: RecordedCore) -> None:
+def test_timeline_ends_the_calls_of_a_cancelled_application(recorded_core: RecordedCore) -> None:
     recorded_core.submit("x", "t|a", prompt=100, output=20)
     lease = recorded_core.lease_of("x")
     recorded_core.now += 1.0
@@ -136,7 +138,7 @@ def test_cancelled_application_ends_its_calls(recorded_core: RecordedCore) -> No
     assert found.outcome == "cancelled"
 
 
-def test_timeline_keeps_only_the_last_calls(
+def test_timeline_keeps_only_the_last_calls_of_an_application(
     recorded_core: RecordedCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "MOST_CALLS_OF_ONE", 3)
@@ -161,7 +163,7 @@ def test_reopened_application_id_has_a_separate_timeline(
     assert [call.inference_id for call in read_timeline(recorded_core).calls] == ["y"]
 
 
-def test_calls_before_the_recording_count_only_in_the_sums(
+def test_calls_before_the_recording_count_only_in_the_timeline_sums(
     recorded_core: RecordedCore,
 ) -> None:
     recorded_core.submit("x", "t|a", prompt=100, output=20)

@@ -46,7 +46,7 @@ def recorded_core() -> RecordedCore:
     return core
 
 
-def test_frame_of_an_operator_has_all_applications(recorded_core: RecordedCore) -> None:
+def test_console_frame_of_an_operator_has_all_applications(recorded_core: RecordedCore) -> None:
     frame = recorded_core.frame()
 
     assert {bar.application for bar in frame.bars} == {"acme|acme-0", "acme|acme-1"}
@@ -62,7 +62,7 @@ def test_frame_of_an_operator_has_all_applications(recorded_core: RecordedCore) 
     assert (frame.ages.p50_s, frame.ages.oldest_s) == (9.0, 9.0)
 
 
-def test_frame_of_a_tenant_only_counts_foreign_applications(
+def test_console_frame_of_a_tenant_only_counts_foreign_applications(
     recorded_core: RecordedCore,
 ) -> None:
     """A tenant sees neither names, ids nor times of foreign applications, nor sums of them."""
@@ -87,7 +87,7 @@ def test_frame_of_a_tenant_only_counts_foreign_applications(
     assert strip == {"state", "policy"}
 
 
-def test_foreign_application_changes_only_the_counts_of_a_tenants_frame(
+def test_foreign_application_changes_only_counts_in_the_frame_of_a_tenant(
     recorded_core: RecordedCore,
 ) -> None:
     """Start and end of a foreign application must not be visible."""
@@ -103,7 +103,7 @@ def test_foreign_application_changes_only_the_counts_of_a_tenants_frame(
     assert after == before
 
 
-def test_tenant_with_a_longer_name_is_another_tenant(recorded_core: RecordedCore) -> None:
+def test_tenant_whose_name_extends_another_name_is_separate(recorded_core: RecordedCore) -> None:
     recorded_core.open("acme-2|own", 1_000, tenant="acme-2")
     recorded_core.look()
 
@@ -111,7 +111,7 @@ def test_tenant_with_a_longer_name_is_another_tenant(recorded_core: RecordedCore
     assert recorded_core.frame("acme-2").own.applications == 1
 
 
-def test_frame_has_the_first_queue_rows_and_counts_the_rest() -> None:
+def test_console_frame_lists_the_first_queue_rows_and_counts_the_rest() -> None:
     core = RecordedCore()
     for number in range(6):
         core.open(f"t|{number}", 1_000 + number, tenant="t")
@@ -126,12 +126,12 @@ def test_frame_has_the_first_queue_rows_and_counts_the_rest() -> None:
     assert queue.rows[0].expected_start_s is None
 
 
-def test_every_waiting_reason_has_a_text() -> None:
+def test_every_waiting_reason_has_a_text_in_the_console() -> None:
     assert set(WHY) == set(Reason)
     assert why("quota:acme/search") == "a quota has nothing left: acme/search"
 
 
-def test_frames_leave_later_expectations_unchanged(recorded_core: RecordedCore) -> None:
+def test_console_frames_leave_later_expected_waits_unchanged(recorded_core: RecordedCore) -> None:
     """Viewing the console must not change the expected waits by which deadlines are refused."""
     outlooks = recorded_core.core.outlooks
     before = dict(outlooks._expected), dict(outlooks._expected_ends)
@@ -142,7 +142,7 @@ def test_frames_leave_later_expectations_unchanged(recorded_core: RecordedCore) 
     assert (dict(outlooks._expected), dict(outlooks._expected_ends)) == before
 
 
-def test_shares_are_recorded_every_few_seconds(recorded_core: RecordedCore) -> None:
+def test_tenant_shares_are_recorded_every_few_seconds(recorded_core: RecordedCore) -> None:
     for _ in range(12):
         recorded_core.look()
     past = recorded_core.frame().shares_past
@@ -151,7 +151,7 @@ def test_shares_are_recorded_every_few_seconds(recorded_core: RecordedCore) -> N
     assert not recorded_core.frame(since=recorded_core.frame().number).shares_past
 
 
-def test_plan_starts_waiting_calls_in_order_when_memory_becomes_free(
+def test_planned_starts_of_waiting_calls_follow_the_queue_order(
     recorded_core: RecordedCore,
 ) -> None:
     iteration_s = recorded_core.core.outlooks.iteration_s
@@ -163,7 +163,7 @@ def test_plan_starts_waiting_calls_in_order_when_memory_becomes_free(
     assert first.kv_tokens == 100
 
 
-def test_plan_ends_where_no_replica_can_take_the_next_call(
+def test_planned_starts_end_where_no_replica_can_take_the_next_call(
     recorded_core: RecordedCore,
 ) -> None:
     recorded_core.pull(kv=250, draining=True)
@@ -171,5 +171,5 @@ def test_plan_ends_where_no_replica_can_take_the_next_call(
     assert planned_bars(recorded_core.core, recorded_core.now) == []
 
 
-def test_plan_has_a_maximum_length(recorded_core: RecordedCore) -> None:
+def test_number_of_planned_starts_is_limited(recorded_core: RecordedCore) -> None:
     assert len(planned_bars(recorded_core.core, recorded_core.now, most=1)) == 1

@@ -76,7 +76,7 @@ def test_what_if_question_without_changes_changes_nothing() -> None:
     assert answer.is_estimate
 
 
-def test_more_replicas_shorten_waits_for_memory() -> None:
+def test_what_if_replicas_shorten_waits_for_memory() -> None:
     calls = [past_application(f"a{number}", (0.0, 9.0, 50)) for number in range(2)]
     answer = estimate(create_history(*calls, kv_tokens=70), Question(replicas=2))
 
@@ -85,7 +85,7 @@ def test_more_replicas_shorten_waits_for_memory() -> None:
     assert answer.all.worst == pytest.approx(-0.5, abs=0.05)
 
 
-def test_effect_of_another_policy_is_listed_by_tenant() -> None:
+def test_what_if_effect_of_another_policy_is_listed_by_tenant() -> None:
     """Shortest first lets the short call of one tenant overtake the long call of another."""
     filler = past_application("filler", (0.0, 10.0, 500), tenant="x")
     long = past_application("long", (0.1, 30.0, 500), at=0.1, tenant="long")
@@ -99,7 +99,7 @@ def test_effect_of_another_policy_is_listed_by_tenant() -> None:
     assert answer.tenants["long"].mean == pytest.approx(0.0)
 
 
-def test_other_weights_change_the_order_under_fair_shares() -> None:
+def test_what_if_weights_change_the_order_under_fair_shares() -> None:
     calls = [
         past_application(f"{t}|a", (0.0, 9.0, 400), (9.0, 20.0, 400), tenant=t) for t in ("x", "y")
     ]
@@ -117,25 +117,25 @@ def test_application_that_fits_no_replica_is_refused() -> None:
         estimate(create_history(past_application("a", (0.0, 1.0, 50)), kv_tokens=40), Question())
 
 
-def test_unknown_policy_is_named() -> None:
+def test_error_of_an_unknown_what_if_policy_names_the_policy() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
         estimate(create_history(past_application("a", (0.0, 1.0, 50))), Question(policy="nonsense"))
 
 
-def test_weights_apply_to_described_and_other_nodes() -> None:
+def test_what_if_weights_apply_to_configured_and_other_tenants() -> None:
     tree = tree_with(TenantTree({"a": TenantNode(weight=2.0)}), {"a": 5.0, "b": 3.0})
 
     assert tree.described["a"].weight == 5.0
     assert tree.weights["b"] == 3.0
 
 
-def test_p90_is_interpolated_between_two_times() -> None:
+def test_what_if_p90_is_interpolated_between_two_times() -> None:
     assert times_of([10.0, 20.0]) == Times(applications=2, mean_s=15.0, p90_s=19.0, worst_s=20.0)
     assert times_of([]).mean_s is None
 
 
 @pytest.mark.slow
-def test_estimate_equals_the_recorded_run_without_changes() -> None:
+def test_what_if_estimate_without_changes_equals_the_recorded_run() -> None:
     """The estimate assumes constant iteration times, which the engines of this run have."""
     settings = RunSettings(constant_engine(), replicas=2)
     recorded = record_run(nine_class_applications(30), settings).history
@@ -169,7 +169,7 @@ def test_what_if_process_reads_a_question_and_prints_the_answer() -> None:
     assert answer.after.replicas == 2
 
 
-def test_invalid_question_is_answered_with_an_error() -> None:
+def test_invalid_what_if_question_is_answered_with_an_error() -> None:
     question = {
         "history": asdict(create_history(past_application("a", (0.0, 1.0, 50)))),
         "asked": {"policy": "x"},
@@ -178,7 +178,7 @@ def test_invalid_question_is_answered_with_an_error() -> None:
     assert "'x'" in answer_to(json.loads(json.dumps(question)))["error"]
 
 
-def test_only_applications_recorded_from_their_arrival_are_replayed() -> None:
+def test_what_if_replays_only_applications_recorded_from_their_arrival() -> None:
     core = RecordedCore()
     core.pull()
     core.open("t|before", 100, tenant="t")
@@ -198,7 +198,7 @@ def test_only_applications_recorded_from_their_arrival_are_replayed() -> None:
     assert (call.ended_at, call.output_tokens) == (None, 20)
 
 
-def test_empty_recording_is_no_history() -> None:
+def test_what_if_needs_a_recorded_application() -> None:
     core = RecordedCore()
     core.pull()
 

@@ -65,7 +65,7 @@ def test_admission_rule_is_exact_to_one_token(
     assert (True, False) == tuple(admitted)
 
 
-def test_peak_counts_choices_and_wasted_blocks() -> None:
+def test_predicted_peak_memory_includes_choices_and_wasted_blocks() -> None:
     assert (24, 24, 42) == (
         _peak_tokens((10, 7, 2), block=4),
         _peak_tokens((20, 1, 1), block=4),
@@ -73,7 +73,7 @@ def test_peak_counts_choices_and_wasted_blocks() -> None:
     )
 
 
-def test_peak_rule_starts_an_inference_before_the_peak_of_a_lease() -> None:
+def test_peak_rule_may_start_an_inference_before_a_running_lease_ends() -> None:
     replica = _replica_with_leases((50, 20, 1))
 
     assert not _is_admitted("peak", replica, _create_inference(20, 20))
@@ -97,14 +97,14 @@ def test_inference_waits_for_enough_free_seats(name: str) -> None:
     )
 
 
-def test_peak_rule_waits_for_the_end_of_a_lease_beyond_its_prediction() -> None:
+def test_peak_rule_waits_for_the_end_of_a_lease_that_fills_the_memory() -> None:
     replica = _replica_with_leases((90, 30, 1))
 
     assert 30 == _iterations_until_start("peak", replica, _create_inference(1, 1))
 
 
 @pytest.mark.parametrize("name", ADMISSIONS)
-def test_kv_memory_without_a_lease_counts_as_used(name: str) -> None:
+def test_kv_memory_in_use_without_a_lease_counts_as_used(name: str) -> None:
     """An aborted call holds its KV memory until the engine has freed it."""
     replica = _replica_with_leases((10, 1, 1))
     fitting = _create_inference(40, 1)
@@ -137,11 +137,11 @@ def test_exceeded_output_prediction_doubles_until_it_covers_the_output(
     assert left == _create_inference(1, predicted, at_most=at_most).expected_remaining(made)
 
 
-def test_needed_memory_is_the_longest_context_in_whole_blocks() -> None:
+def test_memory_of_an_inference_is_its_longest_context_in_whole_blocks() -> None:
     assert _create_inference(40, 20, choices=3).kv_need_tokens(16) == 105
 
 
-def test_footprint_has_the_held_and_the_expected_tokens() -> None:
+def test_footprint_of_a_lease_has_its_held_and_expected_tokens() -> None:
     footprint = _create_inference(40, 10, choices=3).expected_footprint(4)
 
     assert Footprint(2, 3, 44, "a") == footprint

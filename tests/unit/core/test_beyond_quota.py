@@ -40,7 +40,7 @@ def _grant_priorities(actions: list[Action]) -> list[int]:
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
+def test_tenant_beyond_its_quota_waits_behind_a_tenant_of_lower_weight(
     options: dict[str, object],
 ) -> None:
     driver = _open_three_tenants(options)
@@ -59,7 +59,7 @@ def test_engine_ranks_work_beyond_a_quota_last() -> None:
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_application_within_its_quota_again_is_served_in_its_turn(
+def test_application_no_longer_deprioritised_is_served_in_its_turn(
     options: dict[str, object],
 ) -> None:
     driver = _open_three_tenants(options)
@@ -79,7 +79,9 @@ def test_application_within_its_quota_again_is_served_in_its_turn(
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_new_scheduler_keeps_work_beyond_quotas_behind_the_rest(options: dict[str, object]) -> None:
+def test_restarted_scheduler_still_serves_work_beyond_quotas_last(
+    options: dict[str, object],
+) -> None:
     driver = _open_three_tenants(options)
     driver.pull(seats=4)
     driver.pull(progress={"1": 3, "3": 5}, seats=4)
@@ -93,7 +95,7 @@ def test_new_scheduler_keeps_work_beyond_quotas_behind_the_rest(options: dict[st
     assert [True, False, False] == [core.state.applications[n].is_deprioritised for n in "txu"]
 
 
-def test_state_of_a_release_with_one_tenant_tree_still_loads() -> None:
+def test_stored_state_with_a_single_tenant_tree_is_loaded() -> None:
     """Earlier releases gave an application beyond its quota a millionth of its weight."""
     driver = CoreDriver(_create_core())
     driver.open("t", 100, tenant="T", weight=1)
@@ -135,7 +137,7 @@ def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
     assert ["y1", "t1"] == granted(driver.pull())
 
 
-def test_without_tenant_shares_an_application_beyond_quota_has_a_millionth_of_its_weight() -> None:
+def test_application_beyond_its_quota_has_a_millionth_of_its_weight() -> None:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.submit("a1", "a")

@@ -20,7 +20,7 @@ def learn_outcomes(ratios: list[float], expected_s: float = 10.0) -> Calibration
     return calibration
 
 
-def test_initial_quantiles_are_ordered_around_the_expectation() -> None:
+def test_initial_quantiles_of_a_wait_are_ordered_around_its_expectation() -> None:
     """The first callers after a start must get plausible times."""
     for expected_s in (0.0, 0.05, 1.0, 60.0, 1e7):
         p10, p50, p90 = astuple(Calibration().quantiles(expected_s))
@@ -29,7 +29,7 @@ def test_initial_quantiles_are_ordered_around_the_expectation() -> None:
         assert p50 == pytest.approx(max(expected_s, LEAST_S), rel=0.1)
 
 
-def test_systematic_delay_by_a_factor_of_two_is_learned() -> None:
+def test_systematic_delay_of_waits_by_a_factor_of_two_is_learned() -> None:
     """A systematic delay may come from later work that is served first."""
     p10, p50, p90 = astuple(learn_outcomes([2.0] * 300).quantiles(10.0))
 
@@ -37,7 +37,7 @@ def test_systematic_delay_by_a_factor_of_two_is_learned() -> None:
     assert p90 - p10 < 20
 
 
-def test_outcomes_of_long_waits_do_not_affect_short_waits() -> None:
+def test_outcomes_of_long_waits_do_not_change_quantiles_of_short_waits() -> None:
     """One histogram for all waits would mix errors of long and of short waits."""
     calibration = learn_outcomes([3.0] * 300, expected_s=400.0)
 
@@ -60,7 +60,7 @@ def test_eight_of_ten_waits_end_between_p10_and_p90(deviation: float) -> None:
     assert within / (rounds - known) == pytest.approx(0.8, abs=0.03)
 
 
-def test_unfinished_waits_raise_the_expected_wait() -> None:
+def test_overdue_unfinished_waits_raise_the_p90_of_the_expected_wait() -> None:
     """If all engines stop, no wait ends, and p90 of the expected wait must still rise."""
     calibration = learn_outcomes([1.0] * 200)
     before = calibration.quantiles(10.0).p90
@@ -71,7 +71,7 @@ def test_unfinished_waits_raise_the_expected_wait() -> None:
     assert calibration.quantiles(10.0).p90 > before
 
 
-def test_forgotten_wait_is_not_learned() -> None:
+def test_forgotten_wait_is_not_learned_from() -> None:
     """A cancelled application has started neither early nor late."""
     calibration = Calibration()
     before = calibration.quantiles(10.0)
@@ -91,13 +91,13 @@ def test_finished_wait_is_removed_before_its_expected_end() -> None:
     assert len(calibration._due) < 16_400
 
 
-def test_weights_of_outcomes_do_not_overflow() -> None:
+def test_decaying_weights_of_outcomes_do_not_overflow() -> None:
     calibration = learn_outcomes([1.0] * 12_000, expected_s=1.0)
 
     assert calibration.quantiles(1.0).p50 == pytest.approx(1.0, rel=0.15)
 
 
-def test_quantiles_are_learned_for_each_expected_wait() -> None:
+def test_wait_quantiles_are_learned_separately_for_each_expected_wait() -> None:
     """Only the p90 of long waits rises if long waits take longer.
 
     With one pair of levels for all, the many short waits would set it.
@@ -133,7 +133,7 @@ def test_unfinished_waits_raise_p90_and_keep_p50() -> None:
     assert after.p50 == pytest.approx(before.p50, rel=0.05)
 
 
-def test_p90_is_limited_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p90_of_a_wait_is_limited_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a load ends all waiting applications may start at once."""
     outlasted = learn_outcomes([1.0] * 100)
     for _ in range(100):

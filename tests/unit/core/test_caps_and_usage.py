@@ -41,7 +41,7 @@ def test_capped_inferences_are_refused_at_submission() -> None:
     assert [] == _cap_refusals(other)
 
 
-def test_application_beyond_a_cap_loses_its_waiting_inferences_only() -> None:
+def test_application_beyond_a_cap_keeps_its_running_inferences() -> None:
     """The answer of a running inference is worth more than the memory that its abort frees."""
     driver = _driver_with_caps(kv_token_time=50)
     driver.open("a")
@@ -58,7 +58,7 @@ def test_application_beyond_a_cap_loses_its_waiting_inferences_only() -> None:
     assert [("q2", "kv_token_time")] == _cap_refusals(driver.submit("q2"))
 
 
-def test_time_cap_ends_an_application_without_any_event() -> None:
+def test_application_is_ended_at_its_time_cap() -> None:
     """An agent that waits forever must not exceed its time, also after a restart."""
     driver = _driver_with_caps(seconds=60)
     driver.open("a")
@@ -83,7 +83,7 @@ def test_deprioritised_application_gets_its_weight_back() -> None:
     assert 4 == driver.application("a").weight
 
 
-def test_usage_counts_each_report_once() -> None:
+def test_token_usage_counts_each_report_once() -> None:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=3)
@@ -100,7 +100,7 @@ def test_usage_counts_each_report_once() -> None:
     assert served > 0
 
 
-def test_new_scheduler_counts_only_usage_missing_in_the_saved_totals() -> None:
+def test_restarted_scheduler_counts_only_usage_missing_in_saved_totals() -> None:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=9)
@@ -121,7 +121,7 @@ def test_new_scheduler_counts_only_usage_missing_in_the_saved_totals() -> None:
     assert usage.kv_token_time == sum(10 + k for k in range(1, 10))
 
 
-def test_usage_is_stored_per_day_and_saved_old_days_are_dropped() -> None:
+def test_saved_usage_of_old_days_is_dropped() -> None:
     """A scheduler that runs for years must not keep all days."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for day in range(3):
@@ -135,7 +135,7 @@ def test_usage_is_stored_per_day_and_saved_old_days_are_dropped() -> None:
     assert [1, 2] == sorted(book.totals)
 
 
-def test_usage_of_a_day_is_not_final_before_it_is_saved() -> None:
+def test_usage_of_a_day_is_final_only_after_its_save() -> None:
     """After a failed save a new scheduler changes the totals that a billing system has read."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
@@ -149,6 +149,6 @@ def test_usage_of_a_day_is_not_final_before_it_is_saved() -> None:
     assert set() == book.unsaved_days()
 
 
-def test_damaged_usage_is_refused_with_the_field() -> None:
+def test_error_of_a_damaged_usage_record_names_the_field() -> None:
     with pytest.raises(ValueError, match="inferences is -1"):
         SchedulerCore().state.usage.restore({0: {"t": UsageTotals().record() | {"inferences": -1}}})

@@ -10,7 +10,7 @@ def test_context_growth_factor_is_one_before_any_turn() -> None:
     assert ContextGrowth().factor == 1.0
 
 
-def test_context_growth_factor_is_the_mean_by_tokens() -> None:
+def test_context_growth_factor_is_the_token_weighted_mean_of_turns() -> None:
     growth = ContextGrowth()
     for _ in range(200):
         growth.add(1_000, 1_120)
@@ -27,7 +27,7 @@ def test_context_growth_factor_is_limited(after: int, factor: float) -> None:
     assert growth.factor == factor
 
 
-def test_turn_that_continues_a_context_is_counted_and_a_first_turn_is_not() -> None:
+def test_first_turn_does_not_count_as_context_growth() -> None:
     driver = CoreDriver()
     driver.pull("r0", kv=5_000, caches=True)
     driver.open("a", 1_000_000)

@@ -39,7 +39,7 @@ def found_and_missed(driver: CoreDriver) -> tuple[int, int]:
     return counters.contexts_found, counters.contexts_missed
 
 
-def test_turn_that_returns_in_time_finds_or_misses_its_context() -> None:
+def test_turn_within_the_keep_time_is_counted_as_context_hit_or_miss() -> None:
     for cached, expected in ((4_900, (1, 0)), (2_400, (0, 1)), (0, (0, 1))):
         driver = core_with_idle_context()
         driver.now += 1.0
@@ -49,7 +49,7 @@ def test_turn_that_returns_in_time_finds_or_misses_its_context() -> None:
         assert expected == found_and_missed(driver)
 
 
-def test_turn_that_returns_to_an_expired_context_is_not_counted() -> None:
+def test_turn_after_its_context_expired_is_not_counted_as_hit_or_miss() -> None:
     driver = core_with_idle_context()
     driver.now += 4.0
     run_turn(driver, "agent3", 5_100, cached=0)
@@ -58,7 +58,7 @@ def test_turn_that_returns_to_an_expired_context_is_not_counted() -> None:
     assert (0, 0) == found_and_missed(driver)
 
 
-def test_turn_is_not_counted_before_contexts_of_its_class_delay_a_decision() -> None:
+def test_turn_counts_as_hit_or_miss_once_contexts_of_its_class_delay_starts() -> None:
     driver = core_with_idle_context(counts=False)
     driver.now += 1.0
     run_turn(driver, "agent3", 5_100, cached=0)
@@ -67,7 +67,7 @@ def test_turn_is_not_counted_before_contexts_of_its_class_delay_a_decision() -> 
     assert (0, 0) == found_and_missed(driver)
 
 
-def test_uncounted_turn_is_counted_at_the_next_turn() -> None:
+def test_context_hit_or_miss_of_a_turn_is_counted_at_the_next_turn() -> None:
     driver = core_with_idle_context()
     driver.now += 1.0
     run_turn(driver, "agent3", 5_100, cached=0)
@@ -90,7 +90,7 @@ def test_turn_that_ends_before_its_prompt_is_computed_is_not_counted() -> None:
     assert (0, 0) == found_and_missed(driver)
 
 
-def test_counts_of_returning_turns_stay_when_the_policy_changes() -> None:
+def test_policy_change_keeps_the_counts_of_context_hits_and_misses() -> None:
     driver = core_with_idle_context()
     driver.now += 1.0
     run_turn(driver, "agent3", 5_100, cached=0)
@@ -100,7 +100,7 @@ def test_counts_of_returning_turns_stay_when_the_policy_changes() -> None:
     assert (0, 1) == found_and_missed(driver)
 
 
-def test_ended_applications_are_forgotten_by_the_counts_of_turns() -> None:
+def test_counts_of_context_hits_forget_ended_applications() -> None:
     driver = core_with_idle_context()
     driver.now += 1.0
     run_turn(driver, "agent3", 5_100, cached=0)

@@ -23,7 +23,7 @@ def test_least_recently_used_contexts_are_evicted_first() -> None:
     assert 250 == known.tokens == known.live_tokens
 
 
-def test_context_in_use_is_not_evicted_and_becomes_the_most_recent() -> None:
+def test_context_in_use_is_not_evicted() -> None:
     known = create_contexts("a", "b")
     held = known.hold("a", 110)
 
@@ -34,7 +34,7 @@ def test_context_in_use_is_not_evicted_and_becomes_the_most_recent() -> None:
     assert {"b": 30, "a": 120} == idle_tokens(known)
 
 
-def test_context_of_two_leases_is_in_use_until_both_have_ended() -> None:
+def test_context_shared_by_two_leases_is_in_use_until_both_end() -> None:
     known = create_contexts("a")
     first, second = known.hold("a", 100), known.hold("a", 130)
 
@@ -59,7 +59,7 @@ def test_two_continuations_leave_two_contexts_with_a_shared_beginning() -> None:
     assert 140 + 25 == known.tokens == known.live_tokens
 
 
-def test_shared_beginning_stays_with_the_continuation_used_last() -> None:
+def test_forgetting_one_of_two_contexts_keeps_their_shared_beginning() -> None:
     known = create_contexts("a")
     forked = known.hold("a", 100)
     assert forked is known.hold("a", 130)
@@ -125,7 +125,7 @@ def test_lease_without_prefill_keeps_the_contexts() -> None:
     assert {"a": 100} == idle_tokens(known)
 
 
-def test_memory_of_leases_holds_no_idle_context() -> None:
+def test_idle_contexts_get_no_memory_that_leases_hold() -> None:
     known = create_contexts("a", "b")
     known.shrink(100)
 
@@ -135,7 +135,7 @@ def test_memory_of_leases_holds_no_idle_context() -> None:
     assert 0 == known.tokens == known.live_tokens
 
 
-def test_eviction_of_a_context_implies_eviction_of_less_recent_contexts() -> None:
+def test_evicted_context_implies_eviction_of_all_less_recent_contexts() -> None:
     known = create_contexts("a", "b", "c")
     missed = known.hold("b", 100)
     assert missed is not None
@@ -144,7 +144,7 @@ def test_eviction_of_a_context_implies_eviction_of_less_recent_contexts() -> Non
     assert {"c": 100} == idle_tokens(known)
 
 
-def test_restored_contexts_have_no_order_among_each_other() -> None:
+def test_eviction_of_a_restored_context_evicts_no_other_restored_context() -> None:
     known = Contexts()
     for name in ("a", "b"):
         known.recall(name, 100, 1000)

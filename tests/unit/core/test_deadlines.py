@@ -57,7 +57,7 @@ def test_inference_is_refused_when_its_deadline_passes() -> None:
     assert "a1" not in driver.core.state.inferences
 
 
-def test_missed_deadline_prevents_a_grant_in_the_same_pull() -> None:
+def test_inference_past_its_deadline_is_not_granted_in_the_same_pull() -> None:
     """Deadlines are checked before grants, also at the same instant."""
     driver = busy_driver()
     driver.open("a")
@@ -91,7 +91,7 @@ def test_application_with_a_missed_deadline_is_not_learned_from() -> None:
     assert ("a", 1) == (end.application_id, end.failed)
 
 
-def test_inference_that_must_miss_its_deadline_is_refused_at_once() -> None:
+def test_inference_that_is_sure_to_miss_its_deadline_is_refused_at_once() -> None:
     """The caller can still use another service, which it could not after the wait."""
     driver = busy_driver()
     driver.open("big", 50_000)
@@ -102,7 +102,7 @@ def test_inference_that_must_miss_its_deadline_is_refused_at_once() -> None:
     assert [("a1", "deadline")] == refused(told)
 
 
-def test_inference_that_may_meet_its_deadline_waits() -> None:
+def test_inference_that_can_still_meet_its_deadline_waits() -> None:
     """Only a deadline before the early estimate of the start is refused at once."""
     driver = busy_driver()
     driver.open("a", 155)
@@ -110,7 +110,7 @@ def test_inference_that_may_meet_its_deadline_waits() -> None:
     assert [] == submit_with_deadline(driver, deadline_s=0.3)
 
 
-def test_inference_that_starts_at_once_meets_any_deadline() -> None:
+def test_inference_that_starts_at_once_is_never_refused_for_its_deadline() -> None:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
@@ -129,7 +129,7 @@ def test_deadline_does_not_end_a_leased_inference() -> None:
     assert "a1" in driver.core.state.inferences
 
 
-def test_inference_of_a_lost_replica_waits_again_without_a_deadline() -> None:
+def test_inference_requeued_from_a_lost_replica_has_no_deadline() -> None:
     """The caller is not to blame for a lost replica, and half an answer may be sent already."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
@@ -141,7 +141,7 @@ def test_inference_of_a_lost_replica_waits_again_without_a_deadline() -> None:
     assert ["a1"] == granted(driver.pull("r1", kv=1000))
 
 
-def test_inference_without_a_deadline_has_that_of_its_application() -> None:
+def test_inference_without_a_deadline_inherits_the_deadline_of_its_application() -> None:
     """The deadline of an inference replaces that of its application."""
     driver = busy_driver()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
@@ -162,7 +162,7 @@ def test_deadline_of_an_application_survives_a_scheduler_restart() -> None:
     assert 5.0 == driver.application("a").deadline_s
 
 
-def test_age_of_an_inference_counts_over_scheduler_restarts() -> None:
+def test_deadline_counts_the_age_of_an_inference_before_a_restart() -> None:
     """A caller has waited since its first request, over all schedulers."""
     driver = busy_driver()
     driver.open("a")
@@ -174,7 +174,7 @@ def test_age_of_an_inference_counts_over_scheduler_restarts() -> None:
     assert [("soon", "deadline")] == refused(driver.wait(1.0))
 
 
-def test_inference_that_claims_a_lease_has_no_deadline() -> None:
+def test_inference_resubmitted_with_a_running_lease_has_no_deadline() -> None:
     driver = busy_driver()
     driver.open("a")
     submit_with_deadline(driver, lease_id="1-7", age_s=50.0, resubmitted=True)

@@ -23,7 +23,7 @@ def _tenant_usage(core: CoreDriver) -> UsageTotals:
     return of_day["tenant"]
 
 
-def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
+def test_final_report_charges_the_tokens_since_the_last_report(core: CoreDriver) -> None:
     """A caller that leaves between two reports pays for all tokens, in usage and in fair share."""
     lease_id = _cancel_running(core, made=None)
     core.last_word(lease_id, output=4, prompt=10)
@@ -46,7 +46,7 @@ def test_cancelled_application_ends_with_its_final_report(core: CoreDriver) -> N
     assert (["a"], []) == (before, list(core.core.state.applications))
 
 
-def test_prompt_aborted_during_prefill_is_charged_for_the_computed_part(
+def test_aborted_prefill_is_charged_for_its_computed_tokens(
     core: CoreDriver,
 ) -> None:
     lease_id = _cancel_running(core, made=None)
@@ -61,7 +61,7 @@ def test_prompt_aborted_during_prefill_is_charged_for_the_computed_part(
     )
 
 
-def test_lease_without_a_payload_costs_nothing(core: CoreDriver) -> None:
+def test_lease_whose_prompt_never_arrived_costs_nothing(core: CoreDriver) -> None:
     """The replica reports that the lease never ran."""
     core.last_word(_cancel_running(core, made=None))
 
@@ -90,7 +90,7 @@ def test_repeated_final_report_is_counted_once(core: CoreDriver) -> None:
     assert (1, 3) == (_tenant_usage(core).inferences, _tenant_usage(core).output_tokens)
 
 
-def test_call_cancelled_at_its_end_is_metered_completely(core: CoreDriver) -> None:
+def test_call_cancelled_as_it_ends_is_metered_completely(core: CoreDriver) -> None:
     """A caller that hangs up at the last event has received its answer."""
     lease_id = _cancel_running(core, made=None)
     core.pull(progress=None, finished={lease_id: 7})

@@ -15,7 +15,7 @@ from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, granted, refused
 
 
-def test_inference_is_granted_at_once_to_a_waiting_pull(core: CoreDriver) -> None:
+def test_inference_is_granted_at_once_to_a_replica_with_an_open_pull(core: CoreDriver) -> None:
     """An idle service must add no round trip."""
     core.pull("r0")
     core.open("a", 155)
@@ -63,7 +63,7 @@ def _count_searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looks
 
 
-def test_arrival_that_fits_nowhere_starts_no_search(
+def test_arriving_inference_that_fits_no_replica_starts_no_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A search is expensive, and the next report makes one anyway."""
@@ -87,7 +87,7 @@ def test_arrival_that_fits_nowhere_starts_no_search(
 
 
 @pytest.mark.parametrize(("guard_iterations", "looked"), [(0, []), (300, ["look"])])
-def test_arrival_behind_a_blocked_inference_searches_no_replica(
+def test_inference_arriving_behind_a_blocked_inference_starts_no_search(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"order": "sgps", "guard_iterations": guard_iterations}
@@ -122,7 +122,7 @@ def test_arrival_behind_a_blocked_inference_searches_no_replica(
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_no_search_is_made_when_no_inference_can_start(
+def test_event_that_can_start_no_inference_triggers_no_search(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
     """Half of all events start no inference, and each search is expensive."""
@@ -181,7 +181,7 @@ def test_blocked_first_inference_is_never_overtaken(core: CoreDriver) -> None:
     assert granted(after) == ["large", "small"]
 
 
-def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> None:
+def test_application_that_exceeds_its_charge_moves_back_in_the_queue(core: CoreDriver) -> None:
     core.open("a", 20)
     core.open("b", 39)
     core.submit("a1", "a")
@@ -208,7 +208,7 @@ def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
     assert placed == ["r2", "r2", "r0", "r1", "r2"]
 
 
-def test_replica_gets_no_grant_between_an_answer_and_its_next_pull(core: CoreDriver) -> None:
+def test_replica_without_an_open_pull_gets_no_grant(core: CoreDriver) -> None:
     """A grant after the answer would wait for the replica's next pull."""
     core.pull("r0")
     core.handle(ev.PullAnswered("r0"))
@@ -231,7 +231,7 @@ def test_draining_replica_gets_no_grant(core: CoreDriver) -> None:
     assert granted(core.pull("r1")) == ["y"]
 
 
-def test_number_of_seats_limits_the_grants(core: CoreDriver) -> None:
+def test_number_of_free_seats_limits_the_grants_to_a_replica(core: CoreDriver) -> None:
     core.open()
     for name in ("x", "y", "z"):
         core.submit(name)
@@ -239,7 +239,7 @@ def test_number_of_seats_limits_the_grants(core: CoreDriver) -> None:
     assert granted(core.pull(seats=2)) == ["x", "y"]
 
 
-def test_kv_memory_without_a_lease_prevents_grants(core: CoreDriver) -> None:
+def test_kv_memory_in_use_without_a_lease_prevents_grants(core: CoreDriver) -> None:
     """Granting memory that an aborted call still holds would cause a preemption."""
     core.open()
     core.submit("x", prompt=10, output=10)
@@ -297,7 +297,7 @@ def test_repeated_pull_changes_nothing(core: CoreDriver) -> None:
     assert (before, 3 * 10 + 6) == (core.account().attained, before)
 
 
-def test_time_that_goes_back_counts_as_the_last_time(core: CoreDriver) -> None:
+def test_backward_clock_step_counts_as_the_last_known_time(core: CoreDriver) -> None:
     """A wall clock may be set back, but no lease may expire twice."""
     core.pull()
     core.now -= 50
@@ -341,7 +341,7 @@ def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) ->
     assert (backlog, core.core.state.counters.waiting_kv_tokens) == (42, 0)
 
 
-def test_admission_rule_can_be_chosen() -> None:
+def test_core_uses_the_chosen_admission_rule() -> None:
     """The rule `prompt` admits what fits now, and `peak` what fits to its end."""
     admitted = {}
     for admission in ("peak", "prompt"):
@@ -376,19 +376,19 @@ def _submit_application(driver: CoreDriver, name: str, prompt: int, output: int)
     return granted(driver.submit(name, name, prompt=prompt, output=output))
 
 
-def test_no_inference_overtakes_by_default() -> None:
+def test_backfilling_is_off_by_default() -> None:
     """The fairness bound is derived for strict order."""
     assert [] == _submit_application(_driver_with_a_blocked_inference(0), "tiny", 1, 1)
 
 
-def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None:
+def test_inference_that_ends_before_the_first_can_start_is_backfilled() -> None:
     driver = _driver_with_a_blocked_inference("unlimited")
 
     assert ["short"] == _submit_application(driver, "short", 10, 5)
     assert 1 == driver.inference("first").passes
 
 
-def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None:
+def test_longer_inference_is_backfilled_if_it_leaves_room_for_the_first() -> None:
     driver = _driver_with_a_blocked_inference("unlimited", kv=120)
 
     assert [] == _submit_application(driver, "longer", 11, 50)
@@ -396,7 +396,7 @@ def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None
     assert ["long"] == _submit_application(driver, "long", 10, 50)
 
 
-def test_number_of_times_the_first_is_overtaken_is_limited() -> None:
+def test_first_inference_is_overtaken_a_limited_number_of_times() -> None:
     """Predictions may be wrong, so only the count bounds the delay."""
     driver = _driver_with_a_blocked_inference(2)
 
@@ -406,7 +406,7 @@ def test_number_of_times_the_first_is_overtaken_is_limited() -> None:
     assert 2 == driver.inference("first").passes
 
 
-def test_limit_of_overtaking_holds_within_one_report() -> None:
+def test_overtaking_limit_holds_for_the_grants_of_one_report() -> None:
     driver = _driver_with_a_blocked_inference(1)
     driver.handle(ev.PullAnswered("r0"))
     for name in ("s1", "s2"):
@@ -415,7 +415,7 @@ def test_limit_of_overtaking_holds_within_one_report() -> None:
     assert ["s1"] == granted(driver.pull(kv=100))
 
 
-def test_every_overtaken_inference_counts_the_overtaking() -> None:
+def test_each_overtaken_inference_counts_how_often_it_was_overtaken() -> None:
     driver = _driver_with_a_blocked_inference(2)
     _submit_application(driver, "second", 45, 20)
     _submit_application(driver, "s1", 2, 2)
@@ -429,7 +429,7 @@ def test_every_overtaken_inference_counts_the_overtaking() -> None:
     assert [] == _submit_application(driver, "s3", 1, 1)
 
 
-def test_overtaking_keeps_the_order_of_the_queue() -> None:
+def test_backfilling_keeps_the_order_of_the_remaining_queue() -> None:
     """Overtaken inferences keep their places, and start as soon as there is room."""
     driver = _driver_with_a_blocked_inference("unlimited")
     _submit_application(driver, "second", 45, 2)
@@ -451,7 +451,7 @@ def test_backfilling_examines_a_limited_number_of_applications() -> None:
     assert granted(driver.handle(ev.InferenceCancelled("large3"))) == ["short"]
 
 
-def test_each_waiting_inference_is_checked_against_a_replica_once(
+def test_backfilling_checks_each_waiting_inference_once_per_replica(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the cached answer, the number of checks would be quadratic."""
@@ -479,7 +479,9 @@ def test_draining_replica_gets_no_backfilled_inference() -> None:
     assert [] == _submit_application(driver, "short", 2, 2)
 
 
-def test_tenant_with_skipped_work_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_whose_only_work_was_skipped_still_counts_as_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     driver = CoreDriver(
         SchedulerCore(policy_path("drr"), {"backfill": "unlimited", "unit": "tenant"})
     )

@@ -213,7 +213,7 @@ _NEWCOMERS = {
 
 
 @pytest.mark.parametrize("burst", _NEWCOMERS.values(), ids=_NEWCOMERS)
-def test_newcomers_do_not_take_the_places_of_refused_callers_that_return(burst: dict) -> None:  # type: ignore[type-arg]
+def test_new_callers_do_not_take_places_reserved_for_refused_callers(burst: dict) -> None:  # type: ignore[type-arg]
     """A steady stream of newcomers must not be served before callers that waited.
 
     If callers do not declare their retries, the test's target fails.
@@ -226,7 +226,7 @@ def test_newcomers_do_not_take_the_places_of_refused_callers_that_return(burst: 
     assert silent.part_admitted_at_first_retry < 0.7
 
 
-def test_place_in_the_queue_is_reserved_from_a_callers_retry_time_until_it_is_overdue() -> None:
+def test_queue_place_is_reserved_for_a_refused_caller_around_its_retry_time() -> None:
     """A refused caller that never returns keeps a place in the queue empty for seconds only."""
     drain = _drain_with_departures(10.0, 30.0)
     wait_s = drain.retry_after("t", 30.0)
@@ -263,7 +263,7 @@ def test_reservations_of_a_tenant_do_not_bind_other_tenants() -> None:
 
 
 @pytest.mark.parametrize("wait_s", [1.0, 5.0, 30.0, 100.0])
-def test_constant_retry_time_misses_the_target(wait_s: Seconds) -> None:
+def test_constant_retry_time_misses_the_target_of_admitted_first_retries(wait_s: Seconds) -> None:
     """One constant wait brings all callers back at once, or most of them far too late."""
     played = CallerBurst(0, **_BURSTS["thousands"], constant_s=wait_s).run_burst()  # type: ignore[arg-type]
 
@@ -292,7 +292,7 @@ def test_each_refused_caller_gets_a_later_retry_time() -> None:
     assert 10.0 < waits[-1] < 11.0
 
 
-def test_past_retry_times_are_assigned_again() -> None:
+def test_past_retry_times_of_callers_delay_no_later_caller() -> None:
     """Callers whose retry time is past, whether they returned or not, delay no later caller."""
     drain = _drain_with_departures(10.0, 20.0)
     first = drain.retry_after("t", 20.0)
@@ -304,7 +304,7 @@ def test_past_retry_times_are_assigned_again() -> None:
     assert first == pytest.approx(drain.retry_after("t", 30.0), rel=0.02)
 
 
-def test_caller_of_a_tenant_beyond_its_part_waits_longer() -> None:
+def test_caller_of_a_tenant_beyond_its_share_gets_a_later_retry_time() -> None:
     waits = [
         _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)
     ]
@@ -312,7 +312,7 @@ def test_caller_of_a_tenant_beyond_its_part_waits_longer() -> None:
     assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
 
 
-def test_refused_caller_waits_until_a_free_place_is_likely() -> None:
+def test_second_retry_time_of_a_caller_has_a_more_likely_free_place() -> None:
     waits = [
         _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, is_again=again)
         for again in (False, True)
@@ -331,7 +331,7 @@ def test_no_retry_time_is_assigned_beyond_the_horizon() -> None:
     assert 1.0 < waits[0] * DEFAULT_RATE < 2.0
 
 
-def test_stopped_service_is_measured_as_slower() -> None:
+def test_drain_rate_falls_while_service_stands_still() -> None:
     """Engines that died no longer drain the queue."""
     waits = [_drain_with_departures(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
 
@@ -358,7 +358,7 @@ def test_tenant_with_endless_requests_does_not_lengthen_the_wait_of_others() -> 
     assert 2 * alone == pytest.approx(drain.retry_after("polite", 20.0, is_whole=True))
 
 
-def test_callers_of_endlessly_many_tenants_share_an_entry() -> None:
+def test_tenants_beyond_the_table_share_one_retry_entry() -> None:
     """Callers choose the names, so the table of tenants must not grow with them."""
     drain = Drain()
     for number in range(5_000):

@@ -25,7 +25,7 @@ def test_reopened_application_id_is_not_refused() -> None:
     assert ended.refusal("a", 1.0) is None
 
 
-def test_oldest_ended_ids_are_dropped_beyond_the_limit() -> None:
+def test_oldest_ids_of_ended_applications_are_dropped_beyond_the_limit() -> None:
     ended = EndedByOwner(600.0, most=2)
     for at, name in enumerate("abac"):
         ended.note(name, _CLOSED, float(at))
@@ -35,7 +35,7 @@ def test_oldest_ended_ids_are_dropped_beyond_the_limit() -> None:
     assert [] == ended.recent(700.0)
 
 
-def test_ended_id_that_is_reported_late_is_not_stored_longer() -> None:
+def test_late_report_does_not_prolong_the_record_of_an_ended_application() -> None:
     """Ingresses report to a new scheduler in any order."""
     ended = EndedByOwner(600.0)
     ended.note("late", _CLOSED, 100.0)

@@ -72,7 +72,7 @@ def _store_state(driver: CoreDriver) -> list[Action]:
 
 @pytest.mark.parametrize("report_first", [True, False])
 @pytest.mark.parametrize("saved", [True, False])
-def test_inference_answered_during_an_outage_is_counted_once(
+def test_inference_answered_during_a_scheduler_outage_is_counted_once(
     old_scheduler: CoreDriver, report_first: bool, saved: bool
 ) -> None:
     new = _next_scheduler(old_scheduler, saved=saved)
@@ -92,7 +92,9 @@ def test_inference_answered_during_an_outage_is_counted_once(
     assert 10 == new.application().output_tokens
 
 
-def test_service_of_an_answered_inference_is_counted_once(old_scheduler: CoreDriver) -> None:
+def test_service_of_an_inference_answered_during_an_outage_counts_once(
+    old_scheduler: CoreDriver,
+) -> None:
     new = _next_scheduler(old_scheduler)
     before = _tenant_usage(new).kv_token_time
     undisturbed = CoreDriver(old_scheduler.core, old_scheduler.now)
@@ -108,7 +110,9 @@ def test_service_of_an_answered_inference_is_counted_once(old_scheduler: CoreDri
     assert before < _tenant_usage(new).kv_token_time == _tenant_usage(undisturbed).kv_token_time
 
 
-def test_counted_and_stored_inference_is_not_counted_again(old_scheduler: CoreDriver) -> None:
+def test_inference_stored_as_ended_is_not_counted_after_a_restart(
+    old_scheduler: CoreDriver,
+) -> None:
     """A confirmation may be lost, so replica and ingress report the end again."""
     old_scheduler.pull("r0", {"1-1": 3}, {"1-2": 10})
     new = _next_scheduler(old_scheduler)
@@ -119,7 +123,9 @@ def test_counted_and_stored_inference_is_not_counted_again(old_scheduler: CoreDr
     assert (1, 1, 10, 10) == _usage_counts(old_scheduler) == _usage_counts(new)
 
 
-def test_ended_inference_confirmed_but_not_saved_is_counted(old_scheduler: CoreDriver) -> None:
+def test_ended_inference_that_was_not_saved_is_counted_after_a_restart(
+    old_scheduler: CoreDriver,
+) -> None:
     """The scheduler died after it confirmed the end and before it saved it."""
     new = _next_scheduler(old_scheduler)
     old_scheduler.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -130,7 +136,7 @@ def test_ended_inference_confirmed_but_not_saved_is_counted(old_scheduler: CoreD
     assert (1, 1, 10, 10) == _usage_counts(new)
 
 
-def test_answered_inference_never_runs_again(old_scheduler: CoreDriver) -> None:
+def test_inference_answered_during_an_outage_never_runs_again(old_scheduler: CoreDriver) -> None:
     """An ended inference whose replica is gone is counted without its output."""
     new = _next_scheduler(old_scheduler)
     new.handle(_AGAIN)
@@ -141,7 +147,7 @@ def test_answered_inference_never_runs_again(old_scheduler: CoreDriver) -> None:
     assert (1, 1, 10, 0) == _usage_counts(new)
 
 
-def test_running_inference_cancelled_during_an_outage_is_stopped_and_counted(
+def test_inference_cancelled_during_an_outage_is_stopped_and_counted(
     old_scheduler: CoreDriver,
 ) -> None:
     """A caller may leave while there is no scheduler."""
@@ -154,7 +160,7 @@ def test_running_inference_cancelled_during_an_outage_is_stopped_and_counted(
     assert (1, 1, 10, 6) == _usage_counts(new)
 
 
-def test_cancelled_application_counts_its_ended_inferences_first(
+def test_application_cancelled_during_an_outage_counts_its_ended_inferences(
     old_scheduler: CoreDriver,
 ) -> None:
     """The call to cancel the application may arrive before its ingress reports."""
@@ -171,7 +177,9 @@ def test_cancelled_application_counts_its_ended_inferences_first(
     assert (1, 2, 20, 13) == _usage_counts(new)
 
 
-def test_closed_application_waits_for_every_ingress_that_had_it(old_scheduler: CoreDriver) -> None:
+def test_closed_application_waits_for_reports_of_all_its_ingresses(
+    old_scheduler: CoreDriver,
+) -> None:
     """One ingress closes an application of which another ingress still has an inference."""
     old_scheduler.handle(replace(_ARRIVAL, ingress_id="i1"))
     new = _next_scheduler(old_scheduler)
@@ -197,7 +205,7 @@ def test_closed_application_waits_for_every_ingress_that_had_it(old_scheduler: C
     assert (1, 2, 20, 20) == _usage_counts(new)
 
 
-def test_closed_application_waits_no_longer_than_for_a_lost_ingress(
+def test_closed_application_stops_waiting_for_an_ingress_after_its_timeout(
     old_scheduler: CoreDriver,
 ) -> None:
     """An ingress may have died with the scheduler."""
@@ -210,7 +218,7 @@ def test_closed_application_waits_no_longer_than_for_a_lost_ingress(
     assert "a" not in new.core.state.applications
 
 
-def test_ended_application_is_counted_once(old_scheduler: CoreDriver) -> None:
+def test_application_that_ended_before_a_restart_is_counted_once(old_scheduler: CoreDriver) -> None:
     old_scheduler.pull("r0", {}, {"1-1": 10, "1-2": 10})
     old_scheduler.handle(ev.ApplicationClosed("a"))
     new = _next_scheduler(old_scheduler)
@@ -227,7 +235,7 @@ def test_ended_application_is_counted_once(old_scheduler: CoreDriver) -> None:
     assert 2 == _tenant_usage(new).applications
 
 
-def test_stored_ends_are_confirmed_until_ingresses_have_read_it(
+def test_ended_inference_stays_stored_until_its_ingress_reads_the_confirmation(
     old_scheduler: CoreDriver,
 ) -> None:
     """The record of an ended application stays until its ingress has read the confirmation."""
@@ -241,7 +249,9 @@ def test_stored_ends_are_confirmed_until_ingresses_have_read_it(
     assert "ends" not in old_scheduler.record()["applications"]["a"]
 
 
-def test_ingress_of_an_earlier_version_gets_no_confirmations(old_scheduler: CoreDriver) -> None:
+def test_ingress_of_an_earlier_version_gets_no_confirmations_of_ended_inferences(
+    old_scheduler: CoreDriver,
+) -> None:
     """An old ingress does not support the message, so only the replica's report counts."""
     old_scheduler.open("b", ingress_id="i9")
     old_scheduler.submit("z", "b", ingress_id="i9")

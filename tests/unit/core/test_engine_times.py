@@ -21,7 +21,7 @@ def report_stretches(
         times.report("r0", every, every * sequences, computed, now, is_busy=True)
 
 
-def test_fit_recovers_the_time_of_a_prompt_token() -> None:
+def test_fit_of_engine_times_recovers_the_time_of_a_prompt_token() -> None:
     times = EngineTimes()
     report_stretches(times, random.Random(1))
 
@@ -61,7 +61,7 @@ def test_prompt_token_time_is_unknown_if_prompts_and_iterations_are_proportional
     assert times.token_s is None
 
 
-def test_idle_time_does_not_count() -> None:
+def test_idle_time_does_not_change_the_fitted_prompt_token_time() -> None:
     """A replica is idle for an hour after each busy stretch."""
     times, rng, now = EngineTimes(), random.Random(4), 0.0
     for _ in range(100):

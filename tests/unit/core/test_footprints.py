@@ -20,11 +20,11 @@ def _memory_sums(made: Footprints) -> tuple[int, int, int]:
     return (made.context_tokens, made.full_tokens, made.sequences)
 
 
-def test_memory_sums_are_of_all_leases(footprints: Footprints) -> None:
+def test_memory_sums_include_all_leases(footprints: Footprints) -> None:
     assert (60, 15 + 28 + 30, 4) == _memory_sums(footprints)
 
 
-def test_report_replaces_the_last_report_of_a_lease(footprints: Footprints) -> None:
+def test_new_report_of_a_lease_replaces_its_last_report(footprints: Footprints) -> None:
     footprints["1"] = Footprint(1, 1, 14, "a")
 
     assert (64, 15 + 28 + 30, 4) == _memory_sums(footprints)
@@ -69,7 +69,7 @@ def test_memory_forecast_follows_every_change(footprints: Footprints) -> None:
     assert 14 + 28 == peak_tokens()
 
 
-def test_refusal_by_an_older_forecast_needs_no_new_forecast(
+def test_memory_refusal_by_an_older_forecast_needs_no_new_forecast(
     footprints: Footprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease added since the forecast can only leave less memory."""
@@ -88,7 +88,7 @@ def test_memory_forecast_counts_wasted_blocks(footprints: Footprints) -> None:
     assert 60 + 5 * 3 == footprints.forecast(4).peak_with(small)
 
 
-def test_memory_forecast_with_another_lease_does_not_change_the_replica(
+def test_memory_forecast_with_a_further_lease_leaves_the_replica_unchanged(
     footprints: Footprints,
 ) -> None:
     before = footprints.forecast(1).held
@@ -124,7 +124,7 @@ class CountedFootprint(Footprint):
         return CountedFootprint(*super().less(tokens))
 
 
-def test_end_of_a_shared_beginning_is_read_from_all_leases_once_between_two_reports() -> None:
+def test_forecast_of_a_shared_beginning_reads_each_lease_once_between_reports() -> None:
     made, named = Footprints(), (Prefix(16, b"system"),)
 
     def grant_lease(name: str, iterations: int) -> None:

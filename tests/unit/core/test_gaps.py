@@ -17,11 +17,11 @@ def gaps_of_lengths(*lengths: float, has_returned: bool = True) -> Gaps:
 
 
 @pytest.mark.parametrize("number", [0, 7])
-def test_context_is_kept_for_the_break_even_time_after_few_gaps(number: int) -> None:
+def test_context_is_kept_for_the_break_even_time_while_few_gaps_are_known(number: int) -> None:
     assert 3.0 == gaps_of_lengths(*[0.5] * number).kept_s(AGENT, 3.0)
 
 
-def test_context_is_kept_for_all_short_gaps() -> None:
+def test_context_is_kept_over_all_short_gaps() -> None:
     assert 0.9 == gaps_of_lengths(0.5, 0.6, 0.7, 0.8, 0.9, 0.5, 0.6, 0.7).kept_s(AGENT, 3.0)
 
 
@@ -29,7 +29,7 @@ def test_context_is_not_kept_for_gaps_longer_than_break_even() -> None:
     assert 0.0 == gaps_of_lengths(*[10.0] * 8).kept_s(AGENT, 3.0)
 
 
-def test_context_is_kept_for_tool_gaps_but_not_for_people() -> None:
+def test_context_is_kept_over_tool_calls_but_not_over_user_pauses() -> None:
     """Seven tools return after a second, three people after two minutes."""
     assert 1.0 == gaps_of_lengths(*[1.0] * 7, *[120.0] * 3).kept_s(AGENT, 20.0)
 
@@ -59,11 +59,11 @@ def _cost_of_keeping(drawn: list[tuple[float, bool]], break_even_s: float, kept_
 
 
 @pytest.mark.parametrize("other", [("tenant", "chat"), ("other", "agent")])
-def test_each_class_of_each_tenant_has_separate_gaps(other: tuple[str, str]) -> None:
+def test_gap_statistics_are_separate_for_each_class_and_tenant(other: tuple[str, str]) -> None:
     assert 5.0 == gaps_of_lengths(*[1.0] * 8).kept_s(other, 5.0)
 
 
-def test_old_gaps_and_old_classes_are_forgotten() -> None:
+def test_gap_statistics_forget_old_gaps_and_old_classes() -> None:
     gaps = gaps_of_lengths(*[1.0] * 200)
     for number in range(1_100):
         gaps.add(("tenant", f"class{number}"), 1.0, has_returned=True)

@@ -68,7 +68,7 @@ def let_replicas_ask(driver: CoreDriver) -> None:
         driver.handle(ev.ReplicaReported(name, asks=True))
 
 
-def test_first_application_waits_for_the_replica_with_its_context_and_starts_there() -> None:
+def test_first_application_waits_for_the_replica_with_its_context() -> None:
     driver = core_with_full_holder()
     assert [] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
 
@@ -77,7 +77,7 @@ def test_first_application_waits_for_the_replica_with_its_context_and_starts_the
     assert ["r0"] == replicas_of_requests(driver, "a2")
 
 
-def test_others_start_elsewhere_while_an_application_waits_for_its_context() -> None:
+def test_other_applications_start_elsewhere_while_the_first_waits_for_its_context() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
@@ -86,7 +86,7 @@ def test_others_start_elsewhere_while_an_application_waits_for_its_context() -> 
     assert [None, "r1"] == replicas_of_requests(driver, "a2", "c1")
 
 
-def test_others_leave_memory_for_the_application_that_waits_for_its_context() -> None:
+def test_memory_is_reserved_for_an_application_that_waits_for_its_context() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
@@ -97,7 +97,7 @@ def test_others_leave_memory_for_the_application_that_waits_for_its_context() ->
     assert [] == granted(driver.submit("d1", "d", prompt=10, output=10)), "c waits for memory"
 
 
-def test_others_leave_a_seat_for_the_application_that_waits_for_its_context() -> None:
+def test_seat_is_reserved_for_an_application_that_waits_for_its_context() -> None:
     driver = core_with_full_holder()
     driver.pull("r1", kv=KV, seats=1, caches=True)
     driver.submit("a2", "a", prompt=1_100, output=10)
@@ -106,7 +106,7 @@ def test_others_leave_a_seat_for_the_application_that_waits_for_its_context() ->
     assert [] == granted(driver.submit("c1", "c", prompt=10, output=10))
 
 
-def test_waiting_application_is_not_overtaken_on_its_replica() -> None:
+def test_application_that_waits_for_its_context_is_not_overtaken_on_that_replica() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
@@ -117,7 +117,7 @@ def test_waiting_application_is_not_overtaken_on_its_replica() -> None:
     assert [None, None, None] == replicas_of_requests(driver, "a2", "c1", "d1")
 
 
-def test_wait_for_a_context_is_no_longer_than_the_time_that_it_could_save() -> None:
+def test_wait_for_a_context_is_limited_by_the_prefill_time_it_saves() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     wait = driver.core.state.inferences["a2"].holder_wait
@@ -155,7 +155,7 @@ def test_inference_waits_for_its_context_once() -> None:
     assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_no_inference_waits_longer_for_its_context_than_computing_its_prompt_takes() -> None:
+def test_wait_for_a_context_never_exceeds_the_time_to_compute_the_prompt() -> None:
     driver = core_with_full_holder()
     set_context_tokens(driver, 100)  # computing the context again would take a tenth of a second
 
@@ -178,7 +178,7 @@ def test_no_inference_waits_for_a_replica_that_takes_no_leases() -> None:
     assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_no_inference_waits_for_a_replica_that_refuses_it_despite_free_memory() -> None:
+def test_no_inference_waits_for_a_replica_that_refuses_it_with_free_memory() -> None:
     driver = core_with_full_holder()
     ended = ev.LeaseFinished(driver.lease_of("b1"), 0, 20, Outcome.FINISHED)
     asks = ev.ReplicaReported("r0", (), (ended,), asks=True, most_prompt_tokens=100)
@@ -199,7 +199,7 @@ def test_application_that_gps_has_finished_does_not_wait_for_its_context() -> No
 
 
 @pytest.mark.parametrize("options", [{"order": "sgps"}, {}])
-def test_no_inference_waits_for_its_context_under_an_order_that_lets_others_overtake(
+def test_policies_that_allow_overtaking_let_no_inference_wait_for_its_context(
     options: dict[str, Any],
 ) -> None:
     driver = core_with_full_holder("justitia-guarded", options)
@@ -215,7 +215,7 @@ def test_inferences_wait_for_contexts_under_policies_without_tags() -> None:
     assert [None] == replicas_of_requests(driver, "a2")
 
 
-def test_outlook_names_the_replica_with_the_context_and_for_how_long_it_is_full() -> None:
+def test_outlook_of_a_wait_for_a_context_names_the_full_replica() -> None:
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     outlook = read_outlook(driver, "a")

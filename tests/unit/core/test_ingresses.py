@@ -73,7 +73,7 @@ def _suspended_inferences(driver: CoreDriver, application_id: str = "a") -> list
     return [one.request_id for one in driver.application(application_id).suspended]
 
 
-def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
+def test_expired_lease_of_a_silent_ingress_suspends_the_inferences_of_that_ingress(
     silent_ingress: CoreDriver,
 ) -> None:
     assert ["w", "x", "y", "z"] == sorted(_suspended_inferences(silent_ingress))
@@ -82,7 +82,7 @@ def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
     assert {"p", "q"} == {lease.request_id for lease in silent_ingress.core.state.leases.values()}
 
 
-def test_other_ingresses_get_every_seat_until_the_silent_one_times_out(
+def test_other_ingresses_get_every_seat_while_one_ingress_is_silent(
     silent_ingress: CoreDriver,
 ) -> None:
     """Callers of other ingresses must not notice the failure."""
@@ -98,7 +98,9 @@ def test_other_ingresses_get_every_seat_until_the_silent_one_times_out(
     assert ["w", "x", "y", "z"] == sorted(_suspended_inferences(silent_ingress))
 
 
-def test_ingress_that_returns_in_time_keeps_its_places_and_tag(silent_ingress: CoreDriver) -> None:
+def test_inferences_of_an_ingress_that_returns_in_time_keep_their_places(
+    silent_ingress: CoreDriver,
+) -> None:
     """The callers of a paused ingress have waited longest, and lose neither place nor answer."""
     tag = silent_ingress.core.tag("a")
     silent_ingress.handle(ev.PullAnswered("r0"))
@@ -125,7 +127,9 @@ def test_inferences_of_a_returning_ingress_start_where_there_is_room(
     assert ["x"] == granted(silent_ingress.handle(ev.IngressHeartbeat("i0")))
 
 
-def test_submission_resumes_suspended_inferences_before_it(silent_ingress: CoreDriver) -> None:
+def test_submission_of_a_silent_ingress_resumes_its_suspended_inferences(
+    silent_ingress: CoreDriver,
+) -> None:
     silent_ingress.handle(ev.PullAnswered("r0"))
     silent_ingress.submit("v")
 
@@ -154,7 +158,9 @@ def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) 
     assert (["1"], ["x"], []) == (aborted(actions), granted(actions), _suspended_inferences(core))
 
 
-def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDriver) -> None:
+def test_ingress_granted_a_lease_in_the_answer_to_a_submission_is_not_silent(
+    core: CoreDriver,
+) -> None:
     """The ingress has the grant, and may then be silent during its long-poll of 20 s."""
     core.open()
     core.pull(seats=1)
@@ -179,7 +185,7 @@ def test_lease_of_an_earlier_scheduler_does_not_make_its_ingress_silent() -> Non
     assert ["x"] == granted(driver.pull(seats=1))
 
 
-def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_requeued(
+def test_running_inference_of_a_silent_ingress_continues(
     core: CoreDriver,
 ) -> None:
     """The caller may still be there, but a second attempt would only hold a seat."""
@@ -192,7 +198,7 @@ def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_req
     assert (["y", "x"], []) == (_suspended_inferences(core), granted(core.pull("r1")))
 
 
-def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(
+def test_loss_of_an_ingress_ends_its_suspended_inferences(
     silent_ingress: CoreDriver,
 ) -> None:
     for _ in range(9):
@@ -211,7 +217,7 @@ def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(
     assert (["v"], []) == (silent_ingress.waiting("a"), _suspended_inferences(silent_ingress))
 
 
-def test_closed_application_does_not_end_before_its_suspended_inferences(
+def test_closed_application_waits_for_its_suspended_inferences(
     silent_ingress: CoreDriver,
 ) -> None:
     """The callers of suspended inferences may still be there."""
@@ -259,21 +265,23 @@ def test_policy_change_keeps_inferences_suspended(silent_ingress: CoreDriver) ->
     assert ["x", "y", "z", "w"] == silent_ingress.waiting("a")
 
 
-def test_new_accounts_take_over_suspended_inferences(silent_ingress: CoreDriver) -> None:
+def test_change_of_the_fairness_unit_keeps_the_charge_of_suspended_inferences(
+    silent_ingress: CoreDriver,
+) -> None:
     silent_ingress.handle(ev.PullAnswered("r0"))
     silent_ingress.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
 
     assert not silent_ingress.account("a").withdrawn
 
 
-def test_suspended_inferences_count_against_the_limit(silent_ingress: CoreDriver) -> None:
+def test_suspended_inferences_count_against_the_queue_limit(silent_ingress: CoreDriver) -> None:
     """Suspended inferences use memory, and a silent ingress must not send more."""
     known = silent_ingress.core.state.known_inferences
 
     assert (7, 4) == (known.total, silent_ingress.application("a").waiting_count)
 
 
-def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDriver) -> None:
+def test_suspension_by_one_ingress_stops_no_inference_of_another_ingress(core: CoreDriver) -> None:
     core.open("a")
     core.submit("x")
     core.submit("y", ingress_id="i1")
@@ -286,7 +294,9 @@ def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDri
     assert (["y"], ["z", "x"]) == (granted(actions), _suspended_inferences(core))
 
 
-def test_suspended_application_has_no_lag_bound(silent_ingress_with_lags: CoreDriver) -> None:
+def test_application_that_was_suspended_has_no_lag_bound(
+    silent_ingress_with_lags: CoreDriver,
+) -> None:
     """The silent ingress delayed the application, not the order of service."""
     before = silent_ingress_with_lags.core.lag("b")
     silent_ingress_with_lags.handle(ev.IngressHeartbeat("i0"))
@@ -300,7 +310,7 @@ def test_suspended_application_has_no_lag_bound(silent_ingress_with_lags: CoreDr
     assert other.bound_kv_token_time is not None
 
 
-def test_lag_bound_of_others_counts_service_of_gps_ahead_of_real_service(
+def test_lag_bound_includes_service_that_gps_gives_ahead_of_real_service(
     silent_ingress_with_lags: CoreDriver,
 ) -> None:
     lag = silent_ingress_with_lags.core.lags

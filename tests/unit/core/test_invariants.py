@@ -396,7 +396,9 @@ TENANT_DAMAGES: list[tuple[str, Damage]] = [
         for rule, damage in damages
     ],
 )
-def test_damaged_state_breaks_its_invariant(fairness: str, rule: str, damage: Damage) -> None:
+def test_each_kind_of_damaged_state_breaks_its_invariant(
+    fairness: str, rule: str, damage: Damage
+) -> None:
     """An invariant that cannot fail checks nothing."""
     driver = _create_busy_core(fairness=fairness)
     check(driver.core)
@@ -408,14 +410,14 @@ def test_damaged_state_breaks_its_invariant(fairness: str, rule: str, damage: Da
         check(driver.core)
 
 
-def test_every_invariant_is_broken_by_a_damage() -> None:
+def test_every_invariant_has_a_test_that_breaks_it() -> None:
     """A new invariant needs a new damage in this file."""
     damages = [*DAMAGES, *TENANT_DAMAGES]
 
     assert {function.__name__ for function in ALL_RULES} == {rule for rule, _ in damages}
 
 
-def test_nominal_clock_is_checked_by_applicable_invariants_only() -> None:
+def test_nominal_clock_is_exempt_from_invariants_of_settled_charges() -> None:
     """The paper's nominal clock neither settles charges nor withdraws idle applications."""
     driver = _create_busy_core("nominal")
     driver.account().charged += 1

@@ -28,7 +28,7 @@ def test_contexts_of_ended_applications_are_evicted_first() -> None:
     assert 150 == known.tokens == known.live_tokens
 
 
-def test_only_contexts_of_live_applications_count_as_displaced() -> None:
+def test_eviction_cost_counts_only_contexts_of_live_applications() -> None:
     known = create_contexts("a", "B", "c", room=300)
 
     assert 0 == known.displaced(None, wanted=100, room=300)
@@ -37,7 +37,7 @@ def test_only_contexts_of_live_applications_count_as_displaced() -> None:
     assert 200 == known.displaced(None, wanted=900, room=300)
 
 
-def test_eviction_of_a_live_context_implies_no_other_eviction() -> None:
+def test_eviction_of_a_live_context_keeps_other_live_contexts() -> None:
     known = create_contexts("a", "B", "c", "D")
     known.forget_before(known.of("c")[0])
     assert ["a", "c", "D"] == list(idle_tokens(known))
@@ -46,7 +46,7 @@ def test_eviction_of_a_live_context_implies_no_other_eviction() -> None:
     assert ["D"] == list(idle_tokens(known))
 
 
-def test_replica_that_holds_contexts_has_a_table_of_them() -> None:
+def test_replica_that_holds_contexts_gets_a_table_of_held_contexts() -> None:
     core = SchedulerCore()
     for name, holds in (("holds", True), ("does not", False)):
         capacity = ReplicaCapacity(100, caches_prefixes=True, holds_contexts=holds)

@@ -14,7 +14,7 @@ def _store_ends(ends: KeptEnds) -> list[EndsStored]:
     return ends.take_stored()
 
 
-def test_ended_inferences_are_confirmed_to_their_ingresses_once_stored() -> None:
+def test_ended_inferences_are_confirmed_to_their_ingresses_after_a_save() -> None:
     """An inference that ends during a save is confirmed by the next save."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
@@ -30,7 +30,7 @@ def test_ended_inferences_are_confirmed_to_their_ingresses_once_stored() -> None
     assert [EndsStored("i0", ("q2",))] == _store_ends(ends)
 
 
-def test_ended_inferences_of_a_failed_save_are_in_the_next_save() -> None:
+def test_ended_inferences_of_a_failed_save_are_saved_again() -> None:
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.take_changed()
@@ -79,7 +79,7 @@ def test_new_scheduler_restores_and_confirms_counted_inferences() -> None:
         ([], "an object"),
     ],
 )
-def test_damaged_record_of_an_ended_inference_is_named(record: object, named: str) -> None:
+def test_error_of_a_damaged_ended_inference_names_the_record(record: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         KeptEnds().restore("a", record)
 
@@ -94,7 +94,9 @@ def test_ended_inferences_of_a_lost_ingress_are_forgotten() -> None:
     assert [False, True] == [ends.is_counted("a", name) for name in ("q0", "q1")]
 
 
-def test_oldest_ended_inferences_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_unconfirmed_ended_inferences_are_dropped_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """While the store is away for hours, the records must not fill the memory."""
     monkeypatch.setattr(kept_ends, "_MOST", 2)
     ends = KeptEnds()

@@ -22,7 +22,7 @@ def _shares_with_leases(tree: TenantTree, **held: int) -> KvShares:
     return shares
 
 
-def test_tenant_node_holds_at_most_its_maximum_and_that_of_its_parents() -> None:
+def test_maximum_shares_of_a_tenant_and_its_parents_limit_its_kv_memory() -> None:
     """All tenants below a node count against its maximum."""
     tree = _tree_of_shares(acme=KvShare(most=0.5), acme__a=KvShare(most=0.2))
     shares = _shares_with_leases(tree, acme__a=15, acme__b=20)
@@ -33,13 +33,15 @@ def test_tenant_node_holds_at_most_its_maximum_and_that_of_its_parents() -> None
     assert shares.refuses("other", 60, 100) is None
 
 
-def test_tenant_node_without_leases_gets_one_inference_of_any_size() -> None:
+def test_tenant_without_leases_gets_one_inference_of_any_size() -> None:
     """An inference that exceeds the share must not wait forever."""
     assert _shares_with_leases(_tree_of_shares(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
 
 
 @pytest.mark.parametrize(("lends", "refused"), [(0.0, "b"), (0.5, None), (1.0, None)])
-def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: str | None) -> None:
+def test_unused_part_of_a_guaranteed_kv_share_is_reserved(
+    lends: float, refused: str | None
+) -> None:
     """The less other tenants have borrowed, the more is reserved."""
     shares = _shares_with_leases(_tree_of_shares(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
 
@@ -47,7 +49,7 @@ def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: st
     assert shares.refuses("a", 40, 100) is None
 
 
-def test_held_part_of_a_nodes_share_is_not_reserved() -> None:
+def test_used_part_of_a_guaranteed_kv_share_is_not_reserved() -> None:
     shares = _shares_with_leases(_tree_of_shares(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
 
     assert shares.refuses("b", 20, 100) is None
@@ -64,7 +66,7 @@ def test_new_tenant_does_not_take_memory_reserved_for_others() -> None:
     assert shares.refuses("b", 71, 100) is None
 
 
-def test_reservation_of_a_child_counts_once_in_that_of_its_parent() -> None:
+def test_kv_reservation_of_a_child_counts_once_for_its_parent() -> None:
     tree = _tree_of_shares(
         a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0)
     )
@@ -75,7 +77,7 @@ def test_reservation_of_a_child_counts_once_in_that_of_its_parent() -> None:
     assert shares.refuses("a/x", 30, 100) is None
 
 
-def test_memory_of_a_released_lease_is_not_held() -> None:
+def test_released_lease_no_longer_counts_against_a_kv_share() -> None:
     shares = _shares_with_leases(_tree_of_shares(), a__x=10)
     shares.release("a__x")
 
@@ -83,7 +85,7 @@ def test_memory_of_a_released_lease_is_not_held() -> None:
 
 
 @pytest.mark.parametrize("policy", ["justitia", "fcfs"])
-def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
+def test_tenant_at_its_maximum_share_is_overtaken_by_other_tenants(policy: str) -> None:
     options: dict[str, object] = {"fairness": "tenant"} if policy == "justitia" else {}
     tree = _tree_of_shares(acme=KvShare(most=0.3))
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
@@ -108,7 +110,7 @@ def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
         ("vtc", {"unit": "tenant"}),
     ],
 )
-def test_application_is_found_behind_many_of_a_node_at_its_maximum(
+def test_application_behind_many_of_a_tenant_at_its_maximum_share_is_found(
     policy: str, options: dict[str, object]
 ) -> None:
     tree = _tree_of_shares(acme=KvShare(most=0.3))
@@ -123,7 +125,7 @@ def test_application_is_found_behind_many_of_a_node_at_its_maximum(
     check(driver.core)
 
 
-def test_weight_is_multiplied_by_the_tier_and_capped_by_every_node() -> None:
+def test_weight_of_an_application_is_scaled_by_its_tier_and_capped_by_its_tenants() -> None:
     """A tier is a factor that must not exceed an operator's limit."""
     tree = TenantTree({"acme": TenantNode(max_weight=3.0)})
     core = SchedulerCore(tenants=tree, tiers={"default": Tier(), "priority": Tier(4.0)})

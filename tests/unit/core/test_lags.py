@@ -51,7 +51,7 @@ def test_waiting_application_starts_at_the_latest_when_running_work_ends() -> No
     assert after.bound_s == pytest.approx(9.0 + (486 + 2) * per_s)
 
 
-def test_lag_of_a_running_application_is_that_of_its_last_start() -> None:
+def test_lag_of_a_running_application_is_measured_at_its_last_start() -> None:
     core = _mouse_behind_a_giant()
 
     assert Lag(-40, -1.0, None, None) == core.core.lag("giant")
@@ -88,7 +88,9 @@ def test_never_started_application_has_no_lag() -> None:
         ("justitia-guarded", {}),
     ],
 )
-def test_order_without_a_bound_reports_the_lag_alone(policy: str, options: dict[str, Any]) -> None:
+def test_policy_without_a_lag_bound_reports_only_the_lag(
+    policy: str, options: dict[str, Any]
+) -> None:
     lag = _mouse_behind_a_giant(policy, options).core.lag("mouse")
 
     assert lag is not None
@@ -98,19 +100,19 @@ def test_order_without_a_bound_reports_the_lag_alone(policy: str, options: dict[
 @pytest.mark.parametrize(
     "options", [{"clock": "nominal"}, {"clock": "unsettled"}, {"cost": "compute"}]
 )
-def test_lags_are_not_reported_by_accounts_with_another_clock(options: dict[str, Any]) -> None:
+def test_no_lag_is_reported_under_a_clock_other_than_service(options: dict[str, Any]) -> None:
     """Another clock has another rate or unit than the service."""
     assert _mouse_behind_a_giant("justitia", options).core.lag("mouse") is None
 
 
-def test_lag_beyond_a_quota_is_unknown_with_a_separate_clock() -> None:
+def test_lag_of_an_application_beyond_its_quota_is_unknown() -> None:
     core = _mouse_behind_a_giant("justitia", {"fairness": "tenant"})
     core.handle(ev.ApplicationDeprioritised("mouse", is_deprioritised=True))
 
     assert core.core.lag("mouse") is None
 
 
-def test_new_scheduler_does_not_know_when_virtual_time_reached_an_earlier_tag() -> None:
+def test_restarted_scheduler_knows_no_lag_of_a_tag_reached_before_the_restart() -> None:
     core = _mouse_behind_a_giant()
     core.now += 9
     _report_and_pull(core, progress={"1": 10})
@@ -123,7 +125,7 @@ def test_new_scheduler_does_not_know_when_virtual_time_reached_an_earlier_tag() 
     assert core.core.lag("new") is not None
 
 
-def test_lags_of_many_applications_are_cached_briefly() -> None:
+def test_measured_lags_of_many_applications_are_cached_briefly() -> None:
     core = _mouse_behind_a_giant()
     for number in range(150):
         core.open(f"a{number}", 1000)
@@ -189,7 +191,9 @@ def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[
     return lags
 
 
-def test_lag_at_the_end_is_that_of_the_whole_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_at_the_end_of_an_application_uses_the_whole_service_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     thinned = _lags_at_the_end(monkeypatch, thinned=True)
 
     assert 60 == len(thinned)

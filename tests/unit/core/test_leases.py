@@ -34,7 +34,7 @@ def test_expired_lease_returns_its_inference_once(leased_core: CoreDriver) -> No
     assert granted(leased_core.pull(progress={"2": 1}, seats=2)) == ["x"]
 
 
-def test_expired_lease_keeps_its_place_in_the_queue(leased_core: CoreDriver) -> None:
+def test_inference_of_an_expired_lease_keeps_its_queue_place(leased_core: CoreDriver) -> None:
     leased_core.open("later", 100)
     leased_core.submit("l", "later")
     tag = leased_core.core.tag("a")
@@ -61,7 +61,7 @@ def test_running_lease_does_not_expire(leased_core: CoreDriver) -> None:
     assert InferenceState.RUNNING is leased_core.inference("x").state
 
 
-def test_refused_lease_returns_to_its_place(leased_core: CoreDriver) -> None:
+def test_inference_of_a_refused_lease_returns_to_its_queue_place(leased_core: CoreDriver) -> None:
     actions = leased_core.handle(ev.LeaseNacked("1", ev.NackReason.LEASE))
 
     assert (aborted(actions), leased_core.waiting()) == (["1"], ["x", "z"])
@@ -72,7 +72,9 @@ def test_refused_lease_returns_to_its_place(leased_core: CoreDriver) -> None:
     assert (again, leased_core.core.state.late_reports) == ([], 1)
 
 
-def test_replica_that_one_ingress_cannot_reach_serves_others(leased_core: CoreDriver) -> None:
+def test_replica_unreachable_from_one_ingress_serves_other_ingresses(
+    leased_core: CoreDriver,
+) -> None:
     """A lost connection does not show that the replica failed."""
     leased_core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
 
@@ -169,7 +171,7 @@ def test_final_report_repeated_in_one_pull_counts_once(leased_core: CoreDriver) 
     )
 
 
-def test_inference_of_a_dead_engine_waits_again_at_its_place(leased_core: CoreDriver) -> None:
+def test_inference_of_a_dead_engine_returns_to_its_queue_place(leased_core: CoreDriver) -> None:
     leased_core.pull(progress={"1": 3, "2": 3}, seats=2)
     leased_core.handle(ev.PullAnswered("r0"))
     finished = ev.LeaseFinished("1", 10, 4, None)
@@ -179,7 +181,7 @@ def test_inference_of_a_dead_engine_waits_again_at_its_place(leased_core: CoreDr
     assert leased_core.application().inferences == 0
 
 
-def test_missing_report_of_a_lease_requeues_it_only_after_it_ran(leased_core: CoreDriver) -> None:
+def test_running_lease_missing_from_a_report_is_requeued(leased_core: CoreDriver) -> None:
     """Until a lease has run, the answer that carries it may still be on its way."""
     leased_core.pull(seats=2)
 
@@ -190,7 +192,9 @@ def test_missing_report_of_a_lease_requeues_it_only_after_it_ran(leased_core: Co
     assert leased_core.waiting() == ["x", "z"]
 
 
-def test_report_of_ends_only_leaves_other_leases_unchanged(leased_core: CoreDriver) -> None:
+def test_partial_report_of_ended_leases_leaves_other_leases_unchanged(
+    leased_core: CoreDriver,
+) -> None:
     """Between two full reports a replica sends only ends."""
     leased_core.pull(progress={"1": 3, "2": 3}, seats=2)
     actions = leased_core.pull(progress=None, finished={"1": 10}, seats=2)
@@ -205,7 +209,7 @@ def test_report_of_ends_only_leaves_other_leases_unchanged(leased_core: CoreDriv
     assert (["y"], ["3"]) == (leased_core.waiting(), list(leased_core.core.state.leases))
 
 
-def test_report_of_ends_only_does_not_confirm_that_a_lease_runs(leased_core: CoreDriver) -> None:
+def test_partial_report_of_ended_leases_confirms_no_running_lease(leased_core: CoreDriver) -> None:
     for _ in range(4):
         leased_core.now += 1.3
         actions = leased_core.pull(progress=None, seats=2)
@@ -213,7 +217,7 @@ def test_report_of_ends_only_does_not_confirm_that_a_lease_runs(leased_core: Cor
     assert ["1", "2"] == aborted(actions)
 
 
-def test_kv_growth_since_the_last_progress_is_not_leased() -> None:
+def test_kv_memory_in_use_without_a_lease_reduces_the_leasable_tokens() -> None:
     driver = CoreDriver()
     driver.open()
     driver.submit("x", prompt=10, output=50)

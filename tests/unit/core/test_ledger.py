@@ -21,13 +21,13 @@ def queued_core(core: CoreDriver) -> CoreDriver:
     return core
 
 
-def test_fcfs_grants_in_order_of_submission(queued_core: CoreDriver) -> None:
+def test_fcfs_grants_inferences_in_order_of_submission(queued_core: CoreDriver) -> None:
     assert queued_core.handle(ev.PolicyChanged("fcfs")) == []
     assert granted(queued_core.pull()) == ["a1", "b1", "a2", "b2"]
     assert queued_core.core.ledger.policy_name == "fcfs"
 
 
-def test_changing_the_policy_and_back_restores_the_order(queued_core: CoreDriver) -> None:
+def test_policy_change_and_return_restores_the_queue_order(queued_core: CoreDriver) -> None:
     """Every policy keeps the virtual-time accounts, so that no tag is lost."""
     queued_core.handle(ev.PolicyChanged("fcfs"))
     queued_core.handle(ev.PolicyChanged("justitia"))
@@ -43,7 +43,7 @@ def test_policy_change_starts_inferences_at_once(queued_core: CoreDriver) -> Non
     assert granted(queued_core.pull(finished={"1": 10}, seats=1)) == ["a1"]
 
 
-def test_admission_rule_changes_with_the_policy(core: CoreDriver) -> None:
+def test_policy_change_may_also_change_the_admission_rule(core: CoreDriver) -> None:
     core.open()
     core.submit("x", prompt=20, output=60)
     core.submit("y", prompt=20, output=60)
@@ -148,7 +148,7 @@ def test_change_from_nominal_to_served_clock_keeps_the_invariants() -> None:
     assert driver.account("a").attained + driver.account("b").attained == 2 * 155
 
 
-def test_options_of_the_unused_clock_leave_the_tags_unchanged(queued_core: CoreDriver) -> None:
+def test_options_of_an_unused_clock_leave_finish_tags_unchanged(queued_core: CoreDriver) -> None:
     before = queued_core.core.ledger.fair_share
     queued_core.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
 
@@ -156,7 +156,7 @@ def test_options_of_the_unused_clock_leave_the_tags_unchanged(queued_core: CoreD
     assert queued_core.core.ledger.options.nominal_iteration_s == 0.1
 
 
-def test_sessions_dropped_by_a_new_clock_are_removed_from_the_store(core: CoreDriver) -> None:
+def test_change_of_the_clock_removes_ended_sessions_from_the_store(core: CoreDriver) -> None:
     """A session left in the store would return to virtual time with the next scheduler."""
     core.open("b", 500)
     core.submit("y", "b")

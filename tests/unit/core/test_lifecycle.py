@@ -13,7 +13,7 @@ from justitia_ray.core.states import ApplicationState
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
-def test_repeated_opening_only_changes_the_owning_ingress(core: CoreDriver) -> None:
+def test_second_opening_of_an_application_only_changes_its_ingress(core: CoreDriver) -> None:
     core.open("a", 100)
     core.core.take_changed()
 
@@ -26,7 +26,7 @@ def test_repeated_opening_only_changes_the_owning_ingress(core: CoreDriver) -> N
     assert core.core.take_changed() == ["a"]
 
 
-def test_opening_returns_the_tag_of_a_live_application(core: CoreDriver) -> None:
+def test_opening_a_live_application_returns_its_finish_tag(core: CoreDriver) -> None:
     """The tag is known before the first inference and while the application is idle."""
     with pytest.raises(KeyError):
         core.core.tag("a")
@@ -73,7 +73,7 @@ def test_closed_idle_application_ends_at_once(core: CoreDriver) -> None:
     assert (core.core.state.applications, core.core.ledger.fair_share.accounts) == ({}, {})
 
 
-def test_end_of_an_application_has_the_tag_of_its_true_cost(core: CoreDriver) -> None:
+def test_end_of_an_application_reports_the_finish_tag_of_its_true_cost(core: CoreDriver) -> None:
     """The lag behind GPS is measured with the cost really used, not the charged one.
 
     With b beside it, 36 of service are 18 of V; of its 155 the 119 unused are refunded.
@@ -108,7 +108,7 @@ def test_closed_application_ends_with_its_last_inference(core: CoreDriver) -> No
     assert core.handle(ev.ApplicationClosed("a")) == []
 
 
-def test_application_reopened_after_closing_outlives_its_inferences(
+def test_reopened_application_accepts_further_inferences(
     core: CoreDriver,
 ) -> None:
     core.open()
@@ -123,7 +123,9 @@ def test_application_reopened_after_closing_outlives_its_inferences(
     assert core.application().state is ApplicationState.IDLE
 
 
-def test_closed_application_accepts_inferences_of_an_earlier_scheduler(core: CoreDriver) -> None:
+def test_closed_application_accepts_inferences_resubmitted_after_a_restart(
+    core: CoreDriver,
+) -> None:
     """After a restart an ingress repeats the submissions that it made before the close."""
     core.open()
     core.submit("x")
@@ -176,7 +178,7 @@ def test_open_application_without_inferences_expires(core: CoreDriver) -> None:
     assert ended(core.wait(1.0)) == [("a", "expired")]
 
 
-def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None:
+def test_idle_time_of_an_application_starts_when_its_last_inference_ends(core: CoreDriver) -> None:
     core.open()
     core.now += 400.0
     core.pull()
@@ -189,7 +191,7 @@ def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None
 
 
 @pytest.mark.parametrize("idle_s", [5.0, 5_000.0])
-def test_application_with_a_separate_idle_limit_expires_by_it(
+def test_idle_limit_of_an_application_replaces_the_common_limit(
     core: CoreDriver, idle_s: float
 ) -> None:
     """The limit may be shorter or longer than the default, and holds after each inference."""
@@ -204,7 +206,7 @@ def test_application_with_a_separate_idle_limit_expires_by_it(
     assert [("a", "expired")] == ended(core.wait(1.0))
 
 
-def test_repeated_opening_changes_neither_the_rule_nor_the_idle_limit(core: CoreDriver) -> None:
+def test_second_opening_keeps_the_recognition_rule_and_idle_limit(core: CoreDriver) -> None:
     """The first recognition rule stays, whichever rule another ingress applies."""
     core.open("a", recognized_by="metadata", idle_s=30.0)
     core.open("b")
@@ -233,7 +235,7 @@ def test_infinite_or_zero_idle_limit_is_refused(idle_s: float) -> None:
         ev.ApplicationArrived("a", "class", "t", 1.0, 100, "i0", idle_s=idle_s)
 
 
-def test_busy_application_does_not_expire(core: CoreDriver) -> None:
+def test_application_with_inferences_does_not_expire_as_idle(core: CoreDriver) -> None:
     core.open()
     core.submit("x")
     for _ in range(60):
@@ -260,7 +262,7 @@ def test_idle_application_leaves_gps_until_its_next_inference(core: CoreDriver) 
     assert (core.account().withdrawn, core.core.tag("a")) == (False, 36 + 119)
 
 
-def test_weight_change_moves_an_application_and_its_tag(core: CoreDriver) -> None:
+def test_weight_change_changes_the_queue_place_and_tag_of_an_application(core: CoreDriver) -> None:
     core.open("a", 100)
     core.open("b", 1000)
     core.submit("x", "a")
@@ -273,7 +275,9 @@ def test_weight_change_moves_an_application_and_its_tag(core: CoreDriver) -> Non
     assert granted(core.pull()) == ["y", "x"]
 
 
-def test_reused_application_id_takes_over_the_debt(core: CoreDriver) -> None:
+def test_reopened_application_id_inherits_the_debt_of_the_ended_application(
+    core: CoreDriver,
+) -> None:
     """An application must not lose its debt to GPS by ending and reusing its id."""
     core.open("b", 500)
     core.submit("y", "b")
@@ -296,7 +300,7 @@ def test_reused_application_id_takes_over_the_debt(core: CoreDriver) -> None:
     assert list(core.core.state.applications) == ["b"]
 
 
-def test_actions_of_a_cancellation_have_a_fixed_order(core: CoreDriver) -> None:
+def test_cancelling_an_application_returns_actions_in_a_fixed_order(core: CoreDriver) -> None:
     """The order of a set of strings differs between processes, but replays must be equal."""
     core.open()
     names = ["".join(pair) for pair in itertools.product("zyx", "cab")]

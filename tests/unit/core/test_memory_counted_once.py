@@ -186,7 +186,7 @@ def test_cached_tokens_of_ended_inferences_are_counted(driver: CoreDriver) -> No
     assert 0 == read_totals(earlier).cached_prompt_tokens
 
 
-def test_computed_tokens_are_counted_once_every_choice_has_a_token() -> None:
+def test_prompt_tokens_count_as_computed_when_all_choices_have_a_token() -> None:
     """Until each choice has a token, the cache hits of its prompt are unknown."""
     inference = Inference("q", "a", "q", "i0", 80, 20, 20, 2, 0.0, 1)
     inference.output_tokens = 1

@@ -31,7 +31,7 @@ def submit_waiting(driver: CoreDriver, name: str, cost: float = 155) -> None:
     driver.submit(f"{name}1", name)
 
 
-def test_every_waiting_reason_has_a_remedy() -> None:
+def test_every_waiting_reason_names_a_remedy() -> None:
     assert {*WHAT_WOULD_HELP} == {*Reason}
     assert all(WHAT_WOULD_HELP.values())
 
@@ -85,7 +85,9 @@ def generate_tokens(driver: CoreDriver, *, kv: int, seats: int) -> None:
         (1_000_000, 1, 10 * 0.5),
     ],
 )
-def test_wait_is_computed_from_the_scarce_resource(kv: int, seats: int, expected_s: float) -> None:
+def test_expected_wait_is_computed_from_the_scarcest_resource(
+    kv: int, seats: int, expected_s: float
+) -> None:
     """Small calls use little memory but a whole seat."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("runs", 155)
@@ -102,7 +104,7 @@ def test_wait_is_computed_from_the_scarce_resource(kv: int, seats: int, expected
     assert outlooks._served_within_s(ahead) == pytest.approx(expected_s, rel=0.1)
 
 
-def test_expected_times_count_from_the_drivers_clock(
+def test_expected_start_falls_as_time_passes_between_events(
     full_driver: CoreDriver,
 ) -> None:
     """Half a second after the last event the expected wait is half a second shorter."""
@@ -127,7 +129,7 @@ def test_expected_wait_includes_later_stages_of_earlier_applications(
     assert 1_000 == read_outlook(full_driver).ahead_kv_token_time
 
 
-def test_closed_application_counts_as_ahead_only_with_its_waiting_inferences(
+def test_only_waiting_inferences_of_a_closed_application_count_as_work_ahead(
     full_driver: CoreDriver,
 ) -> None:
     """A closed application submits no more inferences, whatever cost was predicted."""
@@ -151,7 +153,7 @@ def test_expected_wait_includes_later_stages_of_running_applications(
     assert 900 - 155 == read_outlook(before).ahead_kv_token_time
 
 
-def test_outlook_without_replicas_has_no_times() -> None:
+def test_outlook_without_replicas_has_no_expected_times() -> None:
     """No inference starts before there is a replica."""
     driver = CoreDriver()
     submit_waiting(driver, "a")
@@ -189,7 +191,9 @@ def test_recovery_is_the_waiting_reason_while_grants_are_held_back(full_driver: 
     assert Reason.RECOVERY == read_outlook(full_driver).reason
 
 
-def test_used_up_quota_is_the_waiting_reason_before_the_queue(full_driver: CoreDriver) -> None:
+def test_used_up_quota_is_named_as_the_waiting_reason_before_the_queue(
+    full_driver: CoreDriver,
+) -> None:
     """The node of a quota is named, because only the owner of the node can raise it."""
     submit_waiting(full_driver, "a")
     full_driver.core.outlooks.held_by = lambda application: Held(Reason.QUOTA, "acme/search")
@@ -199,7 +203,7 @@ def test_used_up_quota_is_the_waiting_reason_before_the_queue(full_driver: CoreD
     assert WHAT_WOULD_HELP[Reason.QUOTA] == outlook.what_would_help
 
 
-def test_guaranteed_start_is_computed_from_the_tag_and_the_fairness_bound(
+def test_guaranteed_start_follows_from_the_finish_tag_and_the_fairness_bound(
     full_driver: CoreDriver,
 ) -> None:
     submit_waiting(full_driver, "a", cost=310)
@@ -226,7 +230,7 @@ def test_policy_without_a_bound_guarantees_no_start() -> None:
     assert read_outlook(driver).expected_start_s is not None
 
 
-def test_application_beyond_the_examined_ones_has_a_least_position_and_no_time(
+def test_application_beyond_the_examined_queue_has_only_a_least_position(
     full_driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Examining all applications would stop the scheduler for too long."""
@@ -262,7 +266,7 @@ def test_unknown_application_has_no_outlook(full_driver: CoreDriver) -> None:
     assert {} == full_driver.core.outlooks.ask(["gone"])
 
 
-def test_position_is_the_number_of_applications_before(full_driver: CoreDriver) -> None:
+def test_queue_position_is_the_number_of_applications_ahead(full_driver: CoreDriver) -> None:
     """By its tag, a cheap later application precedes expensive ones."""
     for name, cost in (("a", 500.0), ("b", 300.0), ("c", 400.0)):
         submit_waiting(full_driver, name, cost)
@@ -275,7 +279,7 @@ def test_position_is_the_number_of_applications_before(full_driver: CoreDriver) 
     ]
 
 
-def test_position_behind_all_examined_applications_is_unknown(
+def test_queue_position_beyond_the_examined_applications_is_unknown(
     full_driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A walk over a hundred thousand applications would delay every other request."""
@@ -289,7 +293,7 @@ def test_position_behind_all_examined_applications_is_unknown(
     ]
 
 
-def test_positions_are_cached_for_a_millisecond_per_application(
+def test_queue_position_of_an_application_is_cached_for_a_millisecond(
     full_driver: CoreDriver,
 ) -> None:
     """Caching limits the time for computing positions to 1 %."""

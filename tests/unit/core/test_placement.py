@@ -49,7 +49,7 @@ def test_replica_that_served_the_application_precedes_one_with_more_free_memory(
     assert {"b": "r1"} == _submit_application(driver, "b", 10)
 
 
-def test_parallel_calls_are_spread_until_the_first_has_finished() -> None:
+def test_parallel_calls_are_spread_over_replicas_until_one_has_finished() -> None:
     """No replica has the prefix yet, and one replica alone would be slower for all calls."""
     driver = _pool_of_replicas(r0=1000, r1=1000)
     driver.open("a")
@@ -58,7 +58,7 @@ def test_parallel_calls_are_spread_until_the_first_has_finished() -> None:
     assert ["r0", "r1", "r0", "r1"] == places
 
 
-def test_locality_delays_no_inference() -> None:
+def test_inference_starts_elsewhere_if_its_last_replica_has_no_room() -> None:
     """A replica without room is no candidate, even if it has the context."""
     driver = _pool_of_replicas(r0=100)
     driver.open("a")
@@ -96,7 +96,7 @@ def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
     ("pulls_again", "connected", "expected"),
     [(True, True, "r0"), (False, True, "r1"), (True, False, "r1")],
 )
-def test_next_turn_stays_with_its_context_between_two_pulls(
+def test_next_turn_goes_to_a_replica_that_is_about_to_pull_again(
     *, pulls_again: bool, connected: bool, expected: str
 ) -> None:
     """The scheduler answers a pull as soon as it has news, and the next pull follows soon."""
@@ -126,7 +126,7 @@ def test_replica_without_a_recent_pull_gets_no_turn() -> None:
     assert {"a2": "r1"} == _granted_replicas(driver.submit("a2", "a"))
 
 
-def test_replica_that_serves_an_application_again_is_its_last() -> None:
+def test_replica_that_serves_an_application_again_becomes_its_last_replica() -> None:
     driver = _pool_of_replicas(r0=1000, r1=1000)
     driver.open("a")
     for name in ("a1", "a2", "a3"):
@@ -137,7 +137,7 @@ def test_replica_that_serves_an_application_again_is_its_last() -> None:
     assert ["r1", "r0"] == list(driver.application("a").replicas)
 
 
-def test_kv_memory_without_a_lease_is_not_free() -> None:
+def test_kv_memory_in_use_without_a_lease_is_not_free() -> None:
     """KV memory of an aborted call counts as used, both for the choice and for admission."""
     driver = _pool_of_replicas()
     driver.pull("r0", kv=1000, free=300)
@@ -146,7 +146,7 @@ def test_kv_memory_without_a_lease_is_not_free() -> None:
     assert {"a": "r1"} == _submit_application(driver, "a", 10)
 
 
-def test_removed_replicas_are_forgotten() -> None:
+def test_applications_forget_removed_replicas() -> None:
     """A long-lived application on changing replicas must not fill the store."""
     driver = _pool_of_replicas(r0=1000)
     driver.open("a")
@@ -181,7 +181,7 @@ def test_replica_that_cannot_hold_the_whole_output_gets_no_inference() -> None:
     assert {"long": "large"} == _granted_replicas(driver.handle(ev.InferenceCancelled("a")))
 
 
-def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
+def test_small_inferences_start_on_replicas_too_small_for_the_first_inference() -> None:
     """The first inference loses no time, and otherwise the small replica would be idle."""
     driver = _pool_of_replicas(small=100, large=1000)
     _submit_application(driver, "held", 800, 100)
@@ -205,7 +205,7 @@ def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> No
     assert {"b": "small"} == _submit_application(driver, "b", 10)
 
 
-def test_number_of_seats_decides_between_replicas_of_equal_memory() -> None:
+def test_number_of_free_seats_decides_between_replicas_of_equal_memory() -> None:
     driver = _pool_of_replicas()
     driver.pull("r0", kv=100, seats=3)
     driver.pull("r1", kv=100, seats=4)
@@ -257,7 +257,7 @@ def test_joining_replica_gets_waiting_inferences() -> None:
     assert ["c"] == granted(driver.pull("r0", finished={driver.lease_of("a"): 20}, kv=100))
 
 
-def test_inferences_of_a_lost_replica_go_to_others_in_order() -> None:
+def test_inferences_of_a_lost_replica_move_to_other_replicas_in_queue_order() -> None:
     """Requeued inferences are first in the queue, before later ones."""
     driver = _pool_of_replicas(r0=100)
     _submit_application(driver, "a", 60, 20)
@@ -287,7 +287,7 @@ def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
     assert {"a2": "r2"} == _reject_by_connection(driver, "a2")
 
 
-def test_inference_waits_at_its_place_for_reachable_replicas() -> None:
+def test_inference_keeps_its_queue_place_until_a_replica_is_reachable() -> None:
     driver = _pool_of_replicas(r0=1000, r1=1000)
     _submit_application(driver, "held", 980, 10)
     _submit_application(driver, "x", 50, 20)
@@ -299,7 +299,7 @@ def test_inference_waits_at_its_place_for_reachable_replicas() -> None:
     assert {"x": "r0", "z": "r0"} == _granted_replicas(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_application_keeps_its_turn_on_a_replica_that_one_inference_avoids() -> None:
+def test_replica_avoided_by_one_inference_serves_others_of_its_application() -> None:
     driver = _pool_of_replicas(r0=1000, r1=1000)
     _submit_application(driver, "held", 980, 10)
     driver.open("x")
@@ -316,7 +316,7 @@ def test_application_keeps_its_turn_on_a_replica_that_one_inference_avoids() -> 
     assert {"x1": "r0"} == _granted_replicas(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_inference_without_a_reachable_replica_tries_all_again_after_two_seconds() -> None:
+def test_inference_that_avoids_every_replica_tries_all_again_after_two_seconds() -> None:
     """An immediate retry would use up the inference's leases before connections are back."""
     driver = _pool_of_replicas(r0=1000, r1=1000)
     _submit_application(driver, "x", 50)
@@ -329,7 +329,7 @@ def test_inference_without_a_reachable_replica_tries_all_again_after_two_seconds
 
 
 @pytest.mark.parametrize("end", ["lost", "draining", "small"])
-def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str) -> None:
+def test_unreachable_replica_is_avoided_while_another_can_hold_the_inference(end: str) -> None:
     """No inference may wait forever for a replica."""
     driver = _pool_of_replicas(r0=1000)
     driver.pull("r1", kv=50 if end == "small" else 1000)

@@ -41,7 +41,7 @@ _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 
 @settings(derandomize=True, database=None, max_examples=300)
 @given(_TAGS, _TAGS)
-def test_engine_priority_has_the_order_of_the_tags(one: float, other: float) -> None:
+def test_engine_priorities_follow_the_order_of_finish_tags(one: float, other: float) -> None:
     """The engine compares integers, whose order must equal that of the tags, ties included."""
     first, second = rank_preserving_integer(one), rank_preserving_integer(other)
 
@@ -49,14 +49,14 @@ def test_engine_priority_has_the_order_of_the_tags(one: float, other: float) -> 
     assert 0 <= first < 2**63
 
 
-def test_engine_priorities_of_close_tags_differ() -> None:
+def test_close_finish_tags_have_different_engine_priorities() -> None:
     """Rounded to whole token·iterations, close tags would tie."""
     assert rank_preserving_integer(1e6) < rank_preserving_integer(1e6 + 1e-9)
     assert rank_preserving_integer(exact(1, 2)) == rank_preserving_integer(0.5)
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-300, float("nan")])
-def test_engine_priority_of_a_negative_tag_is_refused(value: float) -> None:
+def test_negative_finish_tag_has_no_engine_priority(value: float) -> None:
     """Bit patterns of negative floats are in reverse order."""
     with pytest.raises(ValueError, match="a tag must be >= 0"):
         rank_preserving_integer(value)
@@ -66,7 +66,7 @@ def _policy_key(driver: CoreDriver, name: str) -> Key:
     return driver.core.ledger.policy.key(name, driver.application(name))
 
 
-def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
+def test_justitia_orders_applications_by_finish_tag_and_arrival() -> None:
     driver = CoreDriver()
     for name, cost in (("a", 10), ("b", 10), ("c", 5)):
         driver.open(name, cost)
@@ -88,7 +88,7 @@ def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
         ("fcfs", 77),  # the number of the grant
     ],
 )
-def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -> None:
+def test_grants_carry_the_queue_order_as_engine_priority(policy: str, priority: int) -> None:
     """An engine whose KV memory is full preempts the last in this order, not the last grant."""
     driver = CoreDriver(SchedulerCore(policy))
     driver.open("a", 10.5)
@@ -99,7 +99,7 @@ def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -
 
 
 @pytest.mark.parametrize(("guard_iterations", "order"), [(0, ["a1", "b1"]), (10, ["b1", "a1"])])
-def test_inference_advanced_by_the_guard_is_preempted_last(
+def test_inference_that_overtook_under_the_guard_is_preempted_last(
     guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its tag alone, the engine would preempt an urgent inference first."""
@@ -118,7 +118,7 @@ def test_inference_advanced_by_the_guard_is_preempted_last(
     assert (priorities[0] < 0) == bool(guard_iterations)
 
 
-def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
+def test_fcfs_orders_inferences_by_submission_and_sequence_number() -> None:
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("a")
     driver.open("b")
@@ -230,7 +230,7 @@ def test_invalid_option_is_named_with_the_allowed_values(
 
 
 @pytest.mark.parametrize(("name", "path"), LAB_POLICIES.items())
-def test_policy_moved_to_the_lab_is_refused_with_its_import_path(name: str, path: str) -> None:
+def test_error_of_a_policy_moved_to_the_lab_names_its_import_path(name: str, path: str) -> None:
     """A configuration of an earlier release may still name the policy."""
     with pytest.raises(
         ConfigError, match=f"^policy: '{name}' is a baseline of the lab: .* {path}$"
@@ -239,7 +239,7 @@ def test_policy_moved_to_the_lab_is_refused_with_its_import_path(name: str, path
     assert SchedulerCore(path).ledger.policy.options == parse_options(path, {})
 
 
-def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
+def test_stored_records_with_another_clock_fairness_or_cost_are_distinguished() -> None:
     kinds = [
         PolicyOptions(clock=clock, fairness=fairness, accounts_cost=cost).accounts_kind
         for clock, fairness, cost in (
@@ -255,7 +255,7 @@ def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
     assert len(kinds) == len(set(kinds))
 
 
-def test_changed_options_that_keep_the_clock_are_recognised() -> None:
+def test_policy_options_that_keep_the_clock_are_recognised() -> None:
     """Only a clock that moves differently is restarted when options change."""
     served, nominal = PolicyOptions(), PolicyOptions("nominal", 0.03)
 
@@ -283,7 +283,7 @@ def test_application_may_end_before_its_first_grant(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ALL)
-def test_inference_granted_under_another_policy_may_end_under_this_policy(policy: str) -> None:
+def test_every_policy_accepts_the_end_of_an_inference_granted_under_another(policy: str) -> None:
     driver = CoreDriver(SchedulerCore("app-fcfs"))
     for name in "ab":
         driver.open(name)
@@ -298,7 +298,7 @@ def test_inference_granted_under_another_policy_may_end_under_this_policy(policy
 
 
 @pytest.mark.parametrize("policy", _CLIENT_POLICIES)
-def test_policy_state_is_restored_unchanged_at_any_time(policy: str) -> None:
+def test_state_of_every_policy_is_restored_unchanged_at_any_time(policy: str) -> None:
     """No field is lost before a submission, while it waits or while it runs."""
     driver = CoreDriver(SchedulerCore(policy))
     steps: list[Callable[[], object]] = [
@@ -356,7 +356,7 @@ def test_custom_policy_keeps_its_state_over_a_scheduler_restart() -> None:
     assert ["b1"] == driver.step(finish=["a1"])
 
 
-def test_custom_policy_of_the_page_forgets_ended_applications() -> None:
+def test_documented_custom_policy_forgets_ended_applications() -> None:
     """The documented example must not leak memory."""
     driver = PolicyDriver(POLICY)
     driver.open_and_submit("a", "a1")
@@ -386,7 +386,7 @@ class FailingPolicy(JustitiaPolicy):
 
 
 @pytest.mark.parametrize("options", [(), (("fairness", "tenant"),)], ids=["stay", "begin anew"])
-def test_policy_whose_constructor_fails_changes_nothing(
+def test_change_to_a_policy_whose_constructor_fails_keeps_the_old_policy(
     options: tuple[tuple[str, Any], ...],
 ) -> None:
     """A partial change would leave the accounts of the old policy with the new policy."""
@@ -445,7 +445,7 @@ def test_justitia_charges_by_a_custom_cost_function() -> None:
         ({"guard_iterations": -1}, "guard_iterations: -1 must be finite and at least 0"),
     ],
 )
-def test_order_that_needs_slack_is_refused_without_it(
+def test_invalid_option_of_the_guarded_policy_is_refused_by_name(
     options: dict[str, object], needed: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^policy_options.{needed}$"):
@@ -455,7 +455,7 @@ def test_order_that_needs_slack_is_refused_without_it(
 @pytest.mark.parametrize(
     "name", [*POLICIES, *(option.name for option in COMMON), *OWN_OPTIONS, *COSTS]
 )
-def test_page_names_every_policy_option_and_cost(name: str) -> None:
+def test_policies_page_names_every_policy_option_and_cost_function(name: str) -> None:
     """A policy, option or cost that is not on the page cannot be found."""
     assert f"`{name}`" in PAGE
 
@@ -463,13 +463,13 @@ def test_page_names_every_policy_option_and_cost(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [*LAB_POLICIES, *LAB_OPTIONS, *(p.rsplit(".", 1)[1] for p in LAB_POLICIES.values())]
 )
-def test_page_of_the_lab_names_its_policies_and_their_options(name: str) -> None:
+def test_lab_page_names_every_lab_policy_and_option(name: str) -> None:
     """A configuration names a policy of the lab by the import path on that page."""
     assert f"`{name}`" in LAB_PAGE
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
-def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
+def test_policies_page_has_the_same_headings_for_every_policy(policy: str) -> None:
     """Equal headings make policies comparable."""
     sections = re.split(r"^### ", f"{PAGE}\n{LAB_PAGE}", flags=re.MULTILINE)
     (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])
@@ -478,7 +478,7 @@ def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
         assert re.search(rf"^- \*\*{point}(\.\*\*|\*\*:?) \S.{{4}}", section, re.MULTILINE), point
 
 
-def test_policy_example_on_the_page_is_the_tested_one() -> None:
+def test_policy_example_on_the_page_equals_the_tested_code() -> None:
     """Code on a page breaks unnoticed unless a test runs it."""
     source = (Path(__file__).parents[2] / "user_policy.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -499,7 +499,7 @@ def test_policy_example_keeps_the_invariants_of_the_core(core: CoreDriver) -> No
     assert 3 == len({policy.key(name, core.application(name)) for name in "abc"})
 
 
-def test_policy_whose_module_fails_is_named_with_the_reason(
+def test_error_of_a_failing_policy_module_names_the_policy_and_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "failing_policy.py").write_text("1 / 0")

@@ -5,9 +5,11 @@ import pytest
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.lags import most_left
+from justitia_ray.core.prefill import prefill_of_stages
 from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.scheduler import SchedulerCore
+from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.cost import PrefillCost, kv_token_time
 from tests.core_driver import PATIENT, CoreDriver
 
@@ -84,7 +86,7 @@ def cost_without_prefill(prompt: int, output: int = 1) -> float:
     return kv_token_time(prompt, output)
 
 
-def test_computed_prompt_tokens_are_charged_at_the_first_token_and_cached_ones_are_free() -> None:
+def test_only_computed_prompt_tokens_are_charged_at_the_first_token() -> None:
     turns = TurnRunner(core_with_replicas())
     turns.open_application()
 
@@ -96,7 +98,7 @@ def test_computed_prompt_tokens_are_charged_at_the_first_token_and_cached_ones_a
     )
 
 
-def test_late_prompt_tokens_cost_more_because_of_attention() -> None:
+def test_later_tokens_of_a_prompt_cost_more_because_of_attention() -> None:
     cost = PrefillCost(2, 0.5)
 
     assert cost.of(100, 100) == 200 + 2500
@@ -104,7 +106,7 @@ def test_late_prompt_tokens_cost_more_because_of_attention() -> None:
     assert cost.of(100, 100) == cost.of(90, 90) + cost.of(10, 100)
 
 
-def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
+def test_price_of_a_prompt_token_is_the_service_given_in_its_compute_time() -> None:
     cost = PrefillCost.from_step_times(10_000, 0.01, 2e-6, 1e-4, 1e-9)
 
     assert cost.per_token == pytest.approx(50)
@@ -113,7 +115,7 @@ def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
         PrefillCost.from_step_times(10_000, 0, 0, 1e-4)
 
 
-def test_turn_moved_by_the_scheduler_pays_the_price_without_the_move() -> None:
+def test_turn_moved_by_the_scheduler_pays_nothing_for_its_lost_cache() -> None:
     driver = core_with_replicas(2)
     turns = TurnRunner(driver)
     turns.open_application()
@@ -127,7 +129,7 @@ def test_turn_moved_by_the_scheduler_pays_the_price_without_the_move() -> None:
     assert turns.replica == other
 
 
-def test_application_whose_context_was_evicted_keeps_its_place_and_its_tenant_pays() -> None:
+def test_tenant_pays_for_recomputing_an_evicted_context() -> None:
     turns = TurnRunner(core_with_replicas())
     turns.open_application()
     turns.run_turn(1000)
@@ -139,7 +141,7 @@ def test_application_whose_context_was_evicted_keeps_its_place_and_its_tenant_pa
     assert turns.tenant_usage()[1] - before == PRICE * 1200
 
 
-def test_cache_hits_beyond_the_expected_ones_make_a_turn_cheaper() -> None:
+def test_unexpected_cache_hits_make_a_turn_cheaper() -> None:
     turns = TurnRunner(core_with_replicas())
     turns.open_application()
 
@@ -147,7 +149,7 @@ def test_cache_hits_beyond_the_expected_ones_make_a_turn_cheaper() -> None:
 
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
-def test_gps_owes_what_was_charged_after_cache_misses(fairness: str) -> None:
+def test_backlog_of_gps_equals_the_charges_after_cache_misses(fairness: str) -> None:
     """After each event, GPS owes applications and tenants as much as they were charged."""
     turns = TurnRunner(core_with_replicas(fairness=fairness))
     for name, tenant in (("a", "one/x"), ("b", "one/y"), ("c", "two")):
@@ -189,7 +191,7 @@ def _gps_owes_all_charges(driver: CoreDriver) -> bool:
     )
 
 
-def test_cache_miss_that_only_moves_virtual_time_breaks_the_invariant() -> None:
+def test_invariant_fails_if_a_cache_miss_only_moves_virtual_time() -> None:
     """GPS would owe less service than the replicas must give."""
     driver = core_with_replicas(fairness="tenant")
     driver.open("a", 10**6)
@@ -222,7 +224,7 @@ def test_new_long_prompt_pays_for_all_tokens_after_much_reuse() -> None:
     assert turns.run_turn(2000, found=0) == PRICE * 2000 + cost_without_prefill(2000)
 
 
-def test_new_prompt_after_an_eviction_gains_at_most_the_price_paid_before() -> None:
+def test_new_prompt_after_an_eviction_saves_at_most_the_price_already_paid() -> None:
     """The scheduler cannot tell a new prompt from a turn whose context was evicted."""
     turns = TurnRunner(core_with_replicas())
     turns.open_application()
@@ -249,7 +251,7 @@ def test_two_contexts_of_one_application_pay_for_evicting_each_other() -> None:
         assert turns.run_turn(prompt, found=0) == PRICE * prompt + cost_without_prefill(prompt)
 
 
-def test_keeping_a_context_warm_with_calls_costs_more_than_the_miss() -> None:
+def test_keeping_a_context_cached_with_calls_costs_more_than_a_cache_miss() -> None:
     tags = {}
     for pings in (True, False):
         turns = TurnRunner(core_with_replicas())
@@ -266,7 +268,7 @@ def test_keeping_a_context_warm_with_calls_costs_more_than_the_miss() -> None:
     assert tags[True] > tags[False]
 
 
-def test_common_beginning_added_to_a_prompt_makes_it_no_cheaper() -> None:
+def test_shared_prefix_added_to_a_prompt_does_not_make_it_cheaper() -> None:
     """The common beginning is in the cache, but its memory is still charged."""
     plain, padded = TurnRunner(core_with_replicas()), TurnRunner(core_with_replicas())
     for turns in (plain, padded):
@@ -285,7 +287,7 @@ def _wait_with_prompts(driver: CoreDriver, **prompts: int) -> None:
 
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
-def test_common_beginning_added_to_a_prompt_does_not_bring_it_forward(fairness: str) -> None:
+def test_shared_prefix_added_to_a_prompt_does_not_move_it_forward(fairness: str) -> None:
     """Tokens of the common beginning are charged although they are in the cache."""
     driver = core_with_replicas(fairness=fairness)
     turns = TurnRunner(driver)
@@ -313,9 +315,7 @@ def _submit_with_beginning(driver: CoreDriver, name: str, prompt: int) -> None:
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_common_beginning_that_makes_a_prompt_fit_lets_it_overtake_no_other(
-    *, is_first: bool
-) -> None:
+def test_shared_prefix_that_makes_a_prompt_fit_does_not_let_it_overtake(*, is_first: bool) -> None:
     driver = core_with_replicas()
     _submit_with_beginning(driver, "other", 4010)
     if not is_first:
@@ -331,7 +331,7 @@ def test_common_beginning_that_makes_a_prompt_fit_lets_it_overtake_no_other(
 
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
-def test_recomputation_after_a_preemption_is_charged_to_the_tenant_only(
+def test_recomputation_after_a_preemption_is_charged_only_to_the_tenant(
     fairness: str,
 ) -> None:
     """A preemption is no fault of the application."""
@@ -355,7 +355,7 @@ def test_recomputation_after_a_preemption_is_charged_to_the_tenant_only(
     assert driver.prefill().forgiven == 0
 
 
-def test_price_of_recomputed_tokens_includes_attention_to_the_answer() -> None:
+def test_recomputation_price_includes_attention_to_the_generated_answer() -> None:
     cost = PrefillCost(1, 0.5)
     driver = CoreDriver(SchedulerCore("justitia", timeouts=PATIENT, prefill_cost=cost))
     driver.pull("r0", kv=KV, caches=True)
@@ -368,7 +368,7 @@ def test_price_of_recomputed_tokens_includes_attention_to_the_answer() -> None:
     assert driver.core.state.counters.forgiven == cost.of(40, 160)
 
 
-def test_recomputation_is_charged_once_over_a_restart() -> None:
+def test_recomputation_reported_before_and_after_a_restart_is_charged_once() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
     turns.open_application(cost=10**7)
@@ -391,7 +391,7 @@ def test_recomputation_is_charged_once_over_a_restart() -> None:
 # Tests of restarts, cancelled calls and other units
 
 
-def test_forgiven_prefill_is_counted_once_over_a_restart() -> None:
+def test_uncharged_prefill_reported_before_and_after_a_restart_counts_once() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
     turns.open_application()
@@ -425,7 +425,7 @@ def test_cancelled_prompt_pays_for_the_computed_tokens() -> None:
     assert driver.account().attained == 400 + PRICE * 400
 
 
-def test_expected_prefill_is_work_in_flight_until_the_first_token() -> None:
+def test_expected_prefill_counts_as_work_in_flight_until_the_first_token() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
     turns.open_application("a", cost=10**6)
@@ -460,7 +460,7 @@ def test_work_ahead_in_the_queue_includes_expected_prefill() -> None:
 # --- charges
 
 
-def test_prompt_is_charged_at_submission_and_corrected_when_computed() -> None:
+def test_prompt_charge_at_submission_is_corrected_at_the_first_token() -> None:
     turns = TurnRunner(core_with_replicas())
     turns.open_application(cost=2000)
     driver = turns.driver
@@ -480,7 +480,7 @@ def test_prompt_is_charged_at_submission_and_corrected_when_computed() -> None:
     assert driver.account().settlements == 0
 
 
-def test_long_prompt_waits_behind_a_short_one_of_equal_kv_token_time() -> None:
+def test_long_prompt_waits_behind_a_short_prompt_of_equal_kv_token_time() -> None:
     """Both calls have the same KV token-time, but one computes ten times as many tokens."""
     turns = TurnRunner(core_with_replicas())
     for name in "ab":
@@ -493,7 +493,7 @@ def test_long_prompt_waits_behind_a_short_one_of_equal_kv_token_time() -> None:
     assert [one.application_id for one in driver.core.ledger.queue.in_order()] == ["b", "a"]
 
 
-def test_contexts_are_known_after_a_restart() -> None:
+def test_restarted_scheduler_knows_the_cached_contexts() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
     turns.open_application()
@@ -531,6 +531,108 @@ def test_arriving_application_is_charged_the_prefill_ratio_of_its_class() -> Non
     assert turns.driver.account("b").charged == 2 * cost_without_prefill(1000, 10) + PRICE * 2500
 
 
+def one_stage(prompt: int, output: int, inferences: float = 1) -> ExpectedStage:
+    return ExpectedStage(
+        inferences,
+        inferences * (prompt + 2 * output),
+        inferences * kv_token_time(prompt, output),
+        output,
+        0,
+    )
+
+
+def core_without_cache() -> CoreDriver:
+    driver = CoreDriver(new_core())
+    driver.pull("r0", kv=KV)
+    return driver
+
+
+def open_with_stages(
+    driver: CoreDriver, name: str, *stages: ExpectedStage, factor: float = 1
+) -> float:
+    """Open an application with these stages, and return the prefill that it is charged."""
+    cost = sum(stage.kv_token_time for stage in stages)
+    driver.handle(
+        ev.ApplicationArrived(
+            name,
+            "class",
+            "tenant",
+            1,
+            cost,
+            "i0",
+            charge_kv_token_time=factor * cost,
+            expected_stages=stages,
+        )
+    )
+    return driver.account(name).charged - factor * cost
+
+
+def test_first_application_of_a_class_is_charged_the_prefill_of_its_expected_stages() -> None:
+    driver = core_without_cache()
+    stages = one_stage(1000, 10), one_stage(1200, 20)
+
+    assert open_with_stages(driver, "a", *stages) == PRICE * 2200
+    assert open_with_stages(driver, "b", *stages, factor=2) == 2 * PRICE * 2200
+    driver.submit("a1", prompt=1000)
+    assert driver.account("a").charged == sum(s.kv_token_time for s in stages) + PRICE * 2200
+
+
+def test_application_larger_than_its_stages_has_more_prefill() -> None:
+    """The stages are means of the class; a model may predict twice their cost."""
+    driver = core_without_cache()
+    stage = one_stage(1000, 10)
+    driver.handle(
+        ev.ApplicationArrived(
+            "a", "class", "tenant", 1, 2 * stage.kv_token_time, "i0", expected_stages=(stage,)
+        )
+    )
+
+    assert driver.account().charged == 2 * (stage.kv_token_time + PRICE * 1000)
+
+
+def test_stages_tell_no_prefill_if_replicas_cache_prompts() -> None:
+    """How many tokens are cached depends on the load, which is learned from ended applications."""
+    assert open_with_stages(core_with_replicas(), "a", one_stage(1000, 10)) == 0
+    assert open_with_stages(CoreDriver(new_core()), "a", one_stage(1000, 10)) == 0  # no replica yet
+
+
+def test_prefill_of_stages_is_that_of_their_known_prompts() -> None:
+    price = PrefillCost(2, 0.5)
+    stages = one_stage(1000, 10), ExpectedStage(0, 0, 0, 0, 0), one_stage(400, 5, 3)
+
+    assert prefill_of_stages(price, stages) == price.of(1000, 1000) + 3 * price.of(400, 400)
+
+
+def test_learned_ratio_replaces_the_prefill_of_stages_as_applications_end() -> None:
+    ratios = PrefillRatios()
+    assert ratios.expected("class", 100, of_stages=500) == 500
+    ratios.observe("class", 10, 5)
+    assert ratios.expected("class", 100, of_stages=500) == round((50 + 8 * 500) / 9)
+    for _ in range(71):
+        ratios.observe("class", 10, 5)
+    assert ratios.expected("class", 100, of_stages=500) == (72 * 50 + 8 * 500) / 80
+    assert ratios.expected("class", 100) == 50
+
+
+def test_prefill_of_stages_counts_before_the_ratio_of_surplus_classes() -> None:
+    ratios = PrefillRatios()
+    ratios.observe("other", 10, 5)
+
+    assert ratios.expected("new", 100, of_stages=500) == 500
+    assert ratios.expected("new", 100) == 50
+
+
+def test_prefill_of_expected_stages_stays_charged_over_a_restart() -> None:
+    driver = core_without_cache()
+    prefill = open_with_stages(driver, "a", one_stage(1000, 10))
+    driver.hand_over(new_core(prefix="2-"), ["r0"])
+
+    assert prefill == PRICE * 1000
+    assert driver.account("a").charged == cost_without_prefill(1000, 10) + prefill
+    driver.submit("a1", "a", prompt=500)
+    assert driver.account("a").charged == cost_without_prefill(1000, 10) + prefill
+
+
 def test_prefill_ratios_survive_a_scheduler_restart() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
@@ -549,7 +651,7 @@ def test_damaged_prefill_ratios_are_refused(record: object) -> None:
         PrefillRatios().restore(record)
 
 
-def test_prefill_ratios_of_surplus_classes_share_an_entry_and_fade_slowly() -> None:
+def test_surplus_classes_share_one_prefill_ratio() -> None:
     ratios = PrefillRatios()
     for number in range(400):
         ratios.observe(f"class {number}", 10, 20)
@@ -561,7 +663,7 @@ def test_prefill_ratios_of_surplus_classes_share_an_entry_and_fade_slowly() -> N
     assert ratios.expected("class 1", 100) == pytest.approx(400, abs=3)
 
 
-def test_prompts_that_one_report_computes_move_no_tag_that_virtual_time_has_reached() -> None:
+def test_prompts_computed_in_one_report_move_no_overdue_tag() -> None:
     """Prompt by prompt, the charge would fall by the second prompt, and rise again from V on."""
     driver = core_with_replicas()
     for name, cost in (("a", 2 * kv_token_time(10, 10)), ("b", 100_000)):

@@ -30,7 +30,7 @@ def report_measured_cost(driver: CoreDriver, cost: PrefillCost, release: str = "
     driver.handle(ev.PrefillMeasured(cost, release))
 
 
-def test_application_keeps_the_prefill_cost_of_its_arrival() -> None:
+def test_application_keeps_the_prefill_cost_in_force_at_its_arrival() -> None:
     """With another cost an application's prompts would be charged in two units."""
     driver = driver_with_replica()
     turns = TurnRunner(driver)
@@ -43,7 +43,7 @@ def test_application_keeps_the_prefill_cost_of_its_arrival() -> None:
     assert driver.core.ledger.fair_share.clock.virtual_time > 0
 
 
-def test_prompt_computed_while_the_cost_becomes_known_is_free() -> None:
+def test_prompt_computed_while_prefill_costs_become_known_is_free() -> None:
     driver = driver_with_replica()
     turns = TurnRunner(driver)
     turns.open_application()
@@ -54,7 +54,7 @@ def test_prompt_computed_while_the_cost_becomes_known_is_free() -> None:
     assert driver.account().attained == kv_token_time(1000, 1)
 
 
-def test_second_measurement_of_a_release_changes_no_cost() -> None:
+def test_second_measurement_in_a_release_changes_no_prefill_cost() -> None:
     driver = driver_with_replica()
     report_measured_cost(driver, _FIRST)
     report_measured_cost(driver, _SECOND)
@@ -82,7 +82,7 @@ def test_restarted_scheduler_uses_the_stored_prefill_cost() -> None:
     assert turns.run_turn(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
 
 
-def test_new_release_uses_the_earlier_prefill_cost_until_it_has_measured() -> None:
+def test_new_release_uses_the_earlier_prefill_cost_before_its_measurement() -> None:
     driver = driver_with_replica()
     turns = TurnRunner(driver)
     report_measured_cost(driver, _FIRST)

@@ -64,7 +64,7 @@ def test_shared_prefix_stays_until_its_last_lease_ends() -> None:
     assert 0 == len(beginnings)
 
 
-def test_shorter_prefix_named_later_is_inserted_below_the_longer_one() -> None:
+def test_shorter_prefix_added_later_becomes_parent_of_the_longer_prefix() -> None:
     beginnings = Beginnings()
     beginnings.join("1", (CHAT,))
     beginnings.join("2", (CHAT,))
@@ -74,7 +74,7 @@ def test_shorter_prefix_named_later_is_inserted_below_the_longer_one() -> None:
     assert 64 == sum(node.held_tokens for node in beginnings)
 
 
-def test_lease_that_missed_a_prefix_has_a_separate_copy() -> None:
+def test_lease_that_missed_a_cached_prefix_has_a_separate_copy() -> None:
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
         beginnings.join(name, (SYSTEM, CHAT))
@@ -89,7 +89,7 @@ def test_lease_that_missed_a_prefix_has_a_separate_copy() -> None:
     assert {32: 32, 64: 2 * 32} == {n.prefix.tokens: n.held_tokens for n in beginnings}
 
 
-def test_two_digests_of_equal_length_on_a_path_are_a_collision() -> None:
+def test_prefixes_of_equal_length_with_different_digests_are_a_collision() -> None:
     beginnings = Beginnings()
     other = Prefix(32, b"o" * 7)
     beginnings.join("1", (SYSTEM, CHAT))

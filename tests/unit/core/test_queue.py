@@ -32,7 +32,7 @@ def _drain_queue(queue: Queue) -> list[str]:
     return drained
 
 
-def test_empty_queue_has_no_first() -> None:
+def test_empty_queue_has_no_first_application() -> None:
     queue = _create_queue()
 
     assert (None, None) == (queue.first(), queue.first_client())
@@ -52,7 +52,7 @@ def test_first_of_the_queue_is_the_application_with_the_least_key() -> None:
     assert 0 == len(queue)
 
 
-def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
+def test_queue_lists_the_first_application_of_each_client_in_order() -> None:
     queue = _create_queue(
         StubPolicy(by_tenant=True),
         create_application("b", 2, tenant="t1"),
@@ -76,7 +76,7 @@ def test_queue_skips_an_application_without_waiting_inferences() -> None:
     assert ["a"] == policy.gone
 
 
-def test_client_without_waiting_inferences_leaves_before_the_next_lookup() -> None:
+def test_client_without_waiting_inferences_leaves_the_queue_before_the_next_lookup() -> None:
     """A policy such as VTC lifts a client's counter when the client returns to the queue."""
     policy = StubPolicy()
     gone = create_application("a", 1)
@@ -87,7 +87,7 @@ def test_client_without_waiting_inferences_leaves_before_the_next_lookup() -> No
     assert (["a"], False) == (policy.gone, queue.client_waits("a"))
 
 
-def test_key_is_computed_once_per_event_for_each_client() -> None:
+def test_queue_computes_the_key_of_a_client_once_per_event() -> None:
     """Below a tree node a key is expensive, and one event may update a client three times."""
     policy = StubPolicy()
     queue = _create_queue(policy, create_application("a", 1), create_application("b", 2))
@@ -99,7 +99,7 @@ def test_key_is_computed_once_per_event_for_each_client() -> None:
     assert 2 == policy.asked  # one key per client
 
 
-def test_changed_key_moves_an_application() -> None:
+def test_changed_key_moves_an_application_in_the_queue() -> None:
     moving, other = create_application("a", 1, 9), create_application("b", 5)
     queue = _create_queue(None, moving, other)
     first = moving.waiting.first
@@ -141,7 +141,7 @@ def test_parked_client_waits_until_it_is_eligible() -> None:
     assert ("a", None) == (queue.first_client(), queue.next_eligible())
 
 
-def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
+def test_parked_client_returns_when_it_becomes_eligible_early() -> None:
     """The driver must not be woken for the old time."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
@@ -165,7 +165,7 @@ def test_parked_client_without_waiting_inferences_is_forgotten() -> None:
     assert (None, 0) == (queue.next_eligible(), len(queue))
 
 
-def test_skipped_application_lets_the_next_pass_and_keeps_its_place() -> None:
+def test_skipped_application_keeps_its_place_while_the_next_one_passes() -> None:
     """The client still waits, so a policy must not treat it as gone."""
     policy = StubPolicy()
     first, second = create_application("a", 1), create_application("b", 2)
@@ -178,7 +178,7 @@ def test_skipped_application_lets_the_next_pass_and_keeps_its_place() -> None:
     assert first is queue.first()
 
 
-def test_skipped_application_leaves_its_tenant_the_other_applications() -> None:
+def test_tenant_of_a_skipped_application_offers_its_other_applications() -> None:
     first, second = create_application("a", 1, tenant="t"), create_application("b", 2, tenant="t")
     queue = _create_queue(StubPolicy(by_tenant=True), first, second)
     queue.unschedule(first)
@@ -188,7 +188,7 @@ def test_skipped_application_leaves_its_tenant_the_other_applications() -> None:
     assert first is queue.first()
 
 
-def test_reorder_keeps_all_inferences_under_another_key() -> None:
+def test_reordering_the_queue_by_another_key_keeps_all_inferences() -> None:
     queue = _create_queue(
         None, create_application("a", 3), create_application("b", 2), create_application("c", 1)
     )
@@ -199,7 +199,7 @@ def test_reorder_keeps_all_inferences_under_another_key() -> None:
     assert ["a3", "b2", "c1"] == _drain_queue(queue)
 
 
-def test_requeued_inference_returns_to_its_old_place() -> None:
+def test_requeued_inference_returns_to_its_old_queue_place() -> None:
     """Inferences of an application are served in the order of submission, also after a re-queue."""
     made = create_application("a", 1, 2, 4)
     enqueue_inference(made, create_inference("a3", 3))
@@ -220,7 +220,7 @@ def test_removed_inference_is_not_in_the_queue() -> None:
     assert ["a2"] == [waiting.request_id for waiting in made.waiting]
 
 
-def test_updating_an_unchanged_application_adds_no_entry() -> None:
+def test_updating_an_unchanged_application_adds_no_heap_entry() -> None:
     """Every submission updates its application in the queue."""
     heap = LazyHeap()
     for _ in range(500):
@@ -243,7 +243,7 @@ def test_stale_heap_entries_are_compacted() -> None:
     assert ("b", 1, False) == (heap.first(), len(heap), "a" in heap)
 
 
-def test_single_application_leaves_no_stale_entries() -> None:
+def test_single_application_leaves_no_stale_heap_entries() -> None:
     """If every application is a client, old keys would take most of the memory."""
     heap = LazyHeap()
     heap.put("gone", (0.0,))
@@ -267,7 +267,7 @@ def test_iterated_heap_is_sorted_after_any_changes() -> None:
             assert heap.first() == next(heap.in_order(), None)
 
 
-def test_queue_in_order_includes_all_applications_of_a_client() -> None:
+def test_ordered_queue_lists_all_applications_of_a_client() -> None:
     policy = StubPolicy(by_tenant=True)
     queue = _create_queue(
         policy,

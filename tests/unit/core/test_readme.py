@@ -14,12 +14,12 @@ PAGE = (CORE / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
-def test_worked_example_of_the_page_holds(example: str) -> None:
+def test_worked_example_of_the_core_readme_is_correct(example: str) -> None:
     """The page prints the order and the virtual times that the core computes."""
     exec(compile(example, "core/README.md", "exec"), {})
 
 
-def test_every_file_of_the_core_is_in_the_table() -> None:
+def test_every_file_of_the_core_is_in_the_readme_table() -> None:
     """The page must lead a reader to each file of the core."""
     policies = CORE / "policies"
     guarded = {path.stem for path in (policies / "guarded").glob("*.py")} - {"__init__"}
@@ -31,7 +31,7 @@ def test_every_file_of_the_core_is_in_the_table() -> None:
     assert set() == {name for name in guarded if f"`{name}`" not in page_of_guarded}
 
 
-def test_application_states_in_the_drawing_are_those_of_the_table() -> None:
+def test_application_states_in_the_readme_diagram_equal_the_transition_table() -> None:
     drawn = re.findall(r"^    (\w+) --> (\w+): (.*)$", PAGE, re.MULTILINE)
     table = [(start, finish, when) for (start, finish), when in APPLICATION_TRANSITIONS.items()]
 

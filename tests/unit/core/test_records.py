@@ -57,7 +57,7 @@ def test_record_value_of_a_wrong_type_is_refused(
         read(RecordReader({"f": value}, ("f",)))
 
 
-def test_record_values_are_read_unchanged() -> None:
+def test_values_of_a_stored_record_are_read_unchanged() -> None:
     record = {"i": 3, "n": 0.5, "t": "x", "b": False, "o": {"k": 1}, "l": [1, 2], "z": None}
     reader = RecordReader(record, record)
 
@@ -67,7 +67,7 @@ def test_record_values_are_read_unchanged() -> None:
     assert (None, None) == (reader.integer_or_none("z"), reader.number_or_none("z"))
 
 
-def test_unread_record_fields_are_allowed() -> None:
+def test_stored_record_may_have_unread_fields() -> None:
     """A record of a newer scheduler has more fields."""
     record: dict[str, Any] = {"t": {"a": {"n": 1, "more": 2}, "b": {"n": "x"}}, "other": 1}
     reads = {"t": lambda r, name: r.table(name, lambda t, key: t.record(key, _NUMBER))}

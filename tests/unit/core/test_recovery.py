@@ -49,7 +49,7 @@ def test_recovery_grants_nothing_before_the_known_replicas_have_reported(
     assert granted(new_scheduler.pull("r0", {"1-1": 3})) == ["z"]
 
 
-def test_report_of_ends_only_is_no_report_of_running_leases(new_scheduler: CoreDriver) -> None:
+def test_recovery_waits_for_a_full_report_of_running_leases(new_scheduler: CoreDriver) -> None:
     """Only a full report shows whether the replica is full."""
     _resubmit_inference(new_scheduler, "z")
 
@@ -57,7 +57,7 @@ def test_report_of_ends_only_is_no_report_of_running_leases(new_scheduler: CoreD
     assert granted(new_scheduler.pull("r0", {"1-1": 3})) == ["z"]
 
 
-def test_recovery_holds_grants_back_for_at_most_three_seconds(new_scheduler: CoreDriver) -> None:
+def test_recovery_delays_grants_for_at_most_three_seconds(new_scheduler: CoreDriver) -> None:
     """A replica that died with the scheduler never reports."""
     _resubmit_inference(new_scheduler, "z")
     new_scheduler.pull("r9")
@@ -68,7 +68,7 @@ def test_recovery_holds_grants_back_for_at_most_three_seconds(new_scheduler: Cor
     assert not new_scheduler.core.recovery.holding
 
 
-def test_loss_of_the_last_silent_replica_ends_the_recovery(new_scheduler: CoreDriver) -> None:
+def test_loss_of_the_last_unreported_replica_ends_the_recovery(new_scheduler: CoreDriver) -> None:
     """A lost replica will not report any more."""
     _resubmit_inference(new_scheduler, "z")
     new_scheduler.pull("r9")
@@ -76,7 +76,9 @@ def test_loss_of_the_last_silent_replica_ends_the_recovery(new_scheduler: CoreDr
     assert granted(new_scheduler.handle(ev.ReplicaLost("r0"))) == ["z"]
 
 
-def test_lease_reported_before_its_claim_continues(new_scheduler: CoreDriver) -> None:
+def test_lease_reported_before_its_ingress_resubmits_it_continues(
+    new_scheduler: CoreDriver,
+) -> None:
     new_scheduler.pull("r0", {"1-2": 6})
 
     assert ["1-2"] == list(new_scheduler.core.recovery.reported)
@@ -88,7 +90,9 @@ def test_lease_reported_before_its_claim_continues(new_scheduler: CoreDriver) ->
     ) == (InferenceState.RUNNING, "1-2", {})
 
 
-def test_lease_claimed_before_its_report_continues(new_scheduler: CoreDriver) -> None:
+def test_lease_resubmitted_before_its_replica_reports_it_continues(
+    new_scheduler: CoreDriver,
+) -> None:
     """The inference is in no queue until the replica reports its lease."""
     _resubmit_inference(new_scheduler, "x", "1-2")
 
@@ -129,7 +133,7 @@ def test_service_charged_by_the_old_scheduler_is_not_charged_again(
     assert old_scheduler.core.tag("a") == new_scheduler.core.tag("a")
 
 
-def test_service_of_a_new_inference_is_charged_in_full(new_scheduler: CoreDriver) -> None:
+def test_inference_submitted_after_a_restart_is_charged_in_full(new_scheduler: CoreDriver) -> None:
     """Only inferences submitted before the restart may have been charged before."""
     before = new_scheduler.account().attained
     new_scheduler.pull("r0")
@@ -140,7 +144,7 @@ def test_service_of_a_new_inference_is_charged_in_full(new_scheduler: CoreDriver
 
 
 @pytest.mark.parametrize("claim_first", [True, False])
-def test_lease_finished_during_the_outage_ends_its_inference(
+def test_lease_finished_during_a_scheduler_outage_ends_its_inference(
     new_scheduler: CoreDriver, claim_first: bool
 ) -> None:
     """The inference must not run again."""
@@ -157,7 +161,9 @@ def test_lease_finished_during_the_outage_ends_its_inference(
     ) == ({}, 1, 10)
 
 
-def test_claimed_inference_without_a_report_waits_again(new_scheduler: CoreDriver) -> None:
+def test_resubmitted_inference_without_a_replica_report_waits_again(
+    new_scheduler: CoreDriver,
+) -> None:
     _resubmit_inference(new_scheduler, "x", "1-2")
     _resubmit_inference(new_scheduler, "y", "1-3")
 
@@ -166,7 +172,7 @@ def test_claimed_inference_without_a_report_waits_again(new_scheduler: CoreDrive
 
 
 @pytest.mark.parametrize("end", ["engine died", "replica lost", "never reported"])
-def test_claimed_inference_of_an_ended_lease_waits_again(
+def test_resubmitted_inference_of_an_ended_lease_waits_again(
     new_scheduler: CoreDriver, end: str
 ) -> None:
     if end == "engine died":
@@ -181,7 +187,7 @@ def test_claimed_inference_of_an_ended_lease_waits_again(
     assert new_scheduler.waiting() == ["x"]
 
 
-def test_cancelled_claim_is_forgotten(new_scheduler: CoreDriver) -> None:
+def test_resubmitted_inference_that_is_cancelled_is_forgotten(new_scheduler: CoreDriver) -> None:
     """The replica's later report finds no claim, and its lease is aborted."""
     _resubmit_inference(new_scheduler, "w", "1-1")
     _resubmit_inference(new_scheduler, "x", "1-2")
@@ -194,7 +200,9 @@ def test_cancelled_claim_is_forgotten(new_scheduler: CoreDriver) -> None:
     )
 
 
-def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new_scheduler: CoreDriver) -> None:
+def test_lease_without_a_resubmission_is_aborted_after_the_ingress_timeout(
+    new_scheduler: CoreDriver,
+) -> None:
     """The ingress died with the scheduler, so no caller reads the tokens."""
     stopped: list[str] = []
     for _ in range(10):
@@ -206,7 +214,7 @@ def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new_scheduler: Cor
     assert {} == new_scheduler.core.recovery.reported
 
 
-def test_adopted_lease_has_a_footprint_and_is_not_aborted(new_scheduler: CoreDriver) -> None:
+def test_lease_adopted_after_a_restart_has_a_footprint(new_scheduler: CoreDriver) -> None:
     new_scheduler.pull("r0", {"1-2": 6})
     _resubmit_inference(new_scheduler, "x", "1-2")
     replica = new_scheduler.core.state.replicas["r0"]
@@ -223,7 +231,7 @@ def test_adopted_lease_has_a_footprint_and_is_not_aborted(new_scheduler: CoreDri
         assert aborted(new_scheduler.pull("r0", {"1-2": 6})) == []
 
 
-def test_queue_order_is_kept_across_the_restart(
+def test_queue_order_survives_a_scheduler_restart(
     old_scheduler: CoreDriver, new_scheduler: CoreDriver
 ) -> None:
     new_scheduler.open("a", 1)  # the ingress opens application a again
@@ -260,7 +268,7 @@ def test_restored_closed_application_ends_without_inferences(old_scheduler: Core
     assert ended(old_scheduler.wait(600.0)) == [("a", "finished")]
 
 
-def test_cancelled_application_stops_its_claimed_inferences(new_scheduler: CoreDriver) -> None:
+def test_cancelled_application_stops_its_resubmitted_inferences(new_scheduler: CoreDriver) -> None:
     """A claimed inference is neither in the queue nor running, and must not be forgotten."""
     _resubmit_inference(new_scheduler, "x", "1-2")
     actions = new_scheduler.handle(ev.ApplicationCancelled("a"))
@@ -270,7 +278,7 @@ def test_cancelled_application_stops_its_claimed_inferences(new_scheduler: CoreD
     assert granted(new_scheduler.pull("r0", {"1-2": 6})) == []
 
 
-def test_unknown_lease_of_this_epoch_is_not_adopted(new_scheduler: CoreDriver) -> None:
+def test_unknown_lease_of_the_present_epoch_is_not_adopted(new_scheduler: CoreDriver) -> None:
     """After the recovery, a lease that the scheduler does not know must be aborted."""
     new_scheduler.pull("r0")
     new_scheduler.submit("fresh")
@@ -287,7 +295,7 @@ def test_unknown_lease_of_this_epoch_is_not_adopted(new_scheduler: CoreDriver) -
     [(True, True, 1), (True, False, 1), (False, False, 1), (True, False, 2)],
     ids=["booked", "claimed first", "reported first", "after the next"],
 )
-def test_counted_end_of_an_inference_is_not_counted_again(
+def test_ended_inference_counted_before_a_restart_is_not_counted_again(
     old_scheduler: CoreDriver, claim_first: bool, booked: bool, restarts: int
 ) -> None:
     """An ingress resubmits an inference whose answer was lost when the scheduler was replaced.
@@ -312,7 +320,7 @@ def test_counted_end_of_an_inference_is_not_counted_again(
     assert "x" not in new.core.state.inferences
 
 
-def test_unsaved_end_of_an_inference_is_counted(old_scheduler: CoreDriver) -> None:
+def test_ended_inference_unsaved_at_the_restart_is_counted(old_scheduler: CoreDriver) -> None:
     """The scheduler died before it saved the replica's report."""
     new = _take_over(old_scheduler)
     before = new.application().inferences

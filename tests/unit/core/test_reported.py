@@ -26,7 +26,7 @@ def _report_and_ask(core: CoreDriver, most: int | None = None, reserved: int = 0
     return found
 
 
-def test_report_gets_grants_only_if_the_replica_asks(core_with_answered_pull: CoreDriver) -> None:
+def test_only_a_report_that_asks_for_work_gets_grants(core_with_answered_pull: CoreDriver) -> None:
     """A simulated replica takes new inferences only when it asks for them."""
     core_with_answered_pull.submit("x")
 
@@ -37,7 +37,7 @@ def test_report_gets_grants_only_if_the_replica_asks(core_with_answered_pull: Co
     assert [] == granted(core_with_answered_pull.submit("z"))
 
 
-def test_replica_asks_from_its_pull_to_the_answer_or_its_loss(
+def test_replica_counts_as_asking_from_its_pull_until_the_answer(
     core_with_answered_pull: CoreDriver,
 ) -> None:
     """The core iterates over asking replicas only, so that 64 replicas cost as much as one."""
@@ -72,7 +72,7 @@ def test_lease_omitted_from_a_report_continues(core_with_answered_pull: CoreDriv
     assert 10 * 4 + 10 + 10 * 10 + 55 == core_with_answered_pull.application().kv_token_time
 
 
-def test_idle_application_is_withdrawn_at_the_end_of_an_instant(
+def test_application_is_withdrawn_only_if_still_idle_at_the_end_of_an_instant(
     core_with_answered_pull: CoreDriver,
 ) -> None:
     """An inference submitted at the same instant leaves no tool gap."""
@@ -95,7 +95,7 @@ def test_idle_application_is_withdrawn_at_the_end_of_an_instant(
     assert (True, False) == after
 
 
-def test_grants_to_a_report_stay_within_its_prompt_token_budget(
+def test_grants_stay_within_the_prompt_token_budget_of_a_report(
     core_with_answered_pull: CoreDriver,
 ) -> None:
     for name, prompt in (("x", 6), ("y", 6), ("z", 1)):
@@ -108,7 +108,7 @@ def test_grants_to_a_report_stay_within_its_prompt_token_budget(
     assert ["z"] == _report_and_ask(core_with_answered_pull, most=12)
 
 
-def test_reserved_kv_is_not_free(core_with_answered_pull: CoreDriver) -> None:
+def test_reserved_kv_memory_is_not_free(core_with_answered_pull: CoreDriver) -> None:
     for name in "xy":
         core_with_answered_pull.submit(name)
 
@@ -124,7 +124,7 @@ def test_report_of_an_unknown_replica_is_an_error_of_the_driver(
         core_with_answered_pull.handle(ev.ReplicaReported("r9"))
 
 
-def test_queue_place_is_the_same_for_waiting_and_running_inferences(
+def test_queue_place_of_an_inference_does_not_change_when_it_starts(
     core_with_answered_pull: CoreDriver,
 ) -> None:
     """Inferences are swapped out in reverse queue order, and back in queue order."""
@@ -142,7 +142,7 @@ def test_queue_place_is_the_same_for_waiting_and_running_inferences(
 
 
 @pytest.mark.parametrize(("admission", "expected"), [("peak", 1), ("prompt", 2)])
-def test_iterations_until_an_inference_fits_are_counted(admission: str, expected: int) -> None:
+def test_core_counts_the_iterations_until_an_inference_fits(admission: str, expected: int) -> None:
     core = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     core.pull("r0", kv=8 if admission == "peak" else 6)
     core.open()
@@ -155,7 +155,7 @@ def test_iterations_until_an_inference_fits_are_counted(admission: str, expected
         core.core.iterations_until_fit("y", "r9")
 
 
-def test_reserved_kv_delays_an_inference() -> None:
+def test_reserved_kv_memory_delays_an_inference() -> None:
     core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=PATIENT))
     core.pull("r0", kv=8)
     core.open()
@@ -165,13 +165,13 @@ def test_reserved_kv_delays_an_inference() -> None:
     assert [2, 1] == [core.core.iterations_until_fit("y", "r0", reserved) for reserved in (1, 0)]
 
 
-def test_inference_that_fits_needs_zero_iterations(core_with_answered_pull: CoreDriver) -> None:
+def test_inference_that_fits_waits_for_zero_iterations(core_with_answered_pull: CoreDriver) -> None:
     core_with_answered_pull.submit("x")
 
     assert 0 == core_with_answered_pull.core.iterations_until_fit("x", "r0")
 
 
-def test_lag_meter_uses_virtual_time_and_tags_of_its_own_clock() -> None:
+def test_lag_meter_uses_the_virtual_time_of_its_own_clock() -> None:
     core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT, meter=LagMeter))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
     meter = core.core.lags

@@ -25,7 +25,7 @@ def test_service_rate_is_service_over_busy_time() -> None:
     assert rate.iteration_s == pytest.approx(50 / 500)
 
 
-def test_iteration_time_is_that_of_a_generated_token() -> None:
+def test_iteration_time_is_the_time_per_generated_token() -> None:
     """Service is no measure of iteration time, because most of it may be prefill."""
     rates = [ServedRate() for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
@@ -54,7 +54,7 @@ def test_light_load_does_not_change_the_measured_iteration_time() -> None:
     assert driver.core.outlooks.iteration_s == pytest.approx(0.05)
 
 
-def test_cut_and_repeated_leases_give_no_iteration_time() -> None:
+def test_lease_that_a_lost_replica_interrupted_gives_no_iteration_time() -> None:
     driver = CoreDriver()
     driver.pull("r0", kv=10_000)
     driver.open("a", 10**6)
@@ -80,7 +80,7 @@ def test_idle_time_does_not_change_the_service_rate() -> None:
     assert 2.0 == rate.busy_s
 
 
-def test_service_rate_follows_half_of_a_change_in_a_half_life() -> None:
+def test_measured_service_rate_follows_half_of_a_change_in_one_half_life() -> None:
     """An added replica must show in the rate within minutes."""
     rate, served, busy_s = ServedRate(), 0.0, 0.0
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
@@ -99,7 +99,7 @@ def test_initial_service_rate_is_estimated_from_the_memory() -> None:
     assert rate.iteration_s == USUAL_ITERATION_S
 
 
-def test_service_of_an_iteration_is_that_while_inferences_wait() -> None:
+def test_service_per_iteration_is_measured_while_inferences_wait() -> None:
     """An hour in which nothing waits does not lower it, and prefill raises it above the memory."""
     rate, kv = ServedRate(), 1000
     assert rate.kv_per_iteration(kv) == USUAL_USE * kv
@@ -113,7 +113,7 @@ def test_service_of_an_iteration_is_that_while_inferences_wait() -> None:
     assert rate.kv_per_s(kv) < 1
 
 
-def test_service_without_prefill_has_its_own_rate() -> None:
+def test_rate_of_generated_tokens_is_measured_without_prefill() -> None:
     rate = ServedRate()
     assert rate.decoded_per_iteration == 0
     rate.record(5000, 2.0, 50, 5, 100, (20, 2.0), 1000)
@@ -121,7 +121,7 @@ def test_service_without_prefill_has_its_own_rate() -> None:
     assert rate.decoded_per_iteration == pytest.approx(1000 / 2 * 0.1)
 
 
-def test_inferences_with_common_beginnings_have_more_tokens_in_flight_than_the_memory() -> None:
+def test_shared_prefixes_allow_more_tokens_in_flight_than_the_memory_holds() -> None:
     """Five prompts of 110 tokens, the first 100 of which they share, hold 150 tokens of memory."""
     driver = CoreDriver(SchedulerCore("justitia-guarded"))
     driver.pull("r0", kv=200, caches=True)

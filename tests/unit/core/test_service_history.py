@@ -14,7 +14,7 @@ def _history_of_reports(reports: int) -> ServiceHistory:
     return history
 
 
-def test_history_returns_when_virtual_time_reached_a_level() -> None:
+def test_service_history_returns_when_virtual_time_reached_a_value() -> None:
     history = _history_of_reports(3)
 
     assert history.reached(exact(2)) == Level(10, 1.0, 10)
@@ -24,7 +24,7 @@ def test_history_returns_when_virtual_time_reached_a_level() -> None:
     assert (history.served, history.busy_s) == (30, 3.0)
 
 
-def test_refund_moves_virtual_time_but_neither_service_nor_real_time() -> None:
+def test_refund_moves_only_virtual_time_in_the_service_history() -> None:
     history = _history_of_reports(1)
     history.note_service(0, exact(7), 4.0)
     history.note_service(0, exact(7), 5.0)
@@ -33,7 +33,7 @@ def test_refund_moves_virtual_time_but_neither_service_nor_real_time() -> None:
     assert (history.served, history.busy_s) == (10, 1.0)
 
 
-def test_idle_time_does_not_count_as_service() -> None:
+def test_service_history_excludes_idle_time() -> None:
     history = _history_of_reports(1)
     history.rise_from(50_000.0)
     history.note_service(exact(10), exact(2), 50_001.0)
@@ -42,7 +42,7 @@ def test_idle_time_does_not_count_as_service() -> None:
     assert history.busy_s == 2.0
 
 
-def test_shortened_history_returns_the_same_times() -> None:
+def test_shortened_service_history_returns_the_same_times() -> None:
     """The history keeps every entry that a live application needs."""
     thinned, whole = _history_of_reports(200), _history_of_reports(200)
     assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
@@ -55,7 +55,7 @@ def test_shortened_history_returns_the_same_times() -> None:
     assert not thinned.is_long(0)
 
 
-def test_lag_of_a_start_is_the_service_since_virtual_time_reached_the_tag() -> None:
+def test_lag_of_a_start_is_the_service_since_virtual_time_reached_its_tag() -> None:
     history = _history_of_reports(3)
 
     assert history.late((30, 3.0), exact(2), 3.0) == StartDelay(20, 2.0, 10)
@@ -65,7 +65,7 @@ def test_lag_of_a_start_is_the_service_since_virtual_time_reached_the_tag() -> N
     assert history.late((30, 3.0), exact(0), 3.0) is None
 
 
-def test_history_of_a_long_run_stays_short(core: CoreDriver) -> None:
+def test_service_history_of_a_long_run_stays_short(core: CoreDriver) -> None:
     core.open("endless", 10**6)
     core.submit("e", "endless", prompt=1, output=1400)
     core.pull(kv=1500)

@@ -81,7 +81,7 @@ def test_silent_replica_keeps_its_lease(core: CoreDriver) -> None:
     assert [] == aborted(_pass_time(core, 3.0))  # type: ignore[arg-type]
 
 
-def test_lease_without_a_payload_is_taken_back_when_the_replica_reports(
+def test_lease_whose_prompt_never_arrived_is_requeued_at_the_next_report(
     core: CoreDriver,
 ) -> None:
     core.open("a", 100)

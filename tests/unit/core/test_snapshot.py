@@ -52,7 +52,7 @@ def test_snapshot_has_the_clock_and_live_and_ended_applications(options: dict[st
     assert record == successor.record()
 
 
-def test_guard_continues_from_its_stored_state() -> None:
+def test_overtaking_guard_continues_from_its_stored_state() -> None:
     driver = _create_filled_core(**GUARD)
     record = driver.record()
 
@@ -67,7 +67,7 @@ def test_guard_continues_from_its_stored_state() -> None:
             restore(core, record["clock"], record["applications"])
 
 
-def test_guard_includes_inferences_running_under_earlier_leases() -> None:
+def test_overtaking_guard_includes_inferences_leased_before_a_restart() -> None:
     driver = CoreDriver(SchedulerCore("justitia", GUARD, lease_prefix="1-"))
     driver.open("a", 300)
     driver.submit("a1", "a")
@@ -170,7 +170,7 @@ def test_tenants_have_the_same_keys_after_a_restart() -> None:
         (NOMINAL, {}),
     ],
 )
-def test_charges_are_restored_under_another_kind_of_accounts(
+def test_charges_are_restored_under_another_clock_or_fairness_unit(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
     """Tags of another kind of accounts are meaningless."""
@@ -188,7 +188,7 @@ def test_charges_are_restored_under_another_kind_of_accounts(
 
 
 @pytest.mark.parametrize("name", ["weight", "since", "virtual_time", "released", "finish"])
-def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> None:
+def test_error_of_a_damaged_tenant_names_its_application_record(name: str) -> None:
     record = snapshot(_create_filled_core(**TENANTS).core)
     (carrier,) = [
         n
@@ -208,7 +208,7 @@ def test_removed_application_has_no_record() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, TENANTS])
-def test_changed_application_has_a_record_until_gps_has_finished_it(
+def test_changed_application_stays_stored_until_gps_has_finished_it(
     options: dict[str, object],
 ) -> None:
     """After the changes are saved, the store must equal a full snapshot."""
@@ -262,7 +262,7 @@ def test_empty_store_restores_an_empty_core() -> None:
     }
 
 
-def test_sequence_numbers_continue_after_the_stored_ones() -> None:
+def test_restored_core_continues_the_stored_sequence_numbers() -> None:
     """Ties go to the earlier arrival, so numbers must not repeat after a restart."""
     driver = _create_filled_core()
     highest = driver.core.state.sequence
@@ -294,7 +294,9 @@ def test_sequence_numbers_continue_after_the_stored_ones() -> None:
         ("idle_s", None),
     ],
 )
-def test_damaged_application_is_named(name: str, value: object) -> None:
+def test_error_of_a_damaged_application_record_names_the_application(
+    name: str, value: object
+) -> None:
     record = snapshot(_create_filled_core().core)
     record["applications"]["b"][name] = value
     with pytest.raises(StoreError, match=r"^applications\[b\]: .* damaged") as caught:
@@ -304,7 +306,7 @@ def test_damaged_application_is_named(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["finish", "weight", "charged", "arrived_at", "sequence"])
-def test_application_record_without_a_field_is_named(name: str) -> None:
+def test_error_of_a_missing_field_names_the_application_record(name: str) -> None:
     record = snapshot(_create_filled_core().core)
     del record["applications"]["b"][name]
     with pytest.raises(StoreError, match=rf"^applications\[b\]: .* damaged.*{name}"):
@@ -312,7 +314,7 @@ def test_application_record_without_a_field_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("damaged", [None, 7, "text", []])
-def test_record_that_is_no_object_is_named(damaged: Any) -> None:
+def test_error_of_a_record_that_is_no_object_names_the_record(damaged: Any) -> None:
     record = snapshot(_create_filled_core().core)
     with pytest.raises(StoreError, match=r"^applications\[b\]: "):
         restore(SchedulerCore(), record["clock"], {"b": damaged})
@@ -328,7 +330,7 @@ def test_record_that_is_no_object_is_named(damaged: Any) -> None:
         {"virtual_time": 1.0, "kind": "served", "sequence": "1"},
     ],
 )
-def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
+def test_error_of_a_damaged_clock_names_the_field(damaged: dict[str, Any]) -> None:
     """Without virtual time no tag is defined, so the scheduler must not start."""
     with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
         restore(SchedulerCore(), damaged, {})
@@ -346,7 +348,7 @@ def test_recognition_rule_and_idle_limit_survive_a_scheduler_restart() -> None:
     assert [("a", "expired")] == ended(successor.wait(1.0))
 
 
-def test_application_without_rule_and_idle_limit_has_the_old_record_format() -> None:
+def test_application_without_idle_limit_has_the_record_format_of_earlier_releases() -> None:
     """Earlier releases wrote and read records without a rule and with the common idle limit."""
     driver = CoreDriver()
     driver.open("a")
@@ -364,7 +366,7 @@ def test_last_replica_of_an_application_survives_a_scheduler_restart() -> None:
     assert ["r0"] == list(_restore_from_snapshot(driver).application("c").replicas)
 
 
-def test_grants_after_a_restart_have_lower_engine_priority_than_earlier_ones() -> None:
+def test_engine_priority_of_grants_after_a_restart_is_below_earlier_grants() -> None:
     """Leases of the old scheduler still run, at the priority of their grant."""
     driver = CoreDriver(SchedulerCore("fcfs", lease_prefix="1-"))
     driver.open("a")

@@ -52,7 +52,7 @@ def test_stage_begins_with_the_first_submission_after_an_end() -> None:
     assert [0, 0, 1, 1, 1, 2] == stages
 
 
-def test_next_stage_is_returned_without_being_entered() -> None:
+def test_reading_the_next_stage_of_an_application_does_not_enter_it() -> None:
     """A submission that is refused for lack of room must not enter the stage."""
     position = StagePosition()
     position.submit()
@@ -64,7 +64,7 @@ def test_next_stage_is_returned_without_being_entered() -> None:
     assert (1, 1) == position.next()
 
 
-def test_higher_stage_of_an_ingress_is_adopted() -> None:
+def test_core_adopts_a_higher_stage_number_from_an_ingress() -> None:
     """An ingress may learn of an end before the scheduler does."""
     position = StagePosition()
     position.submit()
@@ -101,7 +101,7 @@ def test_end_of_an_application_reports_the_cost_of_each_stage(core: CoreDriver) 
     assert (first, second) == _ended_stages(actions)
 
 
-def test_longest_sequence_of_uneven_choices_is_rounded_up(core: CoreDriver) -> None:
+def test_longest_sequence_among_uneven_choices_is_rounded_up(core: CoreDriver) -> None:
     """If three sequences have seven tokens, one of them takes three iterations."""
     core.open("a", 500)
     core.submit("x", prompt=12, output=7, choices=3)
@@ -113,7 +113,9 @@ def test_longest_sequence_of_uneven_choices_is_rounded_up(core: CoreDriver) -> N
     assert 3 == stage.longest_output_tokens
 
 
-def test_gap_lasts_from_the_last_end_to_the_first_submission(core: CoreDriver) -> None:
+def test_gap_between_stages_lasts_from_the_last_end_to_the_first_submission(
+    core: CoreDriver,
+) -> None:
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y", output=4)
@@ -148,7 +150,7 @@ def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
     assert [(2, 0.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
-def test_gap_beside_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
+def test_gap_next_to_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
     """The earlier stage ran under another scheduler."""
     core.open("a", 500)
     core.submit("x", output=2)
@@ -191,7 +193,7 @@ def test_inference_without_output_is_no_part_of_a_stage(core: CoreDriver) -> Non
     assert (StageServed(1, 1, 20, 4, 90, 4, 0.0),) == _ended_stages(core.pull(finished={"1": 4}))
 
 
-def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:
+def test_incompletely_observed_stages_are_not_reported(core: CoreDriver) -> None:
     """The predictor must not learn that the class is half as large."""
     core.open("a", 500)
     core.submit("x")
@@ -202,7 +204,9 @@ def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDrive
     assert () == _ended_stages(core.handle(ev.ApplicationClosed("a")))
 
 
-def test_stages_are_not_reported_for_inferences_submitted_before(core: CoreDriver) -> None:
+def test_stages_are_not_reported_for_inferences_submitted_before_a_restart(
+    core: CoreDriver,
+) -> None:
     core.open("a", 500)
     core.submit("x", resubmitted=True)
     core.handle(ev.ApplicationClosed("a"))
@@ -232,14 +236,14 @@ def _submit_in_stage(core: CoreDriver, *expected: ExpectedStage, stage: int | No
 
 
 @pytest.mark.parametrize("sizes", [[(300, 40)] * 3, [(40, 300)] * 3, [(90, 90)], [(0, 1)]])
-def test_mean_inference_length_of_a_stage_is_that_of_equal_inferences(
+def test_stage_of_equal_inferences_has_their_length_as_its_mean(
     sizes: list[tuple[int, int]],
 ) -> None:
     """Long prompts with short outputs, and the reverse, keep their true lengths."""
     assert sizes[0][1] == _expected_stage(sizes).mean_output_tokens
 
 
-def test_mean_length_of_uneven_inferences_is_between_plain_and_weighted_mean() -> None:
+def test_mean_length_of_uneven_inferences_lies_between_plain_and_weighted_mean() -> None:
     stage = _expected_stage([(250, 100), (250, 320)])
 
     assert 210 <= stage.mean_output_tokens <= 279
@@ -254,18 +258,20 @@ def test_mean_length_of_uneven_inferences_is_between_plain_and_weighted_mean() -
         (ExpectedStage(2, 4000, 60_000, 0, 0), 0),
     ],
 )
-def test_mean_length_is_at_least_one_and_at_most_the_longest(
+def test_mean_inference_length_is_between_one_token_and_the_longest(
     stage: ExpectedStage, length: float
 ) -> None:
     assert length == stage.mean_output_tokens
 
 
-def test_new_stage_expectations_replace_those_of_their_and_later_stages() -> None:
+def test_new_expectations_replace_the_expectations_of_all_later_stages() -> None:
     assert (MAP, REDUCE) == replace_expected((MAP, MAP, MAP), 1, (REDUCE,))
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == replace_expected((), 2, (MAP,))
 
 
-def test_submission_replaces_the_expectations_of_its_and_later_stages(core: CoreDriver) -> None:
+def test_submission_replaces_the_expectations_of_the_present_and_later_stages(
+    core: CoreDriver,
+) -> None:
     """An application's later predictions are better than those at its arrival."""
     _open_application(core, MAP, MAP, MAP)
     _submit_in_stage(core, REDUCE, stage=1)
@@ -307,7 +313,7 @@ def test_records_without_expected_stages_are_read(core: CoreDriver) -> None:
 
 
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 2, 3, 4, -5.0], "stage", [1, 2, 3, 4, "5"]])
-def test_damaged_expected_stages_are_named(core: CoreDriver, row: Any) -> None:
+def test_error_of_damaged_expected_stages_names_the_field(core: CoreDriver, row: Any) -> None:
     """Damage is reported by field, not by a later index error."""
     _open_application(core, MAP)
     damaged = json.loads(json.dumps(snapshot(core.core)))

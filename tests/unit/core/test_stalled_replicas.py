@@ -30,7 +30,9 @@ def test_stalled_replica_gets_no_lease_until_it_makes_progress(core: CoreDriver)
     assert ["x"] == granted(core.pull("r0"))
 
 
-def test_requeued_work_is_aborted_when_the_engine_continues(core: CoreDriver) -> None:
+def test_inference_requeued_from_a_stalled_engine_is_aborted_when_it_continues(
+    core: CoreDriver,
+) -> None:
     """The replica may not have read the abort, and its tokens must not be counted twice."""
     core.open("a", 100)
     core.submit("x")
@@ -44,7 +46,7 @@ def test_requeued_work_is_aborted_when_the_engine_continues(core: CoreDriver) ->
     assert core.core.state.inferences["x"].output_tokens == 2
 
 
-def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
+def test_lease_granted_before_a_restart_is_requeued_from_a_stalled_replica(
     core: CoreDriver,
 ) -> None:
     """A new scheduler receives the stall and the lease in either order."""
@@ -60,7 +62,7 @@ def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
     assert ["x"] == granted(core.pull("r1"))
 
 
-def test_end_reported_together_with_a_stall_counts(core: CoreDriver) -> None:
+def test_finished_lease_reported_together_with_a_stall_counts_as_ended(core: CoreDriver) -> None:
     """The inference had received its last token before the stall."""
     core.open("a", 100)
     core.submit("x")

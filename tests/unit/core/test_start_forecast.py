@@ -13,26 +13,26 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 KV = 10_000
 
 
-def test_next_application_starts_when_the_first_started_one_ends() -> None:
+def test_forecast_starts_the_next_application_when_the_first_running_one_ends() -> None:
     started = [(1_000, 100.0)] + [(1_000, 300.0)] * 3
 
     assert 400.0 == served_until_starts(4_000, started, [(1_000, 50.0)])[0]
 
 
-def test_application_that_fits_starts_at_once_and_delays_the_next() -> None:
+def test_application_forecast_to_fit_at_once_delays_the_next() -> None:
     waiting = [(1_000, 900.0), (1, 1.0)]
 
     assert [0, 200.0] == served_until_starts(2_000, [(1_000, 100.0)], waiting)[:2]
 
 
-def test_waiting_application_starts_in_the_place_of_an_ended_one() -> None:
+def test_forecast_starts_a_waiting_application_when_another_ends() -> None:
     waiting = [(1_000, 100.0), (1_000, 100.0), (1_000, 100.0)]
     until = served_until_starts(2_000, [(1_000, 100.0), (1_000, 200.0)], waiting)
 
     assert [200.0, 400.0, 400.0] == until[:3]
 
 
-def test_application_too_large_for_the_rest_starts_when_all_others_have_ended() -> None:
+def test_forecast_starts_an_oversized_application_after_all_others_end() -> None:
     started = [(1_000, 100.0), (1_000, 200.0)]
 
     assert 300.0 == served_until_starts(2_000, started, [(5_000, 1.0)])[0]
@@ -69,7 +69,7 @@ def test_forecast_of_the_first_application_waits_for_its_missing_tokens() -> Non
     assert remedy == outlook.what_would_help
 
 
-def test_forecast_start_is_when_started_applications_have_received_enough() -> None:
+def test_forecast_start_waits_for_the_remaining_cost_of_started_applications() -> None:
     driver = core_with_idle_context()
     outlook = read_outlook(driver, "first")
     of_idle = 2e6 - driver.account("idle").attained
@@ -77,13 +77,13 @@ def test_forecast_start_is_when_started_applications_have_received_enough() -> N
     assert 1e6 + of_idle == outlook.ahead_kv_token_time
 
 
-def test_application_behind_the_first_waits_for_its_turn() -> None:
+def test_outlook_of_the_second_application_names_its_turn_as_the_reason() -> None:
     outlook = read_outlook(core_with_idle_context(), "second")
 
     assert ("turn", 1, None) == (outlook.reason, outlook.position, outlook.missing_kv_tokens)
 
 
-def test_returning_application_precedes_the_first_in_the_queue() -> None:
+def test_forecast_puts_a_returning_application_before_the_first_in_the_queue() -> None:
     driver = core_with_idle_context(costs=(10, 58_000, 60_000, 70_000))
     driver.submit("idle2", "idle", prompt=9_500)
     outlook = read_outlook(driver, "idle")
@@ -92,7 +92,7 @@ def test_returning_application_precedes_the_first_in_the_queue() -> None:
     assert (0, 0) == (outlook.position, outlook.ahead_kv_token_time)
 
 
-def test_outlook_changes_no_decision() -> None:
+def test_computing_an_outlook_changes_no_scheduling_decision() -> None:
     """An outlook must not prolong a cached refusal."""
     asked, silent = core_with_idle_context(), core_with_idle_context()
     for driver in (asked, silent):

@@ -51,7 +51,7 @@ def test_greedy_tenants_get_equal_parts_of_the_limit() -> None:
     assert quota.has_room("v")
 
 
-def test_shortfall_is_the_number_that_must_end_before_the_next_admission() -> None:
+def test_shortfall_is_the_number_of_ends_before_the_next_admission() -> None:
     """A restored queue may exceed a tenant's part, so that callers wait for several ends."""
     quota = TenantQuota(10)
     for tenant in "t" * 8 + "u":
@@ -75,7 +75,7 @@ def test_full_queue_refuses_every_tenant() -> None:
     assert 3 == quota.shortfall("u")
 
 
-def test_queue_without_a_limit_admits_everything() -> None:
+def test_queue_without_a_limit_admits_every_inference() -> None:
     """Simulators hold whole workloads."""
     quota = TenantQuota()
     for _ in range(1_000):
@@ -109,7 +109,9 @@ def test_inference_of_a_refused_application_may_be_retried(limited_driver: CoreD
     assert [Refuse("q", "i0", Refusal.UNKNOWN_APPLICATION)] == unknown
 
 
-def test_freed_places_of_a_limit_are_used_again(limited_driver: CoreDriver) -> None:
+def test_places_freed_below_the_application_limit_are_used_again(
+    limited_driver: CoreDriver,
+) -> None:
     open_applications(limited_driver, "t")
     limited_driver.open("late", tenant="t")
     limited_driver.handle(ev.ApplicationClosed("t-0"))
@@ -142,7 +144,9 @@ def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(
     assert [f"q{i}" for i in range(8)] == limited_driver.waiting("a")
 
 
-def test_other_tenant_is_served_when_one_fills_the_queue(limited_driver: CoreDriver) -> None:
+def test_tenant_is_admitted_although_another_tenant_fills_the_queue(
+    limited_driver: CoreDriver,
+) -> None:
     """A tenant that fills its own part must not delay the others."""
     limited_driver.open("a", tenant="t")
     for i in range(20):
@@ -166,7 +170,7 @@ def test_ended_inference_makes_room_in_the_queue(limited_driver: CoreDriver) -> 
     assert Refusal.QUEUE_FULL == refused.reason
 
 
-def test_inference_admitted_by_an_earlier_scheduler_is_never_refused(
+def test_inference_admitted_before_a_restart_is_never_refused(
     limited_driver: CoreDriver,
 ) -> None:
     """A lowered limit or changed shares must not drop waiting inferences."""
@@ -180,7 +184,7 @@ def test_inference_admitted_by_an_earlier_scheduler_is_never_refused(
     assert 30 == len(limited_driver.waiting("known"))
 
 
-def test_restored_applications_count_against_the_limit() -> None:
+def test_restored_applications_count_against_the_application_limit() -> None:
     driver = CoreDriver()
     driver.open("a", tenant="t")
     driver.open("b", tenant="t")
@@ -209,7 +213,7 @@ def test_due_deadlines_are_in_order_of_time_and_then_of_insertion() -> None:
     assert deadlines.next() == 3.0
 
 
-def test_deadline_set_for_now_during_iteration_is_due_too() -> None:
+def test_deadline_set_for_now_while_deadlines_are_handled_is_due() -> None:
     """A deadline may be renewed while due deadlines are taken."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.LEASE, "a")
@@ -230,7 +234,7 @@ def test_empty_heap_of_deadlines_has_no_next() -> None:
     assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])
 
 
-def test_deadline_moved_to_a_later_time_leaves_one_entry() -> None:
+def test_postponed_deadline_leaves_one_heap_entry() -> None:
     """An application that falls idle a hundred times must not leave a hundred entries."""
     deadlines = Deadlines()
     for instant in range(100):
@@ -242,7 +246,7 @@ def test_deadline_moved_to_a_later_time_leaves_one_entry() -> None:
     assert 0 == len(deadlines)
 
 
-def test_deadline_moved_to_an_earlier_time_is_due_only_then() -> None:
+def test_deadline_moved_forward_is_due_once() -> None:
     deadlines = Deadlines()
     deadlines.set(5.0, DeadlineKind.LEASE, "a")
     deadlines.set(3.0, DeadlineKind.LEASE, "a")
@@ -271,7 +275,7 @@ def test_infinite_deadline_is_never_due_and_replaces_an_earlier_one() -> None:
     assert [] == list(deadlines.due(5.0))
 
 
-def test_reserved_places_count_as_taken() -> None:
+def test_places_reserved_for_refused_callers_count_as_taken() -> None:
     quota = TenantQuota(10)
     for _ in range(6):
         quota.arrive("t")

@@ -41,7 +41,7 @@ def test_allowed_state_transitions_of_an_inference_are_made(
 
 
 @pytest.mark.parametrize(("start", "finish"), [pair for pair in _PAIRS if pair not in TRANSITIONS])
-def test_other_state_transitions_of_an_inference_are_refused(
+def test_forbidden_state_transitions_of_an_inference_are_refused(
     start: InferenceState, finish: InferenceState
 ) -> None:
     """A second end, or a grant of a running inference, is a bug that must raise."""
@@ -57,7 +57,7 @@ def test_other_state_transitions_of_an_inference_are_refused(
     ("start", "finish"),
     [pair for pair in _APPLICATION_PAIRS if pair not in APPLICATION_TRANSITIONS],
 )
-def test_other_state_transitions_of_an_application_are_refused(
+def test_forbidden_state_transitions_of_an_application_are_refused(
     start: ApplicationState, finish: ApplicationState
 ) -> None:
     application = _create_application(start)
@@ -69,7 +69,7 @@ def test_other_state_transitions_of_an_application_are_refused(
     assert (start, ()) == (application.state, application.story)
 
 
-def test_refused_transition_lists_the_last_states_and_their_times() -> None:
+def test_error_of_a_forbidden_transition_lists_the_last_states() -> None:
     application = _create_application(ApplicationState.OPENING)
     application.move(ApplicationState.IDLE, 1.0)
     for at in range(2, 9):
@@ -86,7 +86,7 @@ def test_refused_transition_lists_the_last_states_and_their_times() -> None:
     )
 
 
-def test_ended_state_is_final() -> None:
+def test_ended_applications_and_inferences_change_their_state_no_more() -> None:
     assert not [pair for pair in TRANSITIONS if pair[0] is InferenceState.ENDED]
     assert not [pair for pair in APPLICATION_TRANSITIONS if pair[0] is ApplicationState.ENDED]
 
@@ -170,7 +170,7 @@ def state_transitions(
 
 
 @pytest.mark.parametrize("steps", list(_WAYS))
-def test_events_move_an_application_through_its_states(
+def test_events_move_an_application_through_all_its_states(
     steps: str, state_transitions: list[tuple[ApplicationState, ApplicationState]]
 ) -> None:
     driver = CoreDriver()
@@ -192,7 +192,7 @@ def test_every_allowed_transition_is_made_by_the_core(
     assert set(APPLICATION_TRANSITIONS) == set(state_transitions)
 
 
-def test_cancelled_application_without_its_ingress_ends_as_cancelled() -> None:
+def test_application_cancelled_after_its_ingress_is_lost_ends_as_cancelled() -> None:
     driver = CoreDriver()
     for step in ("open for 5 s", "restart", "cancel"):
         _STEPS[step](driver)
@@ -205,6 +205,8 @@ def test_cancelled_application_without_its_ingress_ends_as_cancelled() -> None:
     [(state, "open") for state in ApplicationState if state.takes_inferences]
     + [(state, "closing") for state in ApplicationState if not state.takes_inferences],
 )
-def test_api_and_store_group_the_states_into_two(state: ApplicationState, told: str) -> None:
+def test_api_and_store_show_two_public_states_of_an_application(
+    state: ApplicationState, told: str
+) -> None:
     """Earlier releases know only two states, as clients and as readers of the store."""
     assert told == state.public_name

@@ -125,7 +125,7 @@ def test_each_suspect_of_an_engine_death_runs_on_a_separate_engine() -> None:
     assert ["c"] == [name for name in "abcxy" if name in fleet.driver.waiting(name)]
 
 
-def test_inference_that_kills_two_engines_is_refused_and_others_finish() -> None:
+def test_inference_that_kills_two_engines_is_refused() -> None:
     fleet = Fleet(4)
     innocent = [f"s{k}" for k in range(10)]
     fleet.submit_inferences(*innocent, "poison")
@@ -176,7 +176,7 @@ def test_call_that_kills_engines_is_found_on_a_single_replica() -> None:
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_inference_beside_one_killer_in_two_engine_deaths_is_not_blamed() -> None:
+def test_inference_beside_a_killer_in_two_engine_deaths_is_not_blamed() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a", "poison")
     for dead, alive in (("r0", "r1"), ("r1", "r2")):
@@ -192,7 +192,7 @@ def test_inference_beside_one_killer_in_two_engine_deaths_is_not_blamed() -> Non
     assert 2 == fleet.driver.core.suspects.open_count
 
 
-def test_inference_in_engine_deaths_by_two_killers_is_not_blamed_for_a_short_run() -> None:
+def test_inference_beside_two_different_killers_is_not_blamed() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a", "first")
     fleet.start_replica()
@@ -234,7 +234,7 @@ def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("gone", ["its ingress is silent", "it was cancelled"])
-def test_killer_retried_under_another_id_brings_no_blame_on_others(gone: str) -> None:
+def test_killer_retried_under_another_id_leaves_other_inferences_unblamed(gone: str) -> None:
     """A caller that lost its ingress retries the killing call under a new id."""
     fleet = Fleet(1)
     fleet.submit_inferences("a")
@@ -259,7 +259,7 @@ def test_killer_retried_under_another_id_brings_no_blame_on_others(gone: str) ->
     assert [("again", _KILLER)] == fleet.refused
 
 
-def test_completed_equal_call_does_not_clear_a_killer() -> None:
+def test_success_of_an_equal_call_does_not_clear_a_killer() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("poison", "a")
     fleet.kill_engine("r0")
@@ -277,7 +277,7 @@ def test_completed_equal_call_does_not_clear_a_killer() -> None:
 
 
 @pytest.mark.parametrize("allowed", [1, 3])
-def test_number_of_allowed_engine_deaths_is_configurable(allowed: int) -> None:
+def test_number_of_engine_deaths_before_a_refusal_is_configurable(allowed: int) -> None:
     fleet = Fleet(1, deaths_allowed=allowed)
     fleet.submit_inferences("poison")
     for death in range(allowed):
@@ -289,7 +289,7 @@ def test_number_of_allowed_engine_deaths_is_configurable(allowed: int) -> None:
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_engine_death_makes_no_suspects_if_deaths_are_not_counted() -> None:
+def test_engine_death_makes_no_suspects_if_their_detection_is_disabled() -> None:
     fleet = Fleet(1, deaths_allowed=0)
     fleet.submit_inferences("a", "b")
     for death in range(3):
@@ -317,7 +317,7 @@ def test_engine_killed_from_outside_and_lost_replica_make_no_suspects() -> None:
     )
 
 
-def test_lease_that_had_not_reached_the_engine_is_no_suspect() -> None:
+def test_lease_that_never_reached_the_engine_is_no_suspect() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.driver.open("late")
@@ -344,7 +344,7 @@ def test_engine_death_reported_twice_counts_once() -> None:
     assert {"r1": ["a"]} == fleet.inferences_by_replica()
 
 
-def test_suspects_that_fit_nowhere_may_be_overtaken() -> None:
+def test_suspects_that_fit_no_replica_may_be_overtaken() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences(*(f"s{k}" for k in range(40)))
     fleet.start_replica()
@@ -358,7 +358,7 @@ def test_suspects_that_fit_nowhere_may_be_overtaken() -> None:
     assert {"r1": ["s0", "s1", "s2", "x"]} == fleet.inferences_by_replica()
 
 
-def test_suspect_of_a_silent_ingress_blocks_no_engine() -> None:
+def test_suspect_of_a_silent_ingress_reserves_no_engine() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.driver.open("silent", ingress_id="i1")
@@ -374,7 +374,7 @@ def test_suspect_of_a_silent_ingress_blocks_no_engine() -> None:
     assert {"r1": ["x"]} == fleet.inferences_by_replica()
 
 
-def test_suspect_keeps_its_place_without_delaying_its_application() -> None:
+def test_waiting_suspect_does_not_delay_its_application() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.driver.open("b")
@@ -390,7 +390,7 @@ def test_suspect_keeps_its_place_without_delaying_its_application() -> None:
     assert {"r1": ["b1", "b2"]} == fleet.inferences_by_replica()
 
 
-def test_suspect_runs_on_the_emptiest_replica_and_others_without_suspects() -> None:
+def test_suspect_runs_on_the_emptiest_replica() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.start_replica()
@@ -446,7 +446,7 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
 
 
 @pytest.mark.parametrize("name", ["poison", f"poison{RENAMED}{RENAMED}"])
-def test_count_of_engine_deaths_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
+def test_count_of_engine_deaths_by_a_call_survives_a_scheduler_restart(name: str) -> None:
     """An ingress that timed out resubmits under other ids, but the count of deaths stays."""
     fleet = Fleet(1)
     fleet.submit_inferences("poison")
@@ -460,7 +460,7 @@ def test_count_of_engine_deaths_outlives_the_scheduler_and_the_inferences_id(nam
     assert [(name, _KILLER)] == fleet.refused
 
 
-def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
+def test_engine_death_reported_only_to_a_new_scheduler_counts() -> None:
     """The replica reports which leases ran, and the ingress which inferences held them."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit_inferences("poison", "a")
@@ -483,7 +483,7 @@ def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_lease_of_an_engine_death_may_be_claimed_late() -> None:
+def test_suspect_resubmitted_after_the_report_of_its_engine_death_stays_suspect() -> None:
     """Ingresses reconnect to a new scheduler one after the other."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit_inferences("a", "b")
@@ -513,7 +513,7 @@ def test_suspects_of_an_ingress_that_does_not_return_are_forgotten() -> None:
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
-def test_damaged_record_of_suspects_is_named() -> None:
+def test_error_of_a_damaged_suspect_record_names_the_record() -> None:
     driver = CoreDriver()
     driver.open()
     record = driver.record()
@@ -532,7 +532,7 @@ def test_two_running_suspects_on_one_replica_break_an_invariant() -> None:
         check(core)
 
 
-def test_scheduler_without_engine_deaths_looks_for_no_suspects(
+def test_scheduler_without_engine_deaths_checks_no_suspects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A decision must cost no more while no engine has died."""
@@ -567,7 +567,7 @@ def test_call_that_hangs_two_engines_is_refused() -> None:
     assert [("hanger", _KILLER)] == refused(actions)
 
 
-def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
+def test_suspects_of_a_stalled_engine_are_cleared_when_it_continues() -> None:
     """Any call may cause a single slow step of the engine."""
     driver = CoreDriver(_create_core(2, ""))
     driver.open("slow")
@@ -618,7 +618,7 @@ def test_crash_of_a_replica_process_counts_as_death_of_its_engine() -> None:
     )
 
 
-def test_crash_reported_after_lost_connections_separates_the_requeued_suspects() -> None:
+def test_suspects_requeued_before_the_crash_report_are_separated() -> None:
     """An ingress notices the end of a process at once, and its calls are leased again."""
     fleet = Fleet(1)
     fleet.submit_inferences("poison", "a", "b")
@@ -637,7 +637,7 @@ def test_crash_reported_after_lost_connections_separates_the_requeued_suspects()
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_suspect_running_elsewhere_at_the_crash_report_is_cleared_in_time() -> None:
+def test_suspect_that_survives_on_another_replica_is_cleared() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.start_replica()
@@ -652,7 +652,7 @@ def test_suspect_running_elsewhere_at_the_crash_report_is_cleared_in_time() -> N
     assert 0 == fleet.driver.core.suspects.open_count
 
 
-def test_connection_lost_before_the_last_pull_is_unrelated_to_a_crash() -> None:
+def test_connection_lost_before_the_last_pull_makes_no_suspect_of_a_crash() -> None:
     fleet = Fleet(1)
     fleet.submit_inferences("a")
     fleet.start_replica()
@@ -672,7 +672,7 @@ def test_crash_of_an_unknown_replica_changes_nothing() -> None:
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
-def test_killer_that_runs_on_another_replica_is_aborted_there() -> None:
+def test_killer_found_while_running_on_another_replica_is_aborted() -> None:
     """The ingress lost the connection before the crash of the process was reported."""
     fleet = Fleet(1)
     fleet.submit_inferences("poison")

@@ -5,7 +5,7 @@ from justitia_ray.core.tenant_rows import TenantRows
 from justitia_ray.core.usage import UsageBook
 
 
-def test_half_of_the_usage_rows_may_be_used_below_one_tenant() -> None:
+def test_subtenants_of_one_tenant_use_at_most_half_of_the_usage_rows() -> None:
     """Further tenant names count for their parent node, and other tenants still have places."""
     told = TenantRows(6, "other")
     names = [told.name_of(f"acme/{k}") for k in range(10)]

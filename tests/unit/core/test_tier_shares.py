@@ -29,7 +29,7 @@ def _guaranteed_shares(
 
 
 @pytest.mark.parametrize(("lends", "is_refused"), [(0.0, True), (0.5, False), (1.0, False)])
-def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool) -> None:
+def test_unused_part_of_a_guaranteed_tier_share_is_reserved(lends: float, is_refused: bool) -> None:
     """The less other tiers have borrowed, the more is reserved."""
     shares = _guaranteed_shares(lends)
     shares.hold("f", "acme", 50, "flex")
@@ -38,7 +38,7 @@ def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool
     assert not shares.tier_refuses("priority", 50, 100)
 
 
-def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
+def test_used_part_of_a_guaranteed_tier_share_is_not_reserved() -> None:
     shares = _guaranteed_shares()
     shares.hold("p", "acme", 30, "priority")
     shares.hold("f", "acme", 40, "flex")
@@ -124,7 +124,7 @@ def _open_in_tier(driver: CoreDriver, name: str, tenant: str, tier: str, cost: f
         ("vtc", {}),
     ],
 )
-def test_priority_application_is_found_behind_many_of_another_tier(
+def test_priority_application_behind_many_of_another_tier_is_found(
     policy: str, options: dict[str, object]
 ) -> None:
     driver = _driver_with_tiers(policy, options)
@@ -143,7 +143,7 @@ def test_freed_memory_is_granted_to_the_same_tier_again() -> None:
     assert ["f2-1"] == granted(driver.pull(kv=100, finished={lease: 10}))
 
 
-def test_changed_tiers_are_in_force_at_once() -> None:
+def test_changed_tier_shares_apply_at_once() -> None:
     driver = _driver_with_tiers("justitia", {}, flex=5)
     driver.handle(ev.ApplicationCancelled("p"))
     assert 2 == len(granted(driver.pull(kv=100)))

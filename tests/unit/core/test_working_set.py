@@ -46,28 +46,28 @@ def report_and_ask(driver: CoreDriver) -> list[Action]:
     return driver.handle(ev.ReplicaReported("r0", asks=True))
 
 
-def test_start_that_would_evict_the_context_of_an_earlier_application_waits() -> None:
+def test_inference_waits_if_its_start_would_evict_an_earlier_context() -> None:
     driver = core_with_running_lease()
 
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
     assert [] == granted(report_and_ask(driver))
 
 
-def test_start_that_fits_beside_the_contexts_does_not_wait() -> None:
+def test_inference_that_fits_beside_all_contexts_does_not_wait() -> None:
     driver = core_with_running_lease()
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=1500))
 
 
 @pytest.mark.parametrize(("host", "starts"), [(0, False), (KV, False), (2 * KV, True)])
-def test_contexts_count_against_the_larger_of_both_memories(host: int, starts: bool) -> None:
+def test_contexts_count_against_the_larger_of_gpu_and_host_memory(host: int, starts: bool) -> None:
     """The host memory has copies of all contexts."""
     driver = core_with_running_lease(host=host)
 
     assert ["second1"] * starts == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_context_of_a_later_application_delays_no_start() -> None:
+def test_context_of_a_later_application_delays_no_earlier_start() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=1900)
     driver.end("second1", 1900)
@@ -75,13 +75,13 @@ def test_context_of_a_later_application_delays_no_start() -> None:
     assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
 
 
-def test_next_turn_of_an_application_counts_its_context_once() -> None:
+def test_working_set_counts_the_context_of_a_returning_application_once() -> None:
     driver = core_with_running_lease()
 
     assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
 
 
-def test_later_application_does_not_overtake_the_waiting_one() -> None:
+def test_later_application_does_not_overtake_one_that_waits_for_the_working_set() -> None:
     """A stream of small calls could otherwise delay the waiting application forever."""
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
@@ -89,7 +89,7 @@ def test_later_application_does_not_overtake_the_waiting_one() -> None:
     assert [] == granted(driver.submit("third1", "third", prompt=10))
 
 
-def test_idle_context_counts_for_a_limited_time() -> None:
+def test_idle_context_counts_in_the_working_set_for_a_limited_time() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
     driver.now += COUNTS_S - 1.0
@@ -99,14 +99,14 @@ def test_idle_context_counts_for_a_limited_time() -> None:
     assert ["second1"] == granted(report_and_ask(driver))
 
 
-def test_end_of_the_earlier_application_frees_its_context_at_once() -> None:
+def test_end_of_an_application_removes_its_context_from_the_working_set() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
     assert ["second1"] == granted(driver.handle(ev.ApplicationClosed("first")))
 
 
-def test_first_application_starts_where_nothing_runs() -> None:
+def test_first_application_starts_on_an_empty_replica_despite_idle_contexts() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
@@ -114,7 +114,7 @@ def test_first_application_starts_where_nothing_runs() -> None:
 
 
 @pytest.mark.parametrize(("working_set", "caches"), [(False, True), (True, False)])
-def test_contexts_do_not_count_without_the_option_or_a_cache(
+def test_idle_contexts_delay_no_start_without_a_prefix_cache(
     *, working_set: bool, caches: bool
 ) -> None:
     driver = core_with_running_lease(working_set=working_set, caches=caches)
@@ -122,7 +122,7 @@ def test_contexts_do_not_count_without_the_option_or_a_cache(
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_policy_change_changes_the_working_set() -> None:
+def test_policy_change_may_disable_the_working_set() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
     changed = driver.handle(ev.PolicyChanged("justitia", (("working_set", False),)))
@@ -139,7 +139,7 @@ def test_working_set_without_contexts_admits_leases_to_the_full_memory() -> None
     assert ["third1"] == granted(driver.submit("third1", "third", prompt=900))
 
 
-def test_prompt_shared_by_choices_is_counted_once() -> None:
+def test_working_set_counts_a_prompt_shared_by_choices_once() -> None:
     driver = core_with_running_lease()
     choices = ev.InferenceSubmitted(
         "second1", "second", "second1", "i0", 4000, 10, 10, choices=4, copies=4
@@ -148,7 +148,7 @@ def test_prompt_shared_by_choices_is_counted_once() -> None:
     assert ["second1"] == granted(driver.handle(choices))
 
 
-def test_leases_of_a_draining_replica_delay_no_start() -> None:
+def test_leases_of_a_draining_replica_delay_no_start_elsewhere() -> None:
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=9500)
     driver.pull(progress=None, kv=KV, caches=True, draining=True)
@@ -158,14 +158,14 @@ def test_leases_of_a_draining_replica_delay_no_start() -> None:
     assert "r1" == driver.core.state.leases[driver.lease_of("second1")].replica_id
 
 
-def test_context_that_nothing_continues_from_does_not_count() -> None:
+def test_context_that_no_turn_continues_leaves_the_working_set() -> None:
     driver = core_with_running_lease()
     driver.core.state.applications["first"].reuse = -2
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_context_of_a_closed_running_application_does_not_count() -> None:
+def test_context_of_a_closed_application_is_not_in_the_working_set() -> None:
     driver = core_with_running_lease()
     driver.submit("first2", "first", prompt=100)
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
@@ -176,7 +176,7 @@ def test_context_of_a_closed_running_application_does_not_count() -> None:
     assert ["second1"] == granted(report_and_ask(driver))
 
 
-def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_set_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas report hundreds of times a second, and a walk over 10,000 contexts takes 22 ms."""
     driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
@@ -188,7 +188,7 @@ def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -
         assert [] == granted(report_and_ask(driver))
 
 
-def test_refusal_beside_many_contexts_is_kept_for_a_while_although_leases_end(
+def test_refusal_beside_many_contexts_stays_cached_although_leases_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Examining 300 contexts takes half a millisecond, and a hundred leases may end a second."""
@@ -221,7 +221,7 @@ def test_refusal_beside_many_contexts_is_kept_for_a_while_although_leases_end(
     assert [driver.now] == examined
 
 
-def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
+def test_started_application_keeps_its_queue_place_when_its_charge_doubles() -> None:
     """An application with a low prediction would otherwise lose its context."""
     driver = core_with_running_lease(costs=OUTRUN)
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
@@ -231,7 +231,7 @@ def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
     assert ["first2"] == granted(again)
 
 
-def test_started_application_keeps_its_position_for_four_times_its_charge() -> None:
+def test_started_application_loses_its_place_after_four_times_its_charge() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     for turn, prompt in enumerate((6500, 7000, 7500), start=2):
@@ -242,7 +242,7 @@ def test_started_application_keeps_its_position_for_four_times_its_charge() -> N
     assert ["second1"] == granted(ended)
 
 
-def test_application_whose_context_was_evicted_loses_its_position_in_the_order() -> None:
+def test_application_loses_its_queue_place_when_its_context_is_evicted() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     contexts = driver.core.state.replicas["r0"].contexts
     for context in [*contexts.of("first")]:
@@ -251,7 +251,7 @@ def test_application_whose_context_was_evicted_loses_its_position_in_the_order()
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_application_that_has_not_started_waits_behind_the_first_in_order() -> None:
+def test_unstarted_application_waits_behind_the_first_in_the_queue() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     driver.submit("third1", "third", prompt=10)
@@ -260,7 +260,7 @@ def test_application_that_has_not_started_waits_behind_the_first_in_order() -> N
     assert driver.inference("third1").lease_id is None
 
 
-def test_started_application_does_not_delay_a_smaller_one_that_arrives_later() -> None:
+def test_smaller_application_that_arrives_later_precedes_a_started_one() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.open("small", 1_000)
     driver.submit("second1", "second", prompt=3000)
@@ -268,7 +268,7 @@ def test_started_application_does_not_delay_a_smaller_one_that_arrives_later() -
     assert ["small1"] == granted(driver.submit("small1", "small", prompt=3000))
 
 
-def test_lag_bound_includes_what_started_applications_may_receive_first() -> None:
+def test_lag_bound_includes_the_service_that_started_applications_get_first() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     with_place = driver.core.lag("second")
@@ -298,7 +298,7 @@ def test_ended_applications_leave_the_working_set() -> None:
     assert len(gate._starts) <= 66
 
 
-def test_started_and_waiting_applications_are_counted() -> None:
+def test_started_and_waiting_applications_of_the_working_set_are_counted() -> None:
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     driver.submit("third1", "third", prompt=10)
@@ -313,7 +313,7 @@ def test_started_and_waiting_applications_are_counted() -> None:
     assert 0 == gate.context_tokens()
 
 
-def test_contexts_do_not_delay_starts_if_gaps_of_their_class_are_long() -> None:
+def test_contexts_of_a_class_with_long_gaps_delay_no_start() -> None:
     driver = core_with_running_lease()
     gate = driver.core.ledger.gate
     assert gate is not None
@@ -323,7 +323,7 @@ def test_contexts_do_not_delay_starts_if_gaps_of_their_class_are_long() -> None:
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_gap_is_measured_from_an_end_to_the_next_submission() -> None:
+def test_gap_between_turns_lasts_from_an_end_to_the_next_submission() -> None:
     driver = core_with_running_lease()
     driver.now += 2.0
     driver.submit("first2", "first", prompt=7900)

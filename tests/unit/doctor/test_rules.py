@@ -357,7 +357,7 @@ CASES = {
 """Failure and expected finding of each rule, by the rule's name."""
 
 
-def test_healthy_service_has_no_finding() -> None:
+def test_doctor_finds_nothing_in_a_healthy_service() -> None:
     assert [] == find(look_after(), look_after())
 
 
@@ -372,7 +372,7 @@ RULES: dict[str, Rule[Any]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_each_failure_is_found_by_its_rule_only(rule: str) -> None:
+def test_each_service_failure_is_found_by_exactly_one_rule(rule: str) -> None:
     """One failure gives one finding, which names its subject and a remedy.
 
     Each rule has a case, because a rule without one may never find anything.
@@ -466,7 +466,7 @@ def test_each_failure_is_found_by_its_rule_only(rule: str) -> None:
         ),
     ],
 )
-def test_normal_values_give_no_finding(harm: Harm) -> None:
+def test_doctor_finds_nothing_in_unusual_but_normal_values(harm: Harm) -> None:
     left = [f for f in find(look_after(harm), look_after(harm)) if f.severity is not Severity.NOTE]
 
     assert [] == left
@@ -497,7 +497,7 @@ def test_advice_for_a_failed_start_depends_on_its_cause(reason: str) -> None:
     assert CAUSES[reason] in found.do
 
 
-def test_failed_starts_are_found_while_serve_reports_a_slow_start() -> None:
+def test_failed_starts_of_a_replica_are_found_during_a_slow_start() -> None:
     """After 30 s Serve's message about the next replica replaces that about the failure."""
     failed = {"failed_starts": 2, "failed_log": "/serve/replica.log on node 10.0.0.1"}
     look = look_after(
@@ -510,7 +510,7 @@ def test_failed_starts_are_found_while_serve_reports_a_slow_start() -> None:
     assert "/serve/replica.log on node 10.0.0.1" in found.what
 
 
-def test_occupied_nodes_are_distinguished_from_missing_nodes() -> None:
+def test_doctor_distinguishes_occupied_nodes_from_missing_nodes() -> None:
     facts = {"unplaced": 1, "unplaced_s": 61.0, "fitting_nodes": 2}
     look = look_after(changed_inspection("serve", "deployments", "Replica", **facts))
     (found,) = find(look, look)
@@ -537,7 +537,9 @@ def test_occupied_nodes_are_distinguished_from_missing_nodes() -> None:
         ),
     ],
 )
-def test_application_is_judged_by_its_own_idle_limit(harm: Harm, rule: str, said: str) -> None:
+def test_doctor_judges_an_application_by_its_own_idle_limit(
+    harm: Harm, rule: str, said: str
+) -> None:
     """An application may set an idle limit, which replaces the configured one."""
     (found,) = find(look_after(harm), look_after(harm))
 
@@ -555,7 +557,7 @@ def test_application_is_judged_by_its_own_idle_limit(harm: Harm, rule: str, said
         pytest.param(changed_inspection("serve", tls=None), id="an older service does not say"),
     ],
 )
-def test_serves_own_proxy_with_tls_is_not_reported(harm: Harm) -> None:
+def test_ray_serve_proxy_with_tls_is_no_finding(harm: Harm) -> None:
     assert [] == find(look_after(harm), look_after(harm))
 
 
@@ -574,7 +576,7 @@ def test_serves_own_proxy_with_tls_is_not_reported(harm: Harm) -> None:
         ),
     ],
 )
-def test_idle_replica_has_stricter_limits(rule: str, harm: Harm) -> None:
+def test_doctor_has_stricter_limits_for_an_idle_replica(rule: str, harm: Harm) -> None:
     """A value that is normal for a busy replica is a failure of an idle one."""
     assert [rule] == [f.rule for f in find(look_after(harm), look_after(harm))]
 
@@ -588,7 +590,7 @@ def test_idle_replica_has_stricter_limits(rule: str, harm: Harm) -> None:
         ("ended", changed_redis("ghost", state="open")),
     ],
 )
-def test_missing_rows_of_truncated_tables_are_not_reported(table: str, harm: Harm) -> None:
+def test_missing_rows_of_a_truncated_table_are_no_finding(table: str, harm: Harm) -> None:
     """With 200,000 inferences the tables are truncated, and missing rows prove nothing."""
     looks = [
         look_after(harm, changed_inspection("scheduler", left_out={table: 1})) for _ in range(2)
@@ -597,7 +599,7 @@ def test_missing_rows_of_truncated_tables_are_not_reported(table: str, harm: Har
     assert ["tables_not_seen_whole"] == [f.rule for f in find(*looks)]
 
 
-def test_finding_of_only_one_inspection_is_dropped() -> None:
+def test_doctor_drops_a_finding_of_only_one_inspection() -> None:
     """A lease whose end is on its way appears in one of two inspections only.
 
     Under load some lease always is, so equal findings must concern the same lease.
@@ -612,7 +614,7 @@ def test_finding_of_only_one_inspection_is_dropped() -> None:
     assert [] == find(look_after(lost), look_after(other))
 
 
-def test_worst_finding_is_listed_first() -> None:
+def test_doctor_lists_the_worst_finding_first() -> None:
     harms = (
         CASES["application_nobody_speaks_for"].harm,
         CASES["save_that_is_late"].harm,
@@ -639,7 +641,7 @@ def service_with_tags(finish: float, stored: float) -> "PatientService":
         pytest.param((1_500.0, 1_400.0), (1_500.0, 1_600.0), id="moved after the second look"),
     ],
 )
-def test_unsaved_tag_is_no_difference(
+def test_tag_that_is_not_saved_yet_is_no_finding(
     before: tuple[float, float], after: tuple[float, float]
 ) -> None:
     """Saves lag by half a second, so a tag that has just moved always differs."""
@@ -649,7 +651,7 @@ def test_unsaved_tag_is_no_difference(
     )
 
 
-def test_counts_of_two_schedulers_are_not_compared() -> None:
+def test_doctor_compares_no_counts_of_two_schedulers() -> None:
     """A scheduler that became leader between two inspections has new counts."""
 
     def change_leader(patient: PatientService) -> None:

@@ -98,7 +98,7 @@ class RandomTurns:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_jumps_over_equal_iterations_do_not_change_the_result(seed: int) -> None:
+def test_skipping_equal_engine_iterations_does_not_change_the_result(seed: int) -> None:
     """Without jumps over equal iterations, the simulation of real sessions would take hours."""
     plain = RandomTurns(seed, jumps=False, single=True).play()
 

@@ -82,7 +82,7 @@ def test_prompts_are_admitted_while_they_fit() -> None:
     assert 2 == engine.steps.pool.free_blocks
 
 
-def test_overflow_preempts_the_last_sequence_and_keeps_its_tokens() -> None:
+def test_memory_overflow_preempts_the_last_sequence() -> None:
     """The sequence is computed again with its tokens, so none is generated twice."""
     engine = EngineDriver(100)
     last, first = (
@@ -140,7 +140,7 @@ def test_long_prompt_is_computed_in_chunks_beside_decoding_sequences() -> None:
     assert 1 == long.generated
 
 
-def test_at_least_the_last_block_of_a_prompt_is_computed() -> None:
+def test_engine_computes_at_least_the_last_block_of_a_prompt() -> None:
     engine = EngineDriver(100, block_size=4)
     engine.run_sequence(range(16))
 
@@ -192,7 +192,7 @@ def test_equal_prompts_of_one_iteration_share_blocks() -> None:
     assert {first: 10, second: 2} == engine.step()
 
 
-def test_blocks_are_evicted_from_the_least_recently_freed_context_last_block_first() -> None:
+def test_last_block_of_the_least_recently_freed_context_is_evicted_first() -> None:
     """A waiting agent's context is evicted before that of any call that ended later."""
     engine = EngineDriver(12, block_size=4)
     old, new = range(16), range(100, 116)
@@ -204,7 +204,7 @@ def test_blocks_are_evicted_from_the_least_recently_freed_context_last_block_fir
     assert 4 == engine.run_sequence(old).cached_tokens
 
 
-def test_shared_beginning_is_stored_once_while_a_sequence_holds_it() -> None:
+def test_shared_prefix_is_stored_once_while_a_sequence_holds_it() -> None:
     engine = EngineDriver(100, block_size=4)
     system = list(range(40))
     sequences = [

@@ -51,7 +51,9 @@ def test_every_kustomization_has_a_preset() -> None:
 
 @needs_helm
 @pytest.mark.parametrize(("name", "kind", "named"), OBJECTS, ids="-".join)
-def test_chart_object_equals_that_of_the_kustomization(name: str, kind: str, named: str) -> None:
+def test_each_chart_object_equals_the_kustomization_object(
+    name: str, kind: str, named: str
+) -> None:
     wanted = comparable_objects(render_manifests(name))[kind, named]
 
     assert wanted == comparable_objects(render_chart(*preset_arguments(name)))[kind, named]
@@ -116,7 +118,7 @@ def test_helm_lint_has_no_findings(name: str) -> None:
     assert "WARNING" not in done.stdout
 
 
-def test_chart_version_is_that_of_the_package() -> None:
+def test_chart_has_the_version_of_the_package() -> None:
     """Helm requires SemVer, in which the package's `1.2.3.dev0` is `1.2.3-dev.0`."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
 
@@ -156,7 +158,7 @@ def second_release() -> list[Manifest]:
 
 @needs_helm
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_second_release_satisfies_every_rule(
+def test_second_helm_release_satisfies_every_manifest_rule(
     rule: rules.Rule, second_release: list[Manifest]
 ) -> None:
     """Selectors, addresses and accounts must follow the release's name."""
@@ -165,12 +167,14 @@ def test_second_release_satisfies_every_rule(
 
 @needs_helm
 @needs_schemas
-def test_second_release_is_valid_by_the_schemas(second_release: list[Manifest]) -> None:
+def test_second_helm_release_is_valid_by_the_schemas(second_release: list[Manifest]) -> None:
     assert [] == manifest_errors(second_release)
 
 
 @needs_helm
-def test_second_release_shares_no_name_with_the_first(second_release: list[Manifest]) -> None:
+def test_second_helm_release_shares_no_object_name_with_the_first(
+    second_release: list[Manifest],
+) -> None:
     assert (
         set() == by_kind_and_name(render_chart()).keys() & by_kind_and_name(second_release).keys()
     )
@@ -186,7 +190,7 @@ def test_downloaded_models_outlive_the_helm_release() -> None:
 
 
 @needs_helm
-def test_pods_have_no_label_of_the_release() -> None:
+def test_pods_have_no_label_with_the_helm_release() -> None:
     """A label with the chart's version would change every pod with each release."""
     labels = [
         group["template"]["metadata"]["labels"]

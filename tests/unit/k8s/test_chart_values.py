@@ -100,7 +100,7 @@ def boolean_parameters() -> list[str]:
 
 
 @needs_helm
-def test_every_value_is_used_in_the_objects(tmp_path: Path) -> None:
+def test_every_chart_value_is_used_in_an_object(tmp_path: Path) -> None:
     """A value that no template reads would be ignored without an error."""
     values: dict[str, Any] = {}
     for parameter in parameters():
@@ -122,7 +122,9 @@ def test_every_value_is_used_in_the_objects(tmp_path: Path) -> None:
 
 @needs_helm
 @pytest.mark.parametrize("path", APART)
-def test_value_that_replaces_others_is_used_in_the_objects(path: str, tmp_path: Path) -> None:
+def test_chart_value_that_replaces_other_values_is_used_in_an_object(
+    path: str, tmp_path: Path
+) -> None:
     values = set_value({}, path, APART[path])
     if path.startswith("redis."):
         values |= {"redis": {"enabled": False, "externalAddress": "r:1"} | values["redis"]}
@@ -136,7 +138,7 @@ def test_value_that_replaces_others_is_used_in_the_objects(path: str, tmp_path: 
 
 @needs_helm
 @pytest.mark.parametrize("path", boolean_parameters())
-def test_boolean_value_changes_the_objects(path: str, tmp_path: Path) -> None:
+def test_each_boolean_chart_value_changes_an_object(path: str, tmp_path: Path) -> None:
     default = next(p.default for p in parameters() if p.path == path)
     values = set_value({}, path, not default)
     if path == "redis.enabled":
@@ -145,7 +147,7 @@ def test_boolean_value_changes_the_objects(path: str, tmp_path: Path) -> None:
     assert render_chart() != render_chart(*write_values_file(tmp_path, values))
 
 
-def test_every_object_of_the_schema_is_closed_or_deliberately_open() -> None:
+def test_every_schema_object_is_closed_or_listed_as_open() -> None:
     """A section that allows unknown keys accepts a misspelled one."""
 
     def open_sections(schema: dict[str, Any], path: str) -> list[str]:
@@ -159,7 +161,7 @@ def test_every_object_of_the_schema_is_closed_or_deliberately_open() -> None:
     assert [] == open_sections(schema, "values") + open_definitions
 
 
-def test_every_value_is_in_the_table() -> None:
+def test_every_chart_value_is_in_the_readme_table() -> None:
     page = (CHART / "README.md").read_text(encoding="utf-8")
 
     assert parameters_table() in page
@@ -203,7 +205,7 @@ def errors_of_misplaced_settings() -> str:
 
 @needs_helm
 @pytest.mark.parametrize("setting", MISPLACED)
-def test_schema_refuses_a_misplaced_setting_with_its_place(
+def test_chart_schema_names_the_place_of_a_misplaced_setting(
     setting: str, errors_of_misplaced_settings: str
 ) -> None:
     assert MISPLACED[setting] in errors_of_misplaced_settings
@@ -211,12 +213,12 @@ def test_schema_refuses_a_misplaced_setting_with_its_place(
 
 @needs_helm
 @pytest.mark.parametrize("setting", CONTRADICTORY)
-def test_contradictory_values_are_refused(setting: str) -> None:
+def test_contradictory_chart_values_are_refused(setting: str) -> None:
     assert CONTRADICTORY[setting] in refusal_of_values("--set", setting)
 
 
 @needs_helm
-def test_null_value_removes_a_key() -> None:
+def test_null_in_a_chart_value_removes_a_key() -> None:
     """A model of another kind must not inherit the default's options."""
     arguments = ["--set", "serve.args.engine.vllm_args.max_model_len=null"]
 
@@ -232,7 +234,7 @@ def test_existing_service_accounts_are_used() -> None:
 
 
 @needs_helm
-def test_large_whole_numbers_are_rendered_without_exponent() -> None:
+def test_chart_renders_large_whole_numbers_without_exponent() -> None:
     """Helm reads numbers of values as floats, and 1.6777216e+07 is no number of bytes."""
     found = by_kind_and_name(render_chart("--set", "serve.args.ingress.max_body_bytes=16777216"))
     text = found["RayService", "justitia"]["spec"]["serveConfigV2"]

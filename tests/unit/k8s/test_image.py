@@ -24,7 +24,7 @@ def run_hadolint(text: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_dockerfile_has_no_findings() -> None:
+def test_dockerfile_passes_the_linter() -> None:
     assert [] == run_hadolint(TEXT)
 
 
@@ -44,7 +44,7 @@ def test_base_image_is_pinned_to_a_supported_python() -> None:
     assert version in ("3.11", "3.12", "3.13")
 
 
-def test_image_runs_as_the_user_of_the_pods() -> None:
+def test_image_runs_as_the_user_in_the_pod_security_context() -> None:
     """Another user id could not write to the home directory."""
     uids = {
         t.spec["securityContext"]["runAsUser"]
@@ -56,7 +56,7 @@ def test_image_runs_as_the_user_of_the_pods() -> None:
     assert uids == {int(uid) for uid in re.findall(r"useradd --uid (\d+)", TEXT)}
 
 
-def test_copied_files_exist_and_are_not_ignored() -> None:
+def test_files_copied_into_the_image_exist_and_are_not_ignored() -> None:
     """.dockerignore lists the image's sources, and a missing one stops the build."""
     copied = {
         source
@@ -72,7 +72,7 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
     assert "*" in ignored
 
 
-def test_image_targets_and_tags_are_those_of_the_manifests() -> None:
+def test_image_targets_and_tags_match_the_manifests() -> None:
     """The commands in the Dockerfile's header build the images used by the pods."""
     made = set(re.findall(r"docker build .* --target (\w+) -t (\S+) \.", TEXT))
     wanted = {
@@ -86,7 +86,7 @@ def test_image_targets_and_tags_are_those_of_the_manifests() -> None:
     assert {f"justitia-ray:{justitia_ray.__version__}-{t}" for t in ("cpu", "gpu")} == wanted
 
 
-def test_ray_version_of_the_image_is_that_of_the_manifests() -> None:
+def test_ray_version_of_the_image_matches_the_manifests() -> None:
     """The operator selects the autoscaler's protocol by this version."""
     told = ray_service(render_manifests("base"))["spec"]["rayClusterConfig"]["rayVersion"]
     (wanted,) = re.findall(r'"ray\[serve\]>=([\d.]+),', (ROOT / "pyproject.toml").read_text())

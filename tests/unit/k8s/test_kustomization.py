@@ -33,7 +33,7 @@ def write_with_components(directory: Path) -> Path:
 
 @needs_kubectl
 @pytest.mark.parametrize("name", [*NAMES, "with-components"])
-def test_kustomize_renders_the_same_manifests(name: str, tmp_path: Path) -> None:
+def test_kustomize_renders_the_manifests_that_the_tests_use(name: str, tmp_path: Path) -> None:
     """The tests must see what `kubectl apply -k` applies."""
     directory = write_with_components(tmp_path) if name == "with-components" else K8S / name
     printed = subprocess.run(
@@ -71,7 +71,7 @@ def test_unsupported_kustomization_field_is_an_error(
         render(directory)
 
 
-def test_patch_changes_one_of_two_places_that_share_an_anchor(tmp_path: Path) -> None:
+def test_patch_changes_only_one_of_two_places_with_a_shared_anchor(tmp_path: Path) -> None:
     """Three pods of the base share one environment, and the GPU overlay changes two of them."""
     text = (
         "resources: [a.yaml]\npatches:\n  - patch: |-\n      - {op: add, path: /a/-, value: 3}\n"

@@ -49,7 +49,7 @@ def documented_overlay(tmp_path_factory: pytest.TempPathFactory) -> list[Manifes
     return render_overlay(tmp_path_factory.mktemp("own"), OVERLAY)
 
 
-def test_documented_overlay_changes_what_the_readme_says(
+def test_documented_overlay_makes_the_changes_listed_in_the_readme(
     documented_overlay: list[Manifest],
 ) -> None:
     ours = [
@@ -68,7 +68,7 @@ def test_documented_overlay_changes_what_the_readme_says(
 
 
 @pytest.mark.parametrize("section", ["configMapGenerator", "replacements"])
-def test_overlay_without_both_sections_keeps_the_model(section: str, tmp_path: Path) -> None:
+def test_overlay_without_one_of_its_sections_keeps_the_model(section: str, tmp_path: Path) -> None:
     """A copy of serve.yaml that no section references changes nothing, as the README says."""
     values = yaml.safe_load(OVERLAY)
     del values[section]
@@ -109,7 +109,7 @@ def patch_of_the_readme() -> list[dict[str, Any]]:
     return operations
 
 
-def test_documented_patch_enlarges_one_group_of_a_running_cluster() -> None:
+def test_documented_patch_enlarges_one_worker_group_of_a_running_cluster() -> None:
     cluster = {"spec": ray_service(render_manifests("base"))["spec"]["rayClusterConfig"]}
     changed = jsonpatch.apply_patch(cluster, patch_of_the_readme())
     _, engines = changed["spec"]["workerGroupSpecs"]

@@ -53,7 +53,7 @@ def first_hour_cluster(
         yield started
 
 
-def test_every_shell_block_of_the_first_hour_is_run_or_excluded() -> None:
+def test_every_shell_block_of_the_first_hour_page_is_run_or_excluded() -> None:
     text = FIRST_HOUR.read_text(encoding="utf-8")
     blocks = re.findall(r"(<!-- step: \w+ -->\n)?```sh\n(.*?)```", text, re.DOTALL)
     left_out = [block for mark, block in blocks if not mark]
@@ -66,7 +66,7 @@ def test_every_shell_block_of_the_first_hour_is_run_or_excluded() -> None:
         assert reason in block
 
 
-def test_first_hour_leaves_a_release_with_the_values_of_the_page(
+def test_first_hour_page_installs_a_release_with_its_values(
     first_hour_cluster: ClusterStandIn,
 ) -> None:
     service = first_hour_cluster.find_object("RayService", "justitia")
@@ -85,7 +85,7 @@ def test_first_hour_leaves_a_release_with_the_values_of_the_page(
     assert "prometheus" == rule["metadata"]["labels"]["release"]
 
 
-def test_first_hour_creates_every_secret_that_pods_read(
+def test_first_hour_page_creates_every_secret_that_pods_read(
     first_hour_cluster: ClusterStandIn,
 ) -> None:
     """A pod with a reference to a missing secret waits forever."""
@@ -97,7 +97,9 @@ def test_first_hour_creates_every_secret_that_pods_read(
     assert all(first_hour_cluster.find_object("Secret", name) for name in named)
 
 
-def test_first_hour_page_counts_the_gpus(first_hour_cluster: ClusterStandIn) -> None:
+def test_documented_command_of_the_first_hour_prints_the_gpu_count(
+    first_hour_cluster: ClusterStandIn,
+) -> None:
     assert "gpu-1   8" in first_hour_cluster.run_successfully(
         shell_blocks(FIRST_HOUR, "cluster")[0]
     )
@@ -135,13 +137,13 @@ def test_documented_installation_ends_with_a_checked_configuration(
     assert "is fine" in checked
 
 
-def test_objects_of_kustomize_are_not_adopted_by_accident(empty_cluster: ClusterStandIn) -> None:
+def test_kustomize_objects_are_not_adopted_by_accident(empty_cluster: ClusterStandIn) -> None:
     empty_cluster.run_successfully(APPLY)
 
     assert "invalid ownership metadata" in empty_cluster.run_script(INSTALL).stderr
 
 
-def test_release_adopts_the_objects_of_kustomize_unchanged(empty_cluster: ClusterStandIn) -> None:
+def test_helm_release_adopts_kustomize_objects_unchanged(empty_cluster: ClusterStandIn) -> None:
     """A changed object would make KubeRay deploy again, or stop the release."""
     empty_cluster.run_successfully(APPLY)
     before = empty_cluster.specs_by_name()
@@ -153,7 +155,7 @@ def test_release_adopts_the_objects_of_kustomize_unchanged(empty_cluster: Cluste
 
 
 @pytest.mark.long
-def test_annotations_of_the_page_let_a_release_adopt_without_the_option(
+def test_documented_annotations_let_a_helm_release_adopt_objects(
     empty_cluster: ClusterStandIn,
 ) -> None:
     empty_cluster.run_successfully(APPLY)
@@ -168,7 +170,7 @@ def test_annotations_of_the_page_let_a_release_adopt_without_the_option(
 
 
 @pytest.mark.long
-def test_documented_commands_adopt_an_overlay(empty_cluster: ClusterStandIn) -> None:
+def test_documented_helm_commands_adopt_a_kustomize_overlay(empty_cluster: ClusterStandIn) -> None:
     """The page's file names are those of the overlay that k8s/README.md shows."""
     (empty_cluster.folder / "k8s").unlink()
     empty_cluster.run_successfully(f"cp -r {CHART.parent} k8s && mkdir k8s/overlays/mine")
@@ -190,7 +192,7 @@ def test_documented_commands_adopt_an_overlay(empty_cluster: ClusterStandIn) -> 
 
 
 @pytest.mark.long
-def test_helm_values_in_place_of_the_serve_file_change_only_its_text(
+def test_helm_values_change_only_the_text_of_the_serve_configuration(
     empty_cluster: ClusterStandIn,
 ) -> None:
     empty_cluster.run_successfully(APPLY)
@@ -232,7 +234,7 @@ def test_uninstallation_leaves_the_volume_of_the_models(empty_cluster: ClusterSt
     assert {("PersistentVolumeClaim", "justitia-models")} == {*empty_cluster.specs_by_name()}
 
 
-def test_immutable_field_stops_an_upgrade(empty_cluster: ClusterStandIn) -> None:
+def test_change_of_an_immutable_field_stops_a_helm_upgrade(empty_cluster: ClusterStandIn) -> None:
     """A stand-in that never refuses would make the adoption tests meaningless."""
     empty_cluster.run_successfully(f"{SECRETS}{INSTALL}")
     upgrade = "helm upgrade justitia k8s/chart --namespace justitia"

@@ -131,13 +131,13 @@ BREACHES: dict[rules.Rule, list[Change]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_manifests_satisfy_the_rule(rule: rules.Rule, name: str) -> None:
+def test_kubernetes_manifests_satisfy_each_rule(rule: rules.Rule, name: str) -> None:
     """No cluster exists here, so the manifests are checked as text."""
     assert [] == list(rule(render_manifests(name)))
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_every_violation_of_a_rule_is_found(rule: rules.Rule) -> None:
+def test_every_violation_of_a_manifest_rule_is_found(rule: rules.Rule) -> None:
     """Each rule must be able to fail, and a new rule needs a case above."""
     for number, change in enumerate(BREACHES[rule]):
         found = render_manifests("base")
@@ -146,12 +146,12 @@ def test_every_violation_of_a_rule_is_found(rule: rules.Rule) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_secret_is_in_the_readme(name: str) -> None:
+def test_every_kubernetes_secret_is_in_the_readme(name: str) -> None:
     """A pod waits forever for a secret that was not created."""
     assert [] == list(rules.secrets_are_documented(render_manifests(name), README))
 
 
-def test_undocumented_secret_is_found() -> None:
+def test_secret_missing_in_the_readme_is_found() -> None:
     text = README.replace("create secret generic justitia-redis", "create secret generic redis")
 
     assert ["justitia-redis, password"] == sorted(
@@ -160,12 +160,12 @@ def test_undocumented_secret_is_found() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/*.yaml")), ids=lambda f: f.name)
-def test_every_resource_number_has_its_reason(file: Any) -> None:
+def test_every_resource_request_has_a_documented_reason(file: Any) -> None:
     """An administrator who sizes a cluster must know what may be changed."""
     assert [] == list(rules.resource_numbers_have_comments(file))
 
 
-def test_resource_number_without_a_reason_is_found(tmp_path: Any) -> None:
+def test_resource_request_without_a_documented_reason_is_found(tmp_path: Any) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("limits:\n  cpu: '1'\n  memory: 1Gi  # measured\n  nvidia.com/gpu: 1\n")
 
@@ -174,7 +174,7 @@ def test_resource_number_without_a_reason_is_found(tmp_path: Any) -> None:
     )
 
 
-def test_local_overlay_has_the_serve_configuration_of_the_base() -> None:
+def test_local_overlay_keeps_the_serve_configuration_of_the_base() -> None:
     """Serve's configuration is one text, which an overlay can only replace as a whole."""
     base = (K8S / "base" / "serve.yaml").read_text(encoding="utf-8").splitlines()[2:]
     local = (K8S / "overlays" / "local" / "serve.yaml").read_text(encoding="utf-8").splitlines()[1:]

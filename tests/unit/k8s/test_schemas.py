@@ -73,7 +73,9 @@ WRONG: list[tuple[str, Callable[[list[Manifest]], None]]] = [
 
 
 @pytest.mark.parametrize(("line", "change"), WRONG, ids=[line[-50:] for line, _ in WRONG])
-def test_invalid_field_is_found(line: str, change: Callable[[list[Manifest]], None]) -> None:
+def test_manifest_with_an_invalid_field_is_found(
+    line: str, change: Callable[[list[Manifest]], None]
+) -> None:
     """Kubernetes silently drops unknown fields of a custom resource."""
     found = render_manifests("base")
     change(found)

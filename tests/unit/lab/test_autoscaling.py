@@ -33,7 +33,7 @@ def target_replicas(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iter
         yield target
 
 
-def test_ray_serves_default_divides_requests_by_the_target_after_its_delay() -> None:
+def test_default_autoscaler_of_ray_serve_divides_requests_by_the_target() -> None:
     """Forty requests at ten per replica give four replicas, once they were wanted for 30 s."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 30.0, 600.0))
     steps = [(float(10 * i), 1, 40) for i in range(5)]
@@ -77,14 +77,14 @@ def test_reaction_time_is_from_overload_to_more_replicas() -> None:
     assert [20.0] == reaction_times(readings, 100)
 
 
-def test_work_served_without_a_scale_up_gives_no_reaction_time() -> None:
+def test_overload_that_ends_without_a_scale_up_has_no_reaction_time() -> None:
     """The work was served in time, so the autoscaler was right to wait."""
     readings = [fleet_reading(0.0, 1, 150), fleet_reading(10.0, 1, 90), fleet_reading(20.0, 2, 90)]
 
     assert [] == reaction_times(readings, 100)
 
 
-def test_fixed_number_of_replicas_has_figures_without_a_reaction_time() -> None:
+def test_fixed_number_of_replicas_has_no_reaction_time() -> None:
     run = ScaledRun(RunResult(), 7_200.0, [fleet_reading(0.0, 2, 300), fleet_reading(1.0, 2, 100)])
 
     assert {
@@ -103,7 +103,7 @@ def burst_load() -> list[WorkloadApplication]:
     return [application_of("first", (50, 10)), *burst, application_of("late", (50, 10), at=2_000.0)]
 
 
-def test_autoscaling_by_drain_time_starts_from_zero_and_returns() -> None:
+def test_autoscaling_by_drain_time_scales_from_zero_and_back() -> None:
     """The simulator runs the same autoscaler class as Serve."""
     rules = {"minimum": 0, "maximum": 4, "target_drain_s": 60.0, "load_s": 5.0}
     scaler = DrainScaler(scaling_config(0, 4, None, 0.0, 30.0), rules)

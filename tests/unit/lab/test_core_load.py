@@ -25,7 +25,7 @@ def build_load(applications: int = 60, seed: int = 1) -> CoreLoad:
     return load
 
 
-def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
+def test_tenants_of_the_core_load_are_leaves_at_depth_four() -> None:
     """Without shared parent nodes the tree would cost nothing."""
     load = CoreLoad(200, 1, leaves=81)
     load.build()
@@ -37,7 +37,7 @@ def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
 
 
 @pytest.mark.parametrize("beginnings", [0, 4])
-def test_replicas_with_a_prefix_cache_hold_contexts_and_shared_beginnings(beginnings: int) -> None:
+def test_caching_replicas_of_the_core_load_hold_contexts(beginnings: int) -> None:
     load = CoreLoad(60, 1, beginnings=beginnings)
     load.build()
     load.run(steps=5, completions=4)
@@ -61,7 +61,7 @@ def collect_only_new_garbage() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("collect_only_new_garbage")
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
-def test_window_leaves_the_live_applications_unchanged(policy: str) -> None:
+def test_measured_window_keeps_the_number_of_live_applications(policy: str) -> None:
     """A shrinking load would make the later windows and policies look fast.
 
     The core leaves no reference cycles: ended applications are freed at once, so that a scheduler
@@ -78,7 +78,7 @@ def test_window_leaves_the_live_applications_unchanged(policy: str) -> None:
     assert set(KINDS) == {kind for kind, timed in load.timings.items() if timed.elapsed_ns}
 
 
-def test_decisions_of_an_event_are_counted_by_its_inferences() -> None:
+def test_each_inference_of_an_event_counts_as_a_decision() -> None:
     """The target is per decision, and too low a count would make decisions look slow."""
     load = build_load()
     load.run(steps=1, completions=3)
@@ -90,7 +90,7 @@ def test_decisions_of_an_event_are_counted_by_its_inferences() -> None:
     assert {1} == set(timings[ARRIVAL].decisions) | set(timings[SUBMIT].decisions)
 
 
-def test_same_seed_makes_the_same_events() -> None:
+def test_same_seed_makes_the_same_events_of_the_core_load() -> None:
     """Repeats and machines are compared on the same work."""
 
     def count_decisions(seed: int) -> dict[str, list[int]]:

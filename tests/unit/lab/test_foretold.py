@@ -33,7 +33,7 @@ def test_predicted_ends_under_vtc_are_near_the_true_ends() -> None:
         assert 0.75 < spread(of_class).median < 1.25
 
 
-def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
+def test_predicted_vtc_ends_from_learned_stages_are_nearly_as_good() -> None:
     engine = EngineProfile(kv_tokens=500)
     load = [
         _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
@@ -49,7 +49,7 @@ def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
         assert all(value < 0.5 for of_class in off.values() for value in of_class)
 
 
-def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
+def test_predicted_vtc_ends_of_equal_applications_are_exact() -> None:
     engine = EngineProfile(kv_tokens=500)
     load = [_chain_of_calls(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
     history = predict_vtc_times(load, engine).observed
@@ -61,5 +61,5 @@ def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
     assert max(unknown["chain 3"]) > 0.5
 
 
-def test_spread_covers_nine_tenths() -> None:
+def test_error_spread_covers_nine_tenths_of_the_values() -> None:
     assert pytest.approx(Spread(21, 1, 10, 19)) == spread(range(21))

@@ -16,7 +16,7 @@ def create_forecast(
     return PredictedStart("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
 
 
-def test_score_counts_starts_between_quantiles_and_penalises_misses() -> None:
+def test_forecast_score_penalises_starts_outside_the_quantiles() -> None:
     said = Quantiles(1.0, 2.0, 3.0)
     found = score([(said, 1.0), (said, 3.0), (said, 0.0), (said, 13.0)])
 
@@ -28,13 +28,13 @@ def test_score_counts_starts_between_quantiles_and_penalises_misses() -> None:
     assert found.median_error_s == 1.5
 
 
-def test_baseline_of_the_last_hour_uses_no_later_outcome() -> None:
+def test_last_hour_baseline_uses_no_later_outcome() -> None:
     tellings = [create_forecast(float(n), 100.0) for n in range(10)] + [create_forecast(50.0, 1.0)]
 
     assert {Quantiles(1.0, 5.0, 30.0)} == {*by_last_hour(tellings)}
 
 
-def test_baseline_of_the_last_hour_uses_equal_class_and_equally_long_waits() -> None:
+def test_last_hour_baseline_uses_waits_of_equal_class_and_length() -> None:
     """A wait that has lasted 60 s is compared only with waits of at least 60 s."""
     past = [
         create_forecast(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))
@@ -52,7 +52,7 @@ def test_baseline_of_the_last_hour_uses_equal_class_and_equally_long_waits() -> 
     assert third == Quantiles(1.0, 1.0, 1.0)
 
 
-def test_small_run_has_accurate_forecasts() -> None:
+def test_forecasts_of_start_times_in_a_small_run_are_accurate() -> None:
     load = [
         WorkloadApplication(f"a{n}", "c", n * 0.6, (WorkloadInference("0", 60, 40 + n % 5 * 20),))
         for n in range(300)

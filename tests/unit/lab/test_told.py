@@ -38,7 +38,7 @@ def _create_shadow(**ends: Seconds) -> ToldVtc:
     return told
 
 
-def test_deadlines_of_the_guard_are_the_given_end_times() -> None:
+def test_guard_uses_the_given_end_times_as_deadlines() -> None:
     """The guard's own prediction of the deadline is not used."""
     told = _create_shadow(n1=50.0)
     told.pace.kv_per_s = 100.0
@@ -47,7 +47,7 @@ def test_deadlines_of_the_guard_are_the_given_end_times() -> None:
     assert told.deadline("2", 0.0) is None
 
 
-def test_application_is_urgent_with_the_margin_of_the_guard() -> None:
+def test_application_is_urgent_within_the_margin_before_its_end_time() -> None:
     told = _create_shadow(n1=50.0)
     begins = 50.0 - _PATH_S - _PATH_S
 
@@ -55,7 +55,7 @@ def test_application_is_urgent_with_the_margin_of_the_guard() -> None:
     assert ["1"] == told.urgent(begins)
 
 
-def test_urgent_applications_are_ordered_by_their_ends_and_then_by_arrival() -> None:
+def test_urgent_applications_are_ordered_by_end_time_and_arrival() -> None:
     """Neither the order of addition nor the names matter."""
     assert ["3", "9", "10", "1"] == _create_shadow(n10=2.0, n1=3.0, n9=2.0, n3=1.0).urgent(0.0)
 
@@ -88,7 +88,7 @@ def _end_times(run: RunResult) -> dict[ApplicationId, Seconds]:
     return {name: end for name, end in ends.items() if end is not None}
 
 
-def test_guard_serves_an_application_with_an_early_end_under_vtc_first() -> None:
+def test_guard_first_serves_the_application_with_an_early_vtc_end() -> None:
     """VTC would end it early, although it is the largest of ten applications."""
     load = [
         _parallel_calls("large", 0.0, 4, 100),
@@ -105,7 +105,7 @@ def test_guard_serves_an_application_with_an_early_end_under_vtc_first() -> None
     assert "large" == min(at_once, key=at_once.__getitem__)
 
 
-def test_guard_with_true_end_times_differs_where_the_prediction_is_wrong() -> None:
+def test_guard_with_true_end_times_corrects_a_wrong_prediction() -> None:
     """The guard cannot predict the end of a chain before its later stages are known."""
     load = [_parallel_calls(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
     load += [_chain_of_calls(f"c{n}", n * 2.0, 3, 100) for n in range(5)]

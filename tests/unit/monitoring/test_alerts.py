@@ -98,7 +98,7 @@ def test_alert_selects_only_exported_metrics_and_labels(rule: dict[str, Any]) ->
 
 
 @every_alert
-def test_alert_distinguishes_clusters_and_applications(rule: dict[str, Any]) -> None:
+def test_alert_labels_distinguish_clusters_and_applications(rule: dict[str, Any]) -> None:
     """A healthy cluster must not hide a failing one in the same Prometheus."""
     groupings = re.findall(r"by\s*\(([^)]*)\)", rule["expr"])
 
@@ -122,7 +122,7 @@ def test_alert_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
     assert f"`{rule['alert']}`" in (ROOT / page).read_text(encoding="utf-8")
 
 
-def test_committed_prometheus_rule_is_the_generated_one() -> None:
+def test_committed_prometheus_rule_equals_the_generated_rule() -> None:
     """Run `python -m deployments.monitoring.prometheus_rule` after changing an alert."""
     written = FILE.read_text(encoding="utf-8")
 

@@ -49,12 +49,12 @@ def labels_of(node: Any) -> set[str]:
     raise AssertionError(f"{node} is not aggregated")
 
 
-def test_committed_dashboard_is_the_generated_one() -> None:
+def test_committed_dashboard_equals_the_generated_dashboard() -> None:
     """Run `python -m deployments.monitoring.dashboard` after changing a metric."""
     assert dashboard_text() == DASHBOARD_TEXT
 
 
-def test_every_metric_is_in_some_panel() -> None:
+def test_every_metric_is_shown_in_a_dashboard_panel() -> None:
     shown = {
         METRICS[str(selector.name)].name
         for asked in queries()
@@ -66,7 +66,7 @@ def test_every_metric_is_in_some_panel() -> None:
 
 
 @every_query
-def test_query_names_only_exported_metrics_and_labels(asked: DashboardQuery) -> None:
+def test_dashboard_query_names_only_exported_metrics_and_labels(asked: DashboardQuery) -> None:
     """A panel of an unknown metric stays empty."""
     expression = asked.expression()
     named = selectors_in(expression)
@@ -81,7 +81,7 @@ def test_query_names_only_exported_metrics_and_labels(asked: DashboardQuery) -> 
 
 
 @every_query
-def test_query_is_narrowed_by_every_variable(asked: DashboardQuery) -> None:
+def test_dashboard_query_filters_by_every_variable(asked: DashboardQuery) -> None:
     """Without the cluster variable a panel would add up two clusters of one Prometheus."""
     expected = {label: f"only-{name}" for label, name in VARIABLES.items()}
     narrowed = asked.expression(**{name: f"only-{name}" for name in VARIABLES.values()})
@@ -94,7 +94,7 @@ def test_query_is_narrowed_by_every_variable(asked: DashboardQuery) -> None:
 @pytest.mark.parametrize(
     "asked", [asked for asked in queries() if asked.legend is not None], ids=lambda a: a.panel
 )
-def test_legend_has_the_labels_that_distinguish_the_curves(asked: DashboardQuery) -> None:
+def test_panel_legend_has_the_labels_that_distinguish_its_curves(asked: DashboardQuery) -> None:
     """Without these labels two curves of a panel have the same name."""
     named = set(re.findall(r"{{(\w+)}}", str(asked.legend)))
 
@@ -102,7 +102,7 @@ def test_legend_has_the_labels_that_distinguish_the_curves(asked: DashboardQuery
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
-def test_panel_has_a_description(panel: dict[str, Any]) -> None:
+def test_each_dashboard_panel_has_a_description(panel: dict[str, Any]) -> None:
     """Operators who did not build the dashboard read it in an emergency."""
     legends = [target["legendFormat"] for target in panel["targets"]]
 
@@ -111,7 +111,7 @@ def test_panel_has_a_description(panel: dict[str, Any]) -> None:
     assert len(legends) == len(set(legends))
 
 
-def test_panels_have_unique_ids_and_do_not_overlap() -> None:
+def test_dashboard_panels_have_unique_ids_and_do_not_overlap() -> None:
     """Links use the panel's id, and Grafana moves overlapping panels apart."""
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert sorted(set(numbers)) == sorted(numbers)
@@ -125,14 +125,14 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_variables_have_the_names_of_rays_own_dashboards() -> None:
+def test_dashboard_variables_have_the_names_in_dashboards_of_ray() -> None:
     names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
 
     assert ["datasource", "Cluster", "SessionName", "application", "model", "window"] == names
 
 
 @pytest.mark.parametrize("label", list(VARIABLES))
-def test_values_of_a_variable_come_from_a_metric_that_has_the_label(label: str) -> None:
+def test_dashboard_variable_reads_its_values_from_a_metric_with_the_label(label: str) -> None:
     variables = {v["name"]: v for v in DASHBOARD["templating"]["list"]}
     query = variables[VARIABLES[label]]["query"]["query"]
     found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
@@ -147,7 +147,7 @@ FIGURES = [panel for panel in panels() if panel["type"] == "stat"]
 
 
 @pytest.mark.parametrize("panel", FIGURES, ids=lambda panel: panel["title"])
-def test_single_figures_use_instant_queries_and_are_red_without_data(panel: dict[str, Any]) -> None:
+def test_single_value_panels_are_red_without_data(panel: dict[str, Any]) -> None:
     """A range query would show the last value of a dead service as if the service still ran."""
     asked = {(target["instant"], target["range"]) for target in panel["targets"]}
     mappings = panel["fieldConfig"]["defaults"]["mappings"]
@@ -159,7 +159,7 @@ def test_single_figures_use_instant_queries_and_are_red_without_data(panel: dict
     assert ("no data", "red") == (special["result"]["text"], special["result"]["color"])
 
 
-def test_curve_panels_use_range_queries() -> None:
+def test_dashboard_curves_use_range_queries() -> None:
     curves = [panel for panel in panels() if panel["type"] == "timeseries"]
 
     assert curves
@@ -167,7 +167,7 @@ def test_curve_panels_use_range_queries() -> None:
 
 
 @pytest.mark.parametrize("title", ["Backlog", "Backlog in time"])
-def test_backlog_is_shown_before_the_first_service(title: str) -> None:
+def test_backlog_panel_shows_data_before_the_first_service(title: str) -> None:
     """Before the first service no rate exists, and the backlog must still be drawn."""
     (asked,) = [asked for asked in queries() if asked.panel == title]
     division = promql.parse(asked.expression())

@@ -20,7 +20,7 @@ def read_yaml(path: str) -> Any:
     return yaml.safe_load((MONITORING / path).read_text(encoding="utf-8"))
 
 
-def test_provisioned_folder_is_the_dashboards_folder() -> None:
+def test_provisioned_folder_contains_the_dashboards() -> None:
     """Grafana reports no error for a folder without dashboards."""
     (provider,) = read_yaml("grafana/provisioning/dashboards/justitia.yaml")["providers"]
     path = Path(provider["options"]["path"].replace("${JUSTITIA_MONITORING}", str(MONITORING)))
@@ -50,7 +50,7 @@ def test_page_names_every_monitoring_file() -> None:
     assert [] == unnamed
 
 
-def test_panels_named_on_the_page_exist() -> None:
+def test_dashboard_panels_named_on_the_page_exist() -> None:
     titles = {panel["title"] for panel in DASHBOARD["panels"]}
     named = re.findall(r"\*\*(.+?)\*\*", PAGE.split("## What to look at\n")[1].split("\n## ")[0])
 

@@ -90,7 +90,7 @@ BUCKETS = f"rate(ray_justitia_completion_seconds_bucket{{{ALL}}}[$window])"
         ),
     ],
 )
-def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> None:
+def test_promql_query_follows_from_the_kind_of_metric(built: str, expected: str) -> None:
     assert expected == built
 
 
@@ -107,7 +107,7 @@ def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> Non
         (lambda: quantile(0.5, LEASES_TOTAL), "leases_total has no buckets"),
     ],
 )
-def test_meaningless_query_is_refused(build: Callable[[], str], said: str) -> None:
+def test_meaningless_promql_query_is_refused(build: Callable[[], str], said: str) -> None:
     """A query that lacks a label, or takes the rate of a gauge, would show wrong figures."""
     with pytest.raises(ValueError, match=f"justitia_{said}"):
         build()

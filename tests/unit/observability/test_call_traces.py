@@ -76,7 +76,7 @@ def has_only_table_attributes(spans: list[Span]) -> bool:
     return all(set(span.attributes) <= row for span, row in zip(spans, rows, strict=True))
 
 
-async def test_call_span_contains_its_wait_and_its_lease() -> None:
+async def test_span_of_a_call_contains_its_wait_and_lease_spans() -> None:
     exported = TracedCalls()
     trace = exported.begin_call()
     trace.note_submitted(KEY)
@@ -112,7 +112,7 @@ async def test_call_span_contains_its_wait_and_its_lease() -> None:
     } == call.attributes
 
 
-async def test_replica_receives_the_lease_spans_context() -> None:
+async def test_replica_receives_the_trace_context_of_the_lease_span() -> None:
     exported = TracedCalls()
     trace = exported.begin_call()
     trace.note_submitted(KEY)
@@ -123,7 +123,7 @@ async def test_replica_receives_the_lease_spans_context() -> None:
     assert exported.spans_named("justitia.lease")[0].context == told
 
 
-async def test_lost_lease_is_followed_by_a_second_wait() -> None:
+async def test_lost_lease_is_followed_by_a_second_wait_span() -> None:
     """The trace of a stream that moved shows both replicas and the wait between them."""
     exported = TracedCalls()
     trace = exported.begin_call()
@@ -143,7 +143,7 @@ async def test_lost_lease_is_followed_by_a_second_wait() -> None:
     assert exported.spans[-1].error is None
 
 
-async def test_error_ends_all_open_spans() -> None:
+async def test_error_of_a_call_ends_all_its_open_spans() -> None:
     """A refused call is an error in its queue span and in its call span."""
     exported = TracedCalls()
     trace = exported.begin_call()
@@ -193,7 +193,7 @@ async def test_disconnected_caller_is_not_recorded_as_an_error() -> None:
     assert {"cancelled"} == {span.error for span in exported.spans}
 
 
-async def test_unsampled_call_makes_no_spans_and_sends_its_flag() -> None:
+async def test_unsampled_call_makes_no_spans() -> None:
     """Without the flag a tracing engine would start a new trace for each call."""
     exported = TracedCalls(ratio=0.0)
     trace = exported.begin_call()
@@ -209,7 +209,7 @@ async def test_unsampled_call_makes_no_spans_and_sends_its_flag() -> None:
 
 
 @pytest.mark.parametrize("parent", ["application", "caller"])
-async def test_callers_trace_is_linked_or_joined(
+async def test_trace_of_the_caller_is_linked_or_joined(
     parent: Literal["application", "caller"],
 ) -> None:
     exported = TracedCalls(parent=parent)
@@ -231,7 +231,7 @@ async def test_callers_trace_is_linked_or_joined(
         (1.0, "caller", False, False),
     ],
 )
-async def test_callers_sampling_decision_applies_to_the_whole_trace(
+async def test_sampling_decision_of_the_caller_applies_to_the_whole_trace(
     ratio: float, parent: Literal["application", "caller"], sampled: bool, is_traced: bool
 ) -> None:
     exported = TracedCalls(ratio, parent)
@@ -242,7 +242,7 @@ async def test_callers_sampling_decision_applies_to_the_whole_trace(
     assert is_traced == bool(exported.spans)
 
 
-async def test_waiting_calls_span_records_the_reason() -> None:
+async def test_span_of_a_waiting_call_records_the_waiting_reason() -> None:
     """The scheduler is asked only for traced calls that wait."""
     exported = TracedCalls()
     trace = exported.begin_call()
@@ -260,7 +260,7 @@ async def test_waiting_calls_span_records_the_reason() -> None:
 
 
 @pytest.mark.parametrize("full_s", [0.84, None])
-async def test_waiting_calls_span_records_how_long_the_replica_with_its_context_is_full(
+async def test_waiting_span_records_how_long_a_full_replica_delays_the_call(
     full_s: float | None,
 ) -> None:
     exported = TracedCalls()
@@ -279,7 +279,7 @@ async def test_waiting_calls_span_records_how_long_the_replica_with_its_context_
 
 
 @pytest.mark.parametrize("answer", [{}, AdmissionError("it is being started again")])
-async def test_unknown_outlook_adds_no_attribute(answer: Any) -> None:
+async def test_unknown_outlook_adds_no_span_attribute(answer: Any) -> None:
     """The outlook is unknown if the application or the scheduler has ended."""
     exported = TracedCalls()
     exported.answer = answer
@@ -324,7 +324,7 @@ def test_untraced_application_has_no_span() -> None:
     assert [] == exported.spans
 
 
-def test_engines_span_has_its_token_counts() -> None:
+def test_span_of_the_engine_has_token_counts() -> None:
     spans: list[Span] = []
     tracer = EngineTracer(spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
@@ -351,7 +351,7 @@ def test_engine_makes_no_span_without_a_trace_header(headers: dict[str, str]) ->
     assert EngineTracer(lambda span: None, "small", "r-1").begin(CHAT, "l-1", headers) is None
 
 
-async def test_span_attributes_are_those_of_the_table() -> None:
+async def test_span_attributes_match_the_documented_table() -> None:
     exported = TracedCalls()
     trace = exported.begin_call()
     trace.note_submitted(KEY)

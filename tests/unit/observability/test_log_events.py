@@ -36,14 +36,14 @@ def lines() -> LoggedLines:
     return LoggedLines(JsonLines())
 
 
-def test_attributes_added_by_libraries_are_not_fields(lines: LoggedLines) -> None:
+def test_log_attributes_of_libraries_are_not_written_as_fields(lines: LoggedLines) -> None:
     """Ray adds fields to every record, depending on the order of imports."""
     lines.logger.info("it.happened", extra={"_library_ns": 1, "seen": 2})
 
     assert {"asctime", "levelname", "message", "logger", "seen"} == set(json.loads(lines.written()))
 
 
-def test_ended_application_is_one_line_of_json(lines: LoggedLines) -> None:
+def test_end_of_an_application_is_logged_as_one_line_of_json(lines: LoggedLines) -> None:
     application_ended(lines.logger, ENDED, "llama", 7)
     (line,) = lines.written().splitlines()
     fields = json.loads(line)
@@ -78,7 +78,7 @@ def test_ended_application_is_one_line_of_json(lines: LoggedLines) -> None:
     } == fields
 
 
-def test_memory_handler_is_formatted_by_its_target() -> None:
+def test_buffered_log_records_are_formatted_by_the_target_handler() -> None:
     """Serve's memory handler buffers log records, and only its target has the formatter."""
     logger, stream = logging.Logger("gathers", logging.INFO), io.StringIO()
     target = logging.StreamHandler(stream)
@@ -113,7 +113,7 @@ def _batching_logger(batch_s: float) -> tuple[logging.Logger, FlushedText]:
     return logger, stream
 
 
-def test_several_lines_are_written_at_once() -> None:
+def test_several_buffered_log_lines_are_written_at_once() -> None:
     """Writing each application's line separately would take a seventh of the scheduler's time."""
     logger, stream = _batching_logger(3600.0)
     for number in range(49):
@@ -126,7 +126,7 @@ def test_several_lines_are_written_at_once() -> None:
     assert ("e", "scheduler", "bad") == tuple(lines[0][k] for k in ("message", "logger", "error"))
 
 
-def test_warning_is_written_at_once_after_the_buffered_lines() -> None:
+def test_warning_flushes_the_buffered_log_lines_at_once() -> None:
     """The process may be about to end, and the buffered lines explain the warning."""
     logger, stream = _batching_logger(3600.0)
     log_event(logger, logging.INFO, "first")
@@ -135,7 +135,7 @@ def test_warning_is_written_at_once_after_the_buffered_lines() -> None:
     assert ["first", "then"] == [json.loads(x)["message"] for x in stream.getvalue().splitlines()]
 
 
-def test_last_line_of_an_idle_scheduler_is_written_soon() -> None:
+def test_last_log_line_of_an_idle_scheduler_is_written_soon() -> None:
     logger, stream = _batching_logger(0.01)
     log_event(logger, logging.INFO, "alone")
 
@@ -143,14 +143,14 @@ def test_last_line_of_an_idle_scheduler_is_written_soon() -> None:
     assert "alone" == json.loads(stream.getvalue())["message"]
 
 
-def test_text_line_has_the_fields_after_the_event_name() -> None:
+def test_text_log_line_has_its_fields_after_the_event_name() -> None:
     lines = LoggedLines(logging.Formatter("%(levelname)s %(message)s"))
     log_event(lines.logger, logging.WARNING, "store.unreachable", reason="away", tries=2)
 
     assert 'WARNING store.unreachable {"reason": "away", "tries": 2}\n' == lines.written()
 
 
-def test_line_is_written_whatever_the_type_of_a_field(lines: LoggedLines) -> None:
+def test_log_field_of_any_type_is_written(lines: LoggedLines) -> None:
     log_event(lines.logger, logging.INFO, "e", error=ValueError("bad"))
 
     assert "bad" == json.loads(lines.written())["error"]

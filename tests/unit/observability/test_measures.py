@@ -56,7 +56,7 @@ def test_whole_histogram_is_exported_each_time() -> None:
     assert total == pytest.approx(700.151)
 
 
-def test_increase_of_an_external_total_is_exported() -> None:
+def test_counter_of_an_external_total_exports_only_its_increase() -> None:
     source, taken = new_measures("replica"), RecordingBackend()
     for total in (3, 3, 10):
         source.counter(m.PREEMPTIONS_TOTAL).set_total(total)
@@ -94,7 +94,7 @@ class _FailingBackend(RecordingBackend):
         super().set_histogram(metric, labels, counts, total)
 
 
-def test_failing_series_stops_no_other_and_is_exported_later() -> None:
+def test_failing_metric_series_is_retried_and_stops_no_other() -> None:
     """A label that Ray refuses must not stop the other metrics or lose counts."""
     source, broken, well = new_measures("scheduler"), _FailingBackend(), RecordingBackend()
     source.counter(m.LEASES_TOTAL, "granted").increase()
@@ -111,7 +111,7 @@ def test_failing_series_stops_no_other_and_is_exported_later() -> None:
     assert (1, 0.5) == well.histograms["queue_wait_seconds", "vote", "t"]
 
 
-def test_classes_and_tenants_beyond_the_bound_share_a_label() -> None:
+def test_classes_and_tenants_beyond_the_bound_share_one_metric_label() -> None:
     """Callers choose the names of classes and tenants, and each name would be a new series.
 
     A class named `other` is counted with the overflow and occupies no slot.

@@ -16,7 +16,7 @@ from justitia_ray.observability.metrics import (
 
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
-def test_metric_follows_the_naming_conventions(metric: Metric) -> None:
+def test_metric_name_follows_the_prometheus_conventions(metric: Metric) -> None:
     assert re.fullmatch(r"justitia_[a-z_]+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert bool(metric.buckets) == (metric.kind == "histogram")
@@ -31,7 +31,7 @@ def test_metric_names_are_unique() -> None:
     assert len(TABLE) == len({metric.name for metric in TABLE})
 
 
-def test_every_label_is_bounded() -> None:
+def test_every_metric_label_has_a_bounded_number_of_values() -> None:
     """Unbounded label values would fill Prometheus' memory."""
     known = {*BOUNDED_LABELS, *OPEN_LABELS, *LABEL_VALUES, "replica"}
 

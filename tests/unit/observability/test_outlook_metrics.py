@@ -41,7 +41,7 @@ def nonzero_gauges(told: RecordingBackend, name: str) -> dict[str, float]:
     return {key[1]: value for key, value in told.gauges.items() if key[0] == name and value}
 
 
-def test_live_applications_are_counted_by_reason_and_tier(new_driver: CoreDriver) -> None:
+def test_live_applications_are_counted_by_waiting_reason_and_tier(new_driver: CoreDriver) -> None:
     for name, tier in (("r", "flex"), ("f", "default"), ("t", "default"), ("q", "of old")):
         new_driver.handle(ev.ApplicationArrived(name, "class", "t", 1.0, 1_000, "i0", tier=tier))
     new_driver.submit("r-1", application_id="r")
@@ -59,7 +59,7 @@ def test_live_applications_are_counted_by_reason_and_tier(new_driver: CoreDriver
     assert {"flex": 1, "default": 3} == nonzero_gauges(told, "applications_by_tier")
 
 
-def test_working_set_is_counted_and_cleared() -> None:
+def test_metrics_of_the_working_set_are_exported_and_cleared() -> None:
     driver = CoreDriver(SchedulerCore(lease_prefix="1-"))
     driver.pull(progress=None, kv=10_000, caches=True)
     for name, cost in (("runs", 1e6), ("idle", 2e6), ("first", 3e6)):
@@ -110,7 +110,7 @@ def test_counting_outlooks_takes_at_most_one_percent_of_the_time(new_driver: Cor
     assert {"default": 2} == nonzero_gauges(export_once(source), "applications_by_tier")
 
 
-def test_starts_are_counted_by_predicted_range_and_lead_time(new_driver: CoreDriver) -> None:
+def test_actual_starts_are_counted_by_predicted_range_and_lead_time(new_driver: CoreDriver) -> None:
     """A start after p90 counts as predicted too early."""
     starts = new_driver.core.outlooks.starts
     for expected_s, after_s in ((5.0, 5.0), (5.0, 100.0), (100.0, 0.5), (1e5, 1e5)):

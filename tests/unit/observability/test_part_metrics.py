@@ -11,7 +11,7 @@ from justitia_ray.protocol.engine import KeptKv
 from tests.unit.observability.recording_backend import ENDED, export_once, new_measures
 
 
-def test_prediction_is_compared_with_the_cost_of_an_opened_application() -> None:
+def test_predicted_cost_is_compared_with_the_cost_of_the_ended_application() -> None:
     """The scheduler keeps the estimate of the first opening.
 
     100 predicted and 50 true is an error of 100 %, reported once. b was refused, opened on its
@@ -46,7 +46,7 @@ def test_prediction_is_compared_with_the_cost_of_an_opened_application() -> None
     assert {("prediction_relative_error", "vote", "model"): (1, 1.0)} == told.histograms
 
 
-def test_first_scheduler_epoch_does_not_count_as_a_change() -> None:
+def test_first_scheduler_epoch_does_not_count_as_a_scheduler_change() -> None:
     source = new_measures("ingress")
     metrics = IngressMetrics(source)
     metrics.record_missed_estimate()

@@ -93,7 +93,7 @@ def test_granted_returned_and_expired_leases_are_counted(measured_core: Measured
     assert (1, 0.25) == told.histograms["queue_wait_seconds", "class", "tenant"]
 
 
-def test_wait_of_an_earlier_schedulers_inference_is_not_exported(
+def test_wait_that_began_before_a_restart_is_not_exported(
     measured_core: MeasuredCore,
 ) -> None:
     """The earlier scheduler may have run the inference within the 60 s since its submission."""
@@ -107,7 +107,7 @@ def test_wait_of_an_earlier_schedulers_inference_is_not_exported(
     assert not told.histograms
 
 
-def test_series_of_a_class_and_a_tenant_start_at_zero(measured_core: MeasuredCore) -> None:
+def test_metric_series_of_a_new_class_and_tenant_start_at_zero(measured_core: MeasuredCore) -> None:
     """A rate misses the first increase of a series that starts with it, such as the only expiry.
 
     Applications of an earlier scheduler do not arrive again, and end soon.
@@ -133,7 +133,7 @@ def test_series_of_a_class_and_a_tenant_start_at_zero(measured_core: MeasuredCor
         assert (0, 0.0) == told.histograms[name, "vote", "t"]
 
 
-def test_raised_charges_are_counted_by_rule(measured_core: MeasuredCore) -> None:
+def test_raised_charges_are_counted_by_their_reason(measured_core: MeasuredCore) -> None:
     driver = measured_core.driver
     driver.open("a", 100)
     driver.submit("x", prompt=10, output=30, remaining=99)
@@ -147,7 +147,7 @@ def test_raised_charges_are_counted_by_rule(measured_core: MeasuredCore) -> None
     assert 410 == told["served_kv_token_time_total", "tenant"]
 
 
-def test_virtual_time_is_exported_with_its_rate(measured_core: MeasuredCore) -> None:
+def test_virtual_time_and_its_rate_are_exported(measured_core: MeasuredCore) -> None:
     driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x", prompt=10, output=30)
@@ -313,7 +313,7 @@ def test_decision_times_are_buckets_of_a_histogram(measured_core: MeasuredCore) 
     assert told["decision_seconds_total",] == pytest.approx(3.15e-3)
 
 
-def test_event_that_grants_several_inferences_counts_as_several_decisions() -> None:
+def test_each_inference_granted_by_an_event_counts_as_a_decision() -> None:
     """The number of pulls for the same work must not change the figures."""
     meter = DecisionMeter()
     meter.record_decisions(3e-3, 100)
@@ -323,7 +323,7 @@ def test_event_that_grants_several_inferences_counts_as_several_decisions() -> N
     assert 3e-3 == meter.total_s
 
 
-def test_number_of_decision_buckets_is_bounded() -> None:
+def test_number_of_decision_time_buckets_is_bounded() -> None:
     """Extreme durations share a bucket, because a scheduler runs for months."""
     meter = DecisionMeter()
     for power in range(-12, 9):
@@ -335,7 +335,7 @@ def test_number_of_decision_buckets_is_bounded() -> None:
     assert totals["at_most_s"][0] == [1e-6, 7]
 
 
-def test_greatest_lag_is_that_of_the_application_furthest_behind() -> None:
+def test_greatest_lag_belongs_to_the_application_furthest_behind() -> None:
     """Under FCFS a large application holds the only seat while much smaller ones wait.
 
     GPS would have served the three equally: b (65) done after 3·65 = 195 of service, and c (155)

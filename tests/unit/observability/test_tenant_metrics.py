@@ -35,7 +35,7 @@ def test_quotas_are_exported_per_configured_node() -> None:
     assert 7 == told.counts["refusals_total", "quota_exhausted"]
 
 
-def test_quota_removed_from_the_tree_is_reset() -> None:
+def test_metric_of_a_removed_quota_is_reset() -> None:
     """A gauge keeps its last value, so a removed quota would look exhausted."""
     source = new_measures("scheduler")
     metrics = TenantMetrics(source)
@@ -50,7 +50,7 @@ def test_quota_removed_from_the_tree_is_reset() -> None:
     )
 
 
-def test_usage_is_counted_at_the_lowest_configured_node() -> None:
+def test_token_usage_is_counted_at_the_lowest_configured_tenant_node() -> None:
     """Counted at one node only, the usage of all nodes can be added up."""
     source, counters = new_measures("scheduler"), Counters()
     metrics = TenantMetrics(source)
@@ -70,7 +70,7 @@ def test_usage_is_counted_at_the_lowest_configured_node() -> None:
     ]
 
 
-def test_number_of_exported_nodes_is_bounded() -> None:
+def test_number_of_exported_tenant_nodes_is_bounded() -> None:
     """An operator may configure thousands of nodes, more than Prometheus should store."""
     source, counters = new_measures("scheduler", max_tenants=2), Counters()
     tree = TenantTree({name: TenantNode() for name in "abcd"})
@@ -84,7 +84,7 @@ def test_number_of_exported_nodes_is_bounded() -> None:
     }
 
 
-def test_messages_to_the_accounts_are_counted_and_timed_once() -> None:
+def test_messages_to_the_accounts_actor_are_counted_and_timed_once() -> None:
     """Every opening of an application waits for the single accounts process."""
     source, meter = new_measures("scheduler"), ExchangeMeter()
     metrics = TenantMetrics(source)

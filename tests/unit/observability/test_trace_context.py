@@ -35,7 +35,9 @@ def test_traceparent_has_the_w3c_format() -> None:
     ],
     ids=["no flags", "not sampled", "a later version, 00", "other flags", "a later version"],
 )
-def test_flag_carries_the_callers_sampling_decision(header: str, expected: bool) -> None:
+def test_trace_flag_carries_the_sampling_decision_of_the_caller(
+    header: str, expected: bool
+) -> None:
     """Other flags, and fields of later versions of the format, are ignored."""
     context = TraceContext(TRACE, SPAN, is_sampled=expected)
     assert context == read_traceparent(header)
@@ -55,12 +57,12 @@ def test_flag_carries_the_callers_sampling_decision(header: str, expected: bool)
         HEADER[:-1],
     ],
 )
-def test_malformed_header_is_ignored(header: str | None) -> None:
+def test_malformed_traceparent_header_is_ignored(header: str | None) -> None:
     assert read_traceparent(header) is None
     assert read_sampled(header) is None
 
 
-def test_processes_derive_the_same_trace_id() -> None:
+def test_two_processes_derive_the_same_trace_id_of_an_application() -> None:
     """Calls of one application reach several ingresses, whose spans belong to one trace."""
     here, there = (
         ApplicationSampler("justitia", "small", 0.5).context("acme|report-17") for _ in range(2)
@@ -96,7 +98,7 @@ def test_application_has_one_trace_and_a_span_per_model() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.0])
-def test_traced_share_is_the_configured_ratio(ratio: float) -> None:
+def test_traced_share_of_applications_is_the_configured_ratio(ratio: float) -> None:
     sampler, theirs = ApplicationSampler("justitia", "small", ratio), TraceIdRatioBased(ratio)
     contexts = [sampler.context(f"t|a{number}") for number in range(20_000)]
     sampled = sum(context.is_sampled for context in contexts)

@@ -40,7 +40,7 @@ def test_cost_drift_drops_samples_from_before_the_drift() -> None:
     assert [17.0, 18.0, 19.0, 20.0] == costs_of(history.latest(4))
 
 
-def test_samples_since_a_cost_drift_are_counted() -> None:
+def test_history_counts_samples_since_a_cost_drift() -> None:
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
     for cost in range(21, 41):
@@ -50,7 +50,7 @@ def test_samples_since_a_cost_drift_are_counted() -> None:
     assert 10 == history.usable_count
 
 
-def test_restored_history_uses_as_many_samples_as_before() -> None:
+def test_restored_cost_history_uses_as_many_samples_as_before() -> None:
     history = ClassHistory(5)
     history.restore([sample_of(1, float(cost)) for cost in range(1, 9)], valid=3)
 
@@ -117,7 +117,7 @@ def test_single_enormous_error_is_no_cost_drift() -> None:
     assert [test.add_error(value) for value in (50.0, 0.1, 0.1)] == [None] * 3
 
 
-def test_drift_test_restarts_after_an_alarm() -> None:
+def test_cost_drift_test_restarts_after_an_alarm() -> None:
     """The errors after the alarm become the drift test's reference."""
     test = ChangeTest()
     for _ in range(30):

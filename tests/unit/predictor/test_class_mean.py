@@ -27,7 +27,7 @@ def predictor_of(costs: list[float]) -> ClassMeanPredictor:
 
 
 @pytest.mark.parametrize(("max_tokens", "cost", "output"), [(4, 50, 4), (None, 23, 2)])
-def test_application_of_an_unknown_class_costs_one_inference(
+def test_application_of_an_unknown_class_is_estimated_as_one_inference(
     max_tokens: int | None, cost: float, output: int
 ) -> None:
     """Charges in excess are refunded, so the assumed output may be the maximum."""
@@ -37,7 +37,7 @@ def test_application_of_an_unknown_class_costs_one_inference(
     assert Estimate(cost, cost / 10, cost * 10, output, source="prior") == estimate
 
 
-def test_application_of_a_known_class_costs_the_class_mean() -> None:
+def test_application_of_a_known_class_is_estimated_at_the_class_mean() -> None:
     """With the mean as estimate, the charges of a class add up to its costs."""
     predictor = ClassMeanPredictor()
     predictor.observe_cost("EV", sample_of_cost(100, inferences=2, output_tokens=10))
@@ -80,7 +80,7 @@ def test_predicted_output_of_an_unknown_class_is_max_tokens_or_the_prior(
     assert expected == predictor.output_tokens("EV", max_tokens)
 
 
-def test_estimate_adds_no_class_to_the_table() -> None:
+def test_cost_estimate_adds_no_class_to_the_table() -> None:
     """A caller must not fill the table by asking for estimates."""
     predictor = ClassMeanPredictor()
     predictor.estimate("EV", 10, 4)
@@ -102,7 +102,7 @@ def test_running_mean_and_variance_equal_the_definitions() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 10, 100])
-def test_p10_to_p90_holds_four_of_five_next_costs(samples: int) -> None:
+def test_four_of_five_later_costs_lie_between_p10_and_p90(samples: int) -> None:
     """The interval must hold from the first sample on."""
     rng = random.Random(0)
     hits = 0
@@ -137,7 +137,7 @@ def test_classes_beyond_the_bound_share_the_class_other() -> None:
     assert predictor.estimate("never-seen", 1, None).kv_token_time == 30.0
 
 
-def test_restore_beyond_a_lowered_bound_keeps_the_most_observed_classes() -> None:
+def test_restore_under_a_lower_class_limit_keeps_the_most_observed_classes() -> None:
     source = ClassMeanPredictor()
     for name in ["other", "DM", "EV", "EV"]:
         source.observe_cost(name, sample_of_cost(10))
@@ -162,7 +162,7 @@ def test_restore_beyond_a_lowered_bound_keeps_the_most_observed_classes() -> Non
         ("log_squares", -0.1),
     ],
 )
-def test_damaged_statistics_change_nothing(field: str, value: object) -> None:
+def test_damaged_class_statistics_leave_the_predictor_unchanged(field: str, value: object) -> None:
     """The error names the damaged class, and the predictor keeps its state."""
     predictor = predictor_of([10.0, 20.0])
     before = predictor.statistics("EV")
@@ -190,7 +190,7 @@ def test_invalid_class_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("input_tokens", "max_tokens", "param"), [(-1, None, "input_tokens"), (1, 0, "max_tokens")]
 )
-def test_impossible_token_counts_are_the_callers_error(
+def test_impossible_token_counts_are_refused(
     input_tokens: int, max_tokens: int | None, param: str
 ) -> None:
     """The error names the wrong field of the request."""

@@ -9,12 +9,14 @@ from tests.unit.predictor.builders import features_for, form_of
 
 
 @pytest.mark.parametrize("known", [[], [(form_of(100, 100), 1.0)]])
-def test_too_few_samples_give_no_estimate(known: list[tuple[InputForm, float]]) -> None:
+def test_too_few_neighbouring_samples_give_no_cost_estimate(
+    known: list[tuple[InputForm, float]],
+) -> None:
     """Fewer than three samples describe inputs but not their class, so only the prior is used."""
     assert cost_among_neighbours(features_for(100), 10.0, known) is None
 
 
-def test_estimate_is_the_geometric_mean_of_prior_and_classes() -> None:
+def test_cost_estimate_is_the_geometric_mean_of_prior_and_known_classes() -> None:
     known = [(form_of(100, 100, 100), math.log(1_000))]
 
     assert cost_among_neighbours(features_for(100), 10.0, known) == pytest.approx(100.0)

@@ -42,7 +42,7 @@ def test_pinball_loss_weighs_each_side_by_its_quantile() -> None:
     )
 
 
-def test_comparison_on_a_class_of_equal_costs_is_neither_won_nor_lost() -> None:
+def test_comparison_of_models_on_equal_costs_is_a_tie() -> None:
     """If the class's own quantiles lose nothing, no model can be compared with them."""
     same = [class_quantiles([7.0] * 9)] * 3
     assert 1.0 == pinball_ratio(0.0, pinball_loss(same, [7.0] * 3))
@@ -50,7 +50,7 @@ def test_comparison_on_a_class_of_equal_costs_is_neither_won_nor_lost() -> None:
     assert 0.5 == pinball_ratio(0.2, 0.4)
 
 
-def test_unbounded_and_empty_intervals_lose_more_than_honest_ones() -> None:
+def test_pinball_loss_penalises_unbounded_and_empty_intervals() -> None:
     """Unbounded intervals contain four of five costs, too, but carry no information."""
     rng = random.Random(1)
     costs = [math.exp(rng.gauss(5, 0.5)) for _ in range(500)]

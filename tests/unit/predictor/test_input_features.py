@@ -50,7 +50,7 @@ def test_text_measures_count_what_their_names_say() -> None:
     } == measures_of(text)
 
 
-def test_terms_ignore_case_and_punctuation() -> None:
+def test_terms_of_an_input_ignore_case_and_punctuation() -> None:
     """A class has few samples from which to learn a word."""
     once, thrice = features_of("merge"), features_of("Merge, (MERGE) merge.")
 
@@ -80,7 +80,7 @@ def test_words_of_an_enormous_input_are_read_from_its_beginning() -> None:
     assert len(enormous) == features.measures[MEASURES.index("chars")]
 
 
-def test_features_are_the_same_in_another_process() -> None:
+def test_input_features_are_equal_in_two_processes() -> None:
     """Ingresses and predictors are separate processes, between which Python's own hash differs."""
     text = "Merge the four NDAs into one, and keep 100 % of the clauses."
     code = (

@@ -13,7 +13,7 @@ def new_directory(tmp_path: Path) -> ModelDirectory:
     return ModelDirectory(tmp_path / "models")
 
 
-def test_published_model_is_the_serving_one(new_directory: ModelDirectory) -> None:
+def test_newly_published_model_serves(new_directory: ModelDirectory) -> None:
     """The simulator and the service read the models that `train` publishes."""
     assert (None, ()) == (new_directory.active("EV"), new_directory.index("EV").versions)
     assert 1 == new_directory.publish("EV", b"one", {"kind": "mlp"})
@@ -25,7 +25,7 @@ def test_published_model_is_the_serving_one(new_directory: ModelDirectory) -> No
     assert ["mlp", "ridge"] == [v.record["kind"] for v in new_directory.index("EV").versions]
 
 
-def test_old_models_are_deleted(new_directory: ModelDirectory) -> None:
+def test_old_model_files_are_deleted(new_directory: ModelDirectory) -> None:
     """A directory that receives a model every night must not grow."""
     for number in range(7):
         new_directory.publish("EV", b"%d" % number, {})
@@ -35,7 +35,9 @@ def test_old_models_are_deleted(new_directory: ModelDirectory) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", ".hidden", "a.b", "-x"])
-def test_class_names_stay_inside_the_directory(new_directory: ModelDirectory, name: str) -> None:
+def test_class_names_cannot_leave_the_model_directory(
+    new_directory: ModelDirectory, name: str
+) -> None:
     """A caller may name a class `..`, which must not lead to another directory."""
     new_directory.publish(name, b"one", {})
 
@@ -62,7 +64,7 @@ def test_rollback_serves_the_previous_model_until_release(new_directory: ModelDi
     assert new_directory.active("EV") is None
 
 
-def test_missing_directory_is_named_and_so_is_a_file_in_its_place(
+def test_error_names_a_missing_model_directory(
     new_directory: ModelDirectory,
 ) -> None:
     """A mistyped --models must not be read as an empty directory."""
@@ -73,7 +75,7 @@ def test_missing_directory_is_named_and_so_is_a_file_in_its_place(
         new_directory.publish("EV", b"one", {})
 
 
-def test_damaged_model_is_refused_and_the_previous_one_is_named(
+def test_error_of_a_damaged_model_names_the_previous_model(
     new_directory: ModelDirectory,
 ) -> None:
     """The error names the intact versions, of which the reader may serve one."""

@@ -84,7 +84,7 @@ def test_reading_a_model_needs_neither_torch_nor_scikit_learn() -> None:
     assert f"{here[0].kv_token_time.hex()} []" == done.stdout.decode().strip()
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_of_a_model_file_is_noticed() -> None:
     """A slightly wrong model would mislead the scheduler for weeks."""
     good = file_of("mlp")
     rng = random.Random(0)
@@ -96,13 +96,13 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, 81, 200, -1])
-def test_truncated_file_is_refused(length: int) -> None:
+def test_truncated_model_file_is_refused(length: int) -> None:
     """A full disk leaves truncated files."""
     with pytest.raises(StoreError, match="not a model that can be used"):
         model_from_bytes(file_of("mlp")[:length], "here")
 
 
-def test_error_of_a_later_format_names_the_format() -> None:
+def test_error_of_a_later_model_format_names_the_format() -> None:
     """After a downgrade the operator must learn why a model is not used."""
     with pytest.raises(StoreError, match=r"format b'2': 1 is allowed"):
         model_from_bytes(file_of("mlp").replace(b"model 1", b"model 2", 1), "here")
@@ -141,7 +141,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_file_is_refused(what: str) -> None:
+def test_hostile_model_file_is_refused(what: str) -> None:
     """A client that can write to Redis can also write a valid checksum, so content is checked."""
     with pytest.raises(StoreError, match=r"^here: not a model that can be used: "):
         model_from_bytes(HOSTILE[what](), "here")
@@ -162,7 +162,9 @@ def test_model_of_a_removed_kind_is_refused() -> None:
         ("kind", "mlp\nINFO", r"kind is 'mlp\nINFO': "),
     ],
 )
-def test_error_about_metadata_shows_the_stored_value(field: str, value: object, told: str) -> None:
+def test_error_of_damaged_model_metadata_shows_the_stored_value(
+    field: str, value: object, told: str
+) -> None:
     """The log must show the value in the file, not only the allowed ones."""
     with pytest.raises(StoreError, match=re.escape(told)):
         model_from_bytes(changed_file("mlp", field, about=value), "here")

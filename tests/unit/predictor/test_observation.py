@@ -21,7 +21,7 @@ from tests.unit.observability.recording_backend import ENDED
         (Outcome.CANCELLED, "codex", False),
     ],
 )
-def test_unclosed_application_is_observed_when_its_idle_time_is_over(
+def test_application_without_a_close_is_observed_at_its_idle_limit(
     outcome: Outcome, recognized_by: str, lesson: bool
 ) -> None:
     """A class whose applications are never closed would otherwise have no observations.

@@ -99,7 +99,7 @@ def test_samples_without_features_start_no_training() -> None:
     assert 50 == predictor.means.statistics("EV")["samples"]
 
 
-def test_model_is_trained_again_when_its_class_has_grown() -> None:
+def test_model_is_retrained_when_its_class_has_grown() -> None:
     """The number of samples must have grown by a quarter, and by at least ten."""
     predictor = trained_predictor()
     observe_applications(predictor, 9)
@@ -110,7 +110,7 @@ def test_model_is_trained_again_when_its_class_has_grown() -> None:
     assert ("samples", 16, 4) == (job.reason, len(job.samples), len(job.held_back))
 
 
-def test_worse_model_is_recorded_but_not_served() -> None:
+def test_worse_model_is_recorded_without_serving() -> None:
     """The list of versions shows the training and its failed comparison."""
     predictor = trained_predictor()
     observe_applications(predictor, 10)
@@ -124,7 +124,7 @@ def test_worse_model_is_recorded_but_not_served() -> None:
     assert 100.0 == pytest.approx(predictor.estimate("EV", 1, 1, features_for(99)).kv_token_time)
 
 
-def test_record_of_a_version_contains_its_origin() -> None:
+def test_record_of_a_model_version_contains_its_origin() -> None:
     """`justitia predictor list` shows where a version came from."""
     predictor = LearningPredictor()
     observe_applications(predictor, 10)
@@ -136,7 +136,7 @@ def test_record_of_a_version_contains_its_origin() -> None:
     assert pytest.approx(0.0, abs=1e-9) == version.record["error"]
 
 
-def test_failed_training_is_repeated_at_growing_intervals() -> None:
+def test_failed_training_is_retried_at_growing_intervals() -> None:
     """A class whose training always crashes must not keep a CPU core busy."""
     predictor = LearningPredictor()
     observe_applications(predictor, 10)
@@ -158,7 +158,7 @@ def test_damaged_model_is_refused() -> None:
         predictor.trained(job, power_model_bytes()[:-1])
 
 
-def test_drift_drops_earlier_samples() -> None:
+def test_cost_drift_drops_samples_of_the_earlier_cost() -> None:
     """After a new release of an agent its old costs are useless, so mean and training restart."""
     predictor = trained_predictor(60)
     before = predictor.estimate("EV", 1, 1).kv_token_time
@@ -186,7 +186,7 @@ def test_drift_drops_earlier_samples() -> None:
         pytest.param(500, 1.0, 0, id="a steady class: a false alarm costs what was learned"),
     ],
 )
-def test_only_real_drift_is_detected_and_soon(count: int, factor: float, changes: int) -> None:
+def test_real_cost_drift_is_detected_soon(count: int, factor: float, changes: int) -> None:
     """Drift is detected by the errors of the serving model."""
     predictor = trained_predictor(100)
     observe_applications(predictor, count, factor)
@@ -194,7 +194,7 @@ def test_only_real_drift_is_detected_and_soon(count: int, factor: float, changes
     assert changes == predictor.changes("EV")
 
 
-def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
+def test_pinned_model_version_serves_until_its_release() -> None:
     """The operator may have a reason that the measured errors do not show."""
     predictor = trained_predictor()
     observe_applications(predictor, 10)
@@ -211,7 +211,7 @@ def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
     assert predictor.trained(next_training(predictor), power_model_bytes()).took_over
 
 
-def test_class_with_an_unreadable_version_is_trained_again_once() -> None:
+def test_class_with_an_unreadable_model_is_retrained_once() -> None:
     """A class mean that is as good as the next model starts no further training."""
     predictor = trained_predictor()
     assert predictor.due_training(0.0) is None
@@ -223,7 +223,7 @@ def test_class_with_an_unreadable_version_is_trained_again_once() -> None:
     assert predictor.due_training(0.0) is None
 
 
-def test_stage_lengths_are_learned_with_the_application() -> None:
+def test_ended_application_teaches_its_stage_lengths() -> None:
     """The lengths of inferences depend on their stage."""
     predictor = LearningPredictor()
     stages = (StageServed(1, 1, 100, 30, 5_000), StageServed(2, 2, 100, 8, 500))
@@ -264,7 +264,7 @@ def test_restored_predictor_continues_from_its_saved_state() -> None:
     assert "samples" == next_training(restored).reason
 
 
-def test_interrupted_training_is_due_again_after_a_restart() -> None:
+def test_training_interrupted_by_a_restart_is_due_again() -> None:
     """The process that trained has died with the restart."""
     predictor = LearningPredictor()
     observe_applications(predictor, 10)

@@ -47,7 +47,7 @@ def test_unknown_class_has_no_stage_expectation() -> None:
     assert (None, None) == (table.expect("FV", 0, 10, None), table.expect("DM", 0, 10, None))
 
 
-def test_expected_length_is_that_of_the_stage_and_not_of_the_class() -> None:
+def test_expected_output_length_depends_on_the_stage() -> None:
     """A query takes 20 tokens and a verdict 140, so the class mean is wrong for both."""
     table = table_of(*[[stage_of(1, 300, 20), stage_of(1, 500, 140)]] * 50)
 
@@ -56,7 +56,7 @@ def test_expected_length_is_that_of_the_stage_and_not_of_the_class() -> None:
     assert 139 == expectation_at(table, 1, 500).output_tokens
 
 
-def test_expected_length_follows_the_prompt() -> None:
+def test_expected_output_length_depends_on_the_prompt_length() -> None:
     table = table_of(*[[stage_of(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
 
     assert 20 == expectation_at(table, 0, 200).output_tokens
@@ -64,14 +64,14 @@ def test_expected_length_follows_the_prompt() -> None:
     assert expectation_at(table, 0, 10_000).output_tokens < 50
 
 
-def test_expected_length_is_between_one_token_and_max_tokens() -> None:
+def test_expected_output_length_is_between_one_token_and_max_tokens() -> None:
     table = table_of(*[[stage_of(1, prompt, 100 - prompt)] for prompt in (10, 50, 90) * 20])
 
     assert 15 == expectation_at(table, 0, 10, most=15).output_tokens
     assert 1 == expectation_at(table, 0, 500).output_tokens
 
 
-def test_later_cost_is_the_mean_of_applications_that_reached_the_stage() -> None:
+def test_expected_later_cost_is_the_mean_of_applications_in_the_stage() -> None:
     table = table_of(
         [stage_of(1, 10, 4, 20)],
         [stage_of(1, 10, 4, 20)],
@@ -97,7 +97,7 @@ def test_larger_fan_out_raises_the_expected_later_cost() -> None:
     assert 200 == pytest.approx(many, abs=15)
 
 
-def test_first_stage_keeps_the_estimate_unless_its_fan_out_is_unusual() -> None:
+def test_first_stage_changes_the_cost_estimate_only_by_an_unusual_fan_out() -> None:
     """A model knows the input, so the class mean must not replace its estimate."""
     table = table_of(*[[stage_of(n, 10, 4, 30 * n)] for n in (1, 3, 5) * 20])
 
@@ -107,7 +107,7 @@ def test_first_stage_keeps_the_estimate_unless_its_fan_out_is_unusual() -> None:
     )
 
 
-def test_stage_beyond_all_known_ones_has_the_length_of_the_class() -> None:
+def test_stage_beyond_all_known_stages_has_the_output_length_of_its_class() -> None:
     """An agent may loop longer than any agent before."""
     table = table_of([stage_of(1, 10, 4), stage_of(1, 10, 8)])
 
@@ -122,7 +122,7 @@ def test_submitted_inferences_bound_the_expected_cost_from_below() -> None:
     assert 2000 == still_needed(Expectation(4, 1.0, 300), 4, 10, 40)
 
 
-def test_expected_stages_have_the_means_of_the_applications_that_reached_them() -> None:
+def test_expected_stage_has_the_mean_sizes_of_observed_stages() -> None:
     table = table_of(
         [stage_of(1, 10, 4, 40, 4, 1.0), stage_of(2, 20, 6, 300, 8, 0.0)],
         [stage_of(1, 10, 4, 50, 4, 2.0), stage_of(4, 20, 6, 500, 10, 0.0)],
@@ -134,7 +134,7 @@ def test_expected_stages_have_the_means_of_the_applications_that_reached_them() 
     assert (second,) == table.expected_stages("EV", 1)
 
 
-def test_expected_stages_are_those_that_half_of_the_applications_reached() -> None:
+def test_stage_reached_by_half_of_the_applications_is_expected() -> None:
     turn = stage_of(1, 10, 4)
     table = table_of([turn], [turn] * 2, [turn] * 4)
     lengths = [len(table.expected_stages("EV", reached)) for reached in range(5)]
@@ -142,7 +142,7 @@ def test_expected_stages_are_those_that_half_of_the_applications_reached() -> No
     assert [2, 3, 2, 1, 0] == lengths
 
 
-def test_no_stages_are_expected_of_an_unknown_class() -> None:
+def test_application_of_an_unknown_class_has_no_expected_stages() -> None:
     """The empty list means that the stages are unknown."""
     assert () == table_of([stage_of(1, 10, 4)]).expected_stages("FV", 0)
 
@@ -156,7 +156,7 @@ def test_expected_stages_follow_new_observations() -> None:
     assert [(2, 6)] == [(s.inferences, s.output_tokens) for s in table.expected_stages("EV", 0)]
 
 
-def test_unknown_longest_sequence_is_the_mean_and_an_unknown_gap_is_not_counted() -> None:
+def test_unknown_longest_sequence_of_a_stage_counts_as_the_mean_length() -> None:
     table = table_of(
         [stage_of(3, 10, 8), stage_of(1, 10, 4)],
         [stage_of(3, 10, 8, longest=12, gap_s=3.0), stage_of(1, 10, 4)],
@@ -167,7 +167,7 @@ def test_unknown_longest_sequence_is_the_mean_and_an_unknown_gap_is_not_counted(
     assert (4, 0) == (second.output_tokens, second.gap_s)
 
 
-def test_stage_of_cancelled_calls_has_no_cost() -> None:
+def test_stage_with_only_cancelled_calls_has_no_cost() -> None:
     """An application whose calls were cancelled has still reached the stage."""
     went_on = [
         stage_of(1, 10, 4, 40, 4, 1.0),
@@ -191,7 +191,9 @@ _STAGES = st.builds(
 
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8), st.randoms())
-def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any) -> None:
+def test_stage_table_does_not_depend_on_the_order_of_observations(
+    applications: list[Any], rng: Any
+) -> None:
     """Several ingress replicas report in any order."""
     shuffled = applications[:]
     rng.shuffle(shuffled)
@@ -233,7 +235,7 @@ def test_number_of_stages_is_bounded() -> None:
     assert MAXIMUM_STAGES == len(table.to_dict()["EV"])
 
 
-def test_stage_without_inferences_teaches_no_length() -> None:
+def test_stage_without_inferences_teaches_no_output_length() -> None:
     """If all calls of a stage were cancelled, no output length is known."""
     table = table_of([stage_of(1, 10, 4, 50), stage_of(0, 0, 0, 0)])
     second = expectation_at(table, 1)
@@ -260,7 +262,7 @@ def test_stage_table_survives_json() -> None:
     assert table.expected_stages("EV", 0) == restored.expected_stages("EV", 0)
 
 
-def test_table_of_release_0_2_0_is_read() -> None:
+def test_stage_table_of_release_0_2_0_is_read() -> None:
     """Old tables lack gaps and longest sequences."""
     early = table_of(*[[stage_of(2, 10, 6, 40), stage_of(1, 10, 4, 60)]] * 3).to_dict()
     for statistics in early["EV"]:

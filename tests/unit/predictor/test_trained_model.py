@@ -8,7 +8,7 @@ import pytest
 from justitia_ray.predictor.trained_model import REACH, best_shift, calibrate
 
 
-def test_best_shift_minimises_the_mean_relative_error() -> None:
+def test_best_shift_of_predictions_minimises_the_mean_relative_error() -> None:
     costs = np.array([1.0, 2.0, 10.0])
 
     def mean_error(guess: float) -> float:
@@ -20,7 +20,7 @@ def test_best_shift_minimises_the_mean_relative_error() -> None:
     assert mean_error(best) == min(mean_error(guess) for guess in [1.0, *np.linspace(0.5, 12, 200)])
 
 
-def test_few_errors_shift_predictions_only_in_part() -> None:
+def test_few_known_errors_shift_predictions_only_partially() -> None:
     raw = np.zeros(20)
     costs = np.full(20, math.log(4.0))
 
@@ -43,7 +43,7 @@ def test_four_of_five_new_costs_lie_between_p10_and_p90(count: int) -> None:
     assert pytest.approx(0.8, abs=0.05) == float(np.mean(shares))
 
 
-def test_estimates_stay_within_ten_times_the_training_costs() -> None:
+def test_cost_estimates_stay_within_ten_times_the_training_costs() -> None:
     """The limit holds for inputs unlike any in the training."""
     calibration = calibrate(np.log([50.0] * 30), np.log(np.linspace(20, 100, 30)))
     low, high = calibration.predictions(np.array([-200.0, 200.0]))

@@ -55,7 +55,7 @@ def test_model_learns_the_cost_function() -> None:
     assert mean_error(model_of_kind("mlp"), test) < 0.4
 
 
-def test_paper_recipe_uses_words_but_no_text_measures() -> None:
+def test_paper_recipe_of_training_uses_words_but_no_text_measures() -> None:
     """The baseline must not have features that the paper lacks."""
     short, long = "alpha beta slow.", "alpha beta slow.\n\n" + "?" * 500
     model = model_of_kind("paper")
@@ -91,7 +91,7 @@ def test_four_of_five_unseen_applications_lie_between_p10_and_p90() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_inputs_get_a_bounded_estimate(kind: str) -> None:
+def test_odd_inputs_get_a_bounded_cost_estimate(kind: str) -> None:
     """For empty, enormous, foreign and binary inputs the bound is ten times the class's costs."""
     costs = [sample.kv_token_time for sample in made_up_samples(60)]
     predictions = model_of_kind(kind).predict([features_of(text) for text in ODD.values()])
@@ -141,14 +141,14 @@ def test_samples_without_features_are_not_trained_on() -> None:
         train([*known[:4], blind, blind])
 
 
-def test_unknown_kind_error_lists_the_known_kinds() -> None:
+def test_error_of_an_unknown_model_kind_lists_the_known_kinds() -> None:
     """The kind comes from a configuration file."""
     with pytest.raises(ConfigError, match=r"kind must be one of mlp, paper, got 'mpl'"):
         train(made_up_samples(10), kind="mpl")
 
 
 @pytest.mark.parametrize("kind", ["auto", "ridge", "forest", "median"])
-def test_removed_kind_error_names_its_replacement(kind: str) -> None:
+def test_error_of_a_removed_model_kind_names_its_replacement(kind: str) -> None:
     with pytest.raises(ConfigError, match=f"kind {kind} was removed: write mlp"):
         train(made_up_samples(10), kind=kind)
 
@@ -191,7 +191,7 @@ def job_of(held_back: tuple[Sample, ...]) -> TrainingJob:
 @pytest.mark.parametrize(
     ("new", "before", "grown"), [(9, 8, False), (10, 8, True), (24, 100, False), (25, 100, True)]
 )
-def test_growth_of_a_class_by_a_quarter_and_ten_samples_starts_a_training(
+def test_class_that_grew_by_a_quarter_and_ten_samples_is_retrained(
     new: int, before: int, grown: bool
 ) -> None:
     """Trainings must not become more frequent as a class becomes busier."""
@@ -206,7 +206,7 @@ def test_growth_of_a_class_by_a_quarter_and_ten_samples_starts_a_training(
         (power_model(factor=1.5), False, 0.5),  # a tie changes nothing
     ],
 )
-def test_new_model_must_beat_the_serving_one(
+def test_new_model_must_beat_the_serving_model(
     rival: TrainedModel, took_over: bool, rival_error: float
 ) -> None:
     """Both are measured on samples that neither was trained on."""

@@ -22,7 +22,7 @@ def version_numbers(index: VersionIndex) -> list[int]:
     return [version.number for version in index.versions]
 
 
-def test_new_version_serves_and_the_oldest_is_dropped() -> None:
+def test_new_model_version_serves_and_the_oldest_is_dropped() -> None:
     """A few old versions are kept for a rollback."""
     index = index_of(KEPT_VERSIONS + 2)
 
@@ -55,7 +55,7 @@ def test_unknown_version_is_refused_with_a_list_of_versions() -> None:
         index_of(2).activated(9, pinned=True)
 
 
-def test_models_that_may_serve_are_the_active_version_and_earlier_ones() -> None:
+def test_only_the_active_and_earlier_model_versions_may_serve() -> None:
     """A version that was rolled back must not return if the serving one is damaged."""
     index = index_of(4).activated(3, pinned=True)
 

@@ -21,7 +21,7 @@ def read_at_now(new_driver: CoreDriver) -> Demand:
     return read_demand(new_driver.core, new_driver.now, HOLD_S)
 
 
-def test_empty_queue_has_no_demand(new_driver: CoreDriver) -> None:
+def test_empty_queue_has_no_scaling_demand(new_driver: CoreDriver) -> None:
     assert Demand(at=100.0) == read_at_now(new_driver)
 
 
@@ -49,7 +49,7 @@ def test_closed_application_has_no_expected_work(new_driver: CoreDriver) -> None
     assert (ONE, 0) == (read_at_now(new_driver).queued, read_at_now(new_driver).expected_more)
 
 
-def test_idle_application_counts_for_the_time_of_a_tool_call(new_driver: CoreDriver) -> None:
+def test_idle_application_counts_as_demand_during_a_tool_call(new_driver: CoreDriver) -> None:
     """An agent that never closes its application must not keep a replica for ten minutes."""
     new_driver.open("a", 4 * ONE)
     before = read_at_now(new_driver)

@@ -44,7 +44,7 @@ def decide_size(
     return Sizer().size(wanted, rules, fleet or Fleet())
 
 
-def test_every_reason_of_a_decision_has_a_sentence() -> None:
+def test_every_reason_of_a_scaling_decision_has_a_sentence() -> None:
     """The list of reasons is closed, and operators read the sentences."""
     assert {*WHY_SO_MANY} == {*SizeReason}
 
@@ -79,7 +79,7 @@ def test_first_scale_up_from_zero_starts_one_replica() -> None:
     assert (1, None) == (decision.wanted, decision.replica_kv_per_s)
 
 
-def test_later_scale_up_from_zero_fits_the_measured_work() -> None:
+def test_later_scale_up_from_zero_matches_the_measured_work() -> None:
     sizer = Sizer()
     sizer.size(demand_of(1), RULES, Fleet())
     decision = sizer.size(demand_of(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
@@ -87,7 +87,7 @@ def test_later_scale_up_from_zero_fits_the_measured_work() -> None:
     assert (3, SizeReason.DRAIN) == (decision.wanted, decision.reason)
 
 
-def test_number_of_replicas_is_work_over_rate_and_target() -> None:
+def test_wanted_replicas_are_work_divided_by_rate_and_drain_target() -> None:
     """240 replica-seconds within 60 s need four replicas."""
     part = RATE * 60 * 4 / 3
     decision = decide_size(demand_of(1, queued=part, in_flight=part, expected_more=part))
@@ -96,7 +96,7 @@ def test_number_of_replicas_is_work_over_rate_and_target() -> None:
     assert 240.0 == pytest.approx(decision.drain_s)
 
 
-def test_drain_time_counts_the_serving_replicas_or_the_loading_time_of_the_first() -> None:
+def test_drain_time_without_a_replica_includes_the_loading_time() -> None:
     """A queue without a replica first waits until one has loaded."""
     work, rules = RATE * 100, replace(RULES, load_s=30.0)
     sizer = Sizer()
@@ -108,7 +108,7 @@ def test_drain_time_counts_the_serving_replicas_or_the_loading_time_of_the_first
     assert 0.0 == decide_size(demand_of(0)).drain_s
 
 
-def test_requested_count_obeys_the_limits_and_the_wanted_count_does_not() -> None:
+def test_only_the_requested_replica_count_obeys_the_limits() -> None:
     """The difference shows an operator how many replicas the limit withholds."""
     decision = decide_size(demand_of(1, queued=RATE * 60 * 40))
 
@@ -134,7 +134,7 @@ def test_measured_loading_time_replaces_the_configured_one() -> None:
     assert 100.0 == decide_size(soon_gone, RULES, Fleet(load_s=100.0)).load_s
 
 
-def test_longer_loading_time_asks_for_fewer_replicas() -> None:
+def test_longer_loading_time_requests_fewer_replicas() -> None:
     """A start must be worth its loading time."""
     backlog = demand_of(1, queued=RATE * 700)
     quick = decide_size(backlog, replace(RULES, load_s=10.0))
@@ -144,7 +144,7 @@ def test_longer_loading_time_asks_for_fewer_replicas() -> None:
     assert 3 == slow.wanted  # 700 − 200 replica-seconds remain for 200 s
 
 
-def test_loading_replicas_count_half_and_are_not_requested_twice() -> None:
+def test_replicas_that_are_loading_are_not_requested_twice() -> None:
     """The same replicas would otherwise be requested again every second."""
     rules = replace(RULES, load_s=60.0)
     backlog = demand_of(1, queued=RATE * 60 * 4)
@@ -169,7 +169,7 @@ def test_queue_that_outlasts_a_loading_time_is_drained_within_the_target() -> No
     assert [4, 4] == [served.wanted, burst.wanted]
 
 
-def test_more_replicas_than_inferences_are_not_requested() -> None:
+def test_autoscaler_requests_at_most_one_replica_per_inference() -> None:
     """Ten replicas serve a single long inference no sooner than one."""
     one = demand_of(1, queued=RATE * 600, waiting=1, sequences=1, usable_kv_tokens=KV)
     decision = decide_size(one)
@@ -177,13 +177,13 @@ def test_more_replicas_than_inferences_are_not_requested() -> None:
     assert (2, SizeReason.USABLE) == (decision.wanted, decision.reason)
 
 
-def test_seats_limit_the_use_of_a_replica_like_kv_memory() -> None:
+def test_autoscaler_counts_seats_of_a_replica_like_kv_memory() -> None:
     short = demand_of(1, queued=RATE * 600, sequences=250, usable_kv_tokens=100)
 
     assert (3, SizeReason.USABLE) == (decide_size(short).wanted, decide_size(short).reason)
 
 
-def test_inflow_above_the_service_rate_adds_replicas() -> None:
+def test_inflow_of_work_above_the_service_rate_adds_replicas() -> None:
     """A short queue that grows every second needs more replicas."""
     sizer, served = Sizer(), 0.0
     for second in range(3_000):
@@ -195,7 +195,7 @@ def test_inflow_above_the_service_rate_adds_replicas() -> None:
     assert 3 == decision.wanted
 
 
-def test_past_inflow_does_not_keep_replicas_without_inferences() -> None:
+def test_past_inflow_of_work_keeps_no_replica_without_inferences() -> None:
     """The inflow is averaged over minutes, while a single remaining caller needs one replica."""
     sizer = Sizer()
     for second in range(1_000):
@@ -206,7 +206,7 @@ def test_past_inflow_does_not_keep_replicas_without_inferences() -> None:
     assert 1 == sizer.size(one, RULES, Fleet()).wanted
 
 
-def test_two_simultaneous_readings_measure_no_rate() -> None:
+def test_two_simultaneous_readings_give_no_service_rate() -> None:
     sizer = Sizer()
     sizer.size(demand_of(1), RULES, Fleet())
     decision = sizer.size(demand_of(1, at=5e-324, served=2.0, held_tokens=2), RULES, Fleet())
@@ -226,7 +226,7 @@ def test_service_rate_of_full_replicas_is_measured() -> None:
     assert 500.0 == pytest.approx(decision.replica_kv_per_s, rel=0.05)
 
 
-def test_idle_replicas_do_not_lower_the_measured_rate() -> None:
+def test_idle_replicas_do_not_lower_the_measured_service_rate() -> None:
     """The service of idle replicas does not show how much they could serve."""
     sizer = Sizer()
     for second in range(2_000):
@@ -237,7 +237,7 @@ def test_idle_replicas_do_not_lower_the_measured_rate() -> None:
     assert decision.replica_kv_per_s > 1_000.0
 
 
-def test_counter_that_restarts_is_not_an_inflow() -> None:
+def test_restarted_counter_is_not_measured_as_inflow() -> None:
     sizer = Sizer()
     sizer.size(demand_of(1, served=1e9), RULES, Fleet())
     decision = sizer.size(demand_of(1, at=1.0, served=0.0), RULES, Fleet())
@@ -253,7 +253,7 @@ def demand_with_promise(at: float, replicas: int, replica_s: float, **more: Any)
     return demand_of(replicas, at=at, promises={"a": RATE * replica_s}, **more)
 
 
-def test_promised_start_beyond_the_target_keeps_its_replicas() -> None:
+def test_promised_start_beyond_the_drain_target_keeps_its_replicas() -> None:
     sizer = Sizer()
     first = sizer.size(demand_with_promise(0.0, 4, 400.0), RULES, Fleet())
     later = sizer.size(demand_with_promise(50.0, 4, 200.0), RULES, Fleet())
@@ -264,13 +264,13 @@ def test_promised_start_beyond_the_target_keeps_its_replicas() -> None:
     assert 1 == kept.wanted
 
 
-def test_promised_start_within_the_target_releases_replicas() -> None:
+def test_promised_start_within_the_drain_target_releases_replicas() -> None:
     decision = decide_size(demand_with_promise(0.0, 4, 80.0))
 
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
 
 
-def test_promised_start_that_cannot_be_kept_asks_for_no_more_replicas() -> None:
+def test_impossible_promised_start_requests_no_more_replicas() -> None:
     """Only the work determines how many replicas start."""
     sizer = Sizer()
     sizer.size(demand_with_promise(0.0, 2, 200.0), RULES, Fleet())

@@ -87,7 +87,7 @@ def test_started_replica_serves_after_its_loading_time(interval_s: float) -> Non
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 1.0])
-def test_draining_replica_finishes_its_inferences_and_gets_no_others(interval_s: float) -> None:
+def test_draining_replica_finishes_its_inferences_and_gets_no_new_ones(interval_s: float) -> None:
     scaled = run(
         [
             application_of("a", (50, 40)),
@@ -121,7 +121,7 @@ def test_replicas_scale_from_zero_and_back(interval_s: float) -> None:
     assert 40.0 + 15.0 == scaled.replica_s
 
 
-def test_loading_replica_is_removed_first() -> None:
+def test_scale_down_removes_loading_replicas_first() -> None:
     """A loading replica has no work to lose."""
     scaled = run([application_of("a", BIG)], Steps((0, 1), (10, 2), (12, 1)), initial=1)
 

@@ -63,7 +63,7 @@ def measured_run(seed: int, engine: EngineProfile = ENGINE, policy: str = "fcfs"
 
 
 @pytest.mark.slow
-def test_known_engine_is_fitted_and_predicts_another_policy() -> None:
+def test_profile_fitted_under_one_policy_predicts_another_policy() -> None:
     """The profile is fitted on FCFS runs and tried on a VTC run of other requests.
 
     The regression assumes that each request's tokens come evenly, which prefills disturb: costs are
@@ -96,7 +96,7 @@ def test_fitted_profile_has_no_mean_throughput_error() -> None:
     assert 1.05 == pytest.approx(found.regression.speeds[1] / found.regression.speeds[0], rel=0.01)
 
 
-def test_fit_without_requests_is_refused() -> None:
+def test_profile_fit_without_requests_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         calibrate([], ENGINE)
 
@@ -110,7 +110,7 @@ def csv_file(directory: Path, *lines: str, name: str = "run.csv", header: str = 
     return path
 
 
-def test_latencies_count_from_the_arrival_and_aborted_requests_are_left_out(
+def test_latencies_count_from_the_arrival_without_aborted_requests(
     tmp_path: Path,
 ) -> None:
     """The file contains latencies, while the measures need instants."""
@@ -174,7 +174,7 @@ def test_file_with_another_header_and_empty_file_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["live.csv", "live.csv.gz"])
-def test_stored_requests_can_be_read_back(tmp_path: Path, name: str) -> None:
+def test_stored_calibration_requests_can_be_read_back(tmp_path: Path, name: str) -> None:
     """A live calibration can be repeated from its stored requests, gzipped or not."""
     requests = (TimedRequest("a", 0.25, 16, 64, 1.5, 4.75), TimedRequest("b", 1.0, 8, 1, 2.0, 2.0))
     path = tmp_path / name
@@ -196,7 +196,7 @@ def measure_service(fake: FakeService) -> tuple[list[TimedRequest], int]:
     return run_virtually(measure_live("http://service", network=fake.network()))
 
 
-def test_costs_of_a_live_service_are_found() -> None:
+def test_calibration_finds_the_costs_of_a_live_service() -> None:
     requests, kv_tokens = measure_service(service_with_replicas())
     fit = fit_iterations([MeasuredRun("live", "fcfs", tuple(requests))])
 
@@ -243,7 +243,7 @@ def timed_request(client: str, arrived: float, first: float, end: float) -> Time
     return TimedRequest(client, arrived, 100, 50, first, end)
 
 
-def test_comparison_has_measured_and_simulated_figures() -> None:
+def test_calibration_report_has_measured_and_simulated_figures() -> None:
     measured = (timed_request("a", 10, 12, 20), timed_request("b", 10, 14, 30))
     simulated = [timed_request("a", 10, 12, 20), timed_request("b", 10, 20, 40)]
     result = compare(MeasuredRun("r", "fcfs", measured), simulated)
@@ -255,7 +255,7 @@ def test_comparison_has_measured_and_simulated_figures() -> None:
     assert ("r", "fcfs", 2) == (result.run, result.policy, result.requests)
 
 
-def test_service_error_is_the_share_served_at_the_wrong_time_or_to_the_wrong_client() -> None:
+def test_service_error_is_the_share_served_at_a_wrong_time_or_to_a_wrong_client() -> None:
     measured = (
         timed_request("a", 0, 80, 100),
         timed_request("b", 0, 80, 100),
@@ -307,7 +307,7 @@ def test_reported_prompt_lengths_exclude_tokens_that_the_engine_adds() -> None:
         ("vtc__proportional.csv.gz", 0.05, 0.15),
     ],
 )
-def test_shipped_profile_predicts_runs_it_was_not_fitted_on(
+def test_shipped_profile_predicts_runs_outside_its_fit(
     name: str, throughput: float, latency: float
 ) -> None:
     """The target is 5 % of throughput, and 10 % of mean first-token latency in the median."""

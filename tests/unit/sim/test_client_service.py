@@ -21,14 +21,14 @@ _B = TimedRequest("b", 0.0, 20, 40, 15.0, 35.0)
 _BOTH = ClientService([_B, _A])
 
 
-def test_service_is_spread_evenly_from_first_token_to_end() -> None:
+def test_service_of_a_request_is_spread_evenly_from_first_token_to_end() -> None:
     a, b = _BOTH.rates([-12.0, 48.0]).tolist()
 
     assert ("a", "b") == _BOTH.clients
     assert [80 / 60, 20 / 60, 15 / 60, 85 / 60] == pytest.approx([*a, *b])
 
 
-def test_request_that_ends_at_its_first_token_is_served() -> None:
+def test_request_that_ends_at_its_first_token_counts_as_served() -> None:
     """A request that ends at its first token has a service without duration.
 
     The service 30 + 2·15 = 60 counts once at 75 s, in the later of the two adjacent windows.
@@ -39,7 +39,7 @@ def test_request_that_ends_at_its_first_token_is_served() -> None:
     assert [[0.0, 60.0]] == service.accumulated([74.9, 75.1], 0.0).tolist()
 
 
-def test_greatest_service_gap_is_between_accumulated_services() -> None:
+def test_greatest_service_gap_compares_accumulated_service() -> None:
     assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0], from_s=0.0).tolist()
     assert [[50.0], [100.0]] == _BOTH.accumulated([35.0], from_s=15.0).tolist()
     assert [50.0] == _BOTH.gaps([35.0], from_s=15.0).tolist()
@@ -52,13 +52,13 @@ def test_response_time_is_shown_at_the_first_token() -> None:
     assert all(math.isnan(value) for value in (none, nothing, too))
 
 
-def test_request_counts_as_demand_when_it_arrives() -> None:
+def test_request_counts_as_demand_from_its_arrival() -> None:
     service = ClientService([TimedRequest("a", 100.0, 100, 250, 900.0, 960.0)])
 
     assert [[0.0, 10.0, 10.0, 0.0]] == service.demands([60.0, 90.0, 120.0, 150.0]).tolist()
 
 
-def test_service_difference_is_bounded_by_the_demand() -> None:
+def test_client_that_received_its_whole_demand_has_no_service_difference() -> None:
     """A client that received all it requested is not behind a client that received more.
 
     At 13 s, window 60 (−17 to 43): each received 100/60 and requested 100/60. At 45 s (15 to 75): a

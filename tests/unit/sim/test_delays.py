@@ -42,25 +42,25 @@ def run_with_dispatch(dispatch_s: float, kv_tokens: int, *sizes: tuple[int, int]
     return simulate_in_order(*load, base_s=0.1, engine=engine, dispatch_s=dispatch_s)
 
 
-def test_computation_starts_when_the_payload_arrives() -> None:
+def test_prefill_starts_when_the_prompt_arrives_at_the_engine() -> None:
     assert [pytest.approx(1.0)] == finish_times(run_with_dispatch(0.0, 1000, (100, 10)))
     assert [pytest.approx(1.5)] == finish_times(run_with_dispatch(0.5, 1000, (100, 10)))
 
 
-def test_memory_is_reserved_while_the_payload_is_on_its_way() -> None:
+def test_kv_memory_is_reserved_while_a_prompt_is_sent_to_the_engine() -> None:
     result = run_with_dispatch(0.5, 150, (100, 10), (100, 10))
 
     assert [pytest.approx(1.5), pytest.approx(3.0)] == finish_times(result)
     assert 0 == result.preemptions
 
 
-def test_payload_joins_the_engine_at_the_next_iteration() -> None:
+def test_arrived_prompt_joins_the_engine_at_the_next_iteration() -> None:
     result = run_with_dispatch(0.25, 1000, (100, 10), (100, 20))
 
     assert [pytest.approx(1.25), pytest.approx(2.25)] == finish_times(result)
 
 
-def test_all_inferences_end_in_little_memory() -> None:
+def test_all_inferences_end_despite_little_memory() -> None:
     result = run_with_dispatch(0.13, 500, *((50 + n % 7, 5 + n % 11) for n in range(60)))
 
     assert all(end is not None for end in finish_times(result))
@@ -86,7 +86,7 @@ def test_each_inference_passes_the_front_end_twice() -> None:
     assert 0.5 == far.front_end_s
 
 
-def test_simultaneous_calls_pass_the_front_end_one_after_the_other() -> None:
+def test_simultaneous_calls_pass_the_front_end_in_sequence() -> None:
     both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
     load = WorkloadApplication("x", "class", 0.0, both)
     rows = simulate_in_order(load, front_end_s=0.5).inferences
@@ -103,7 +103,7 @@ def run_with_hold_up(*arrivals: tuple[float, int], reports_s: float, seats: int 
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_arriving_call_slows_all_engines(reports_s: float) -> None:
+def test_arriving_call_delays_the_iterations_of_all_engines(reports_s: float) -> None:
     """Two simultaneous arrivals slow both engines twice."""
     result = run_with_hold_up((0.0, 3), (0.0, 5), reports_s=reports_s)
 
@@ -112,7 +112,7 @@ def test_arriving_call_slows_all_engines(reports_s: float) -> None:
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_ending_call_slows_the_other_calls(reports_s: float) -> None:
+def test_ending_call_delays_the_other_calls(reports_s: float) -> None:
     """The CPU cores that run the engines also transport the answer.
 
     Each engine has two calls here; one ends first. Four arrive at once, one ends after three
@@ -125,5 +125,5 @@ def test_ending_call_slows_the_other_calls(reports_s: float) -> None:
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_single_engine_is_not_slowed_by_calls(reports_s: float) -> None:
+def test_single_engine_is_not_delayed_by_calls(reports_s: float) -> None:
     assert [3.0, 14.0] == finish_times(run_with_hold_up((0.0, 3), (10.0, 4), reports_s=reports_s))

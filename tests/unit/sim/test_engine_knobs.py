@@ -29,14 +29,14 @@ def test_separate_prefill_stops_running_sequences_and_makes_a_first_token(
     )
 
 
-def test_separate_prefill_has_a_token_limit_beyond_the_first_prompt() -> None:
+def test_separate_prefill_limits_the_tokens_after_its_first_prompt() -> None:
     profile = engine(100, prefill="separate", max_batched_tokens=4, per_prefill_token_s=0.25)
     found = simulated_times([application_of("a", (5, 9), (3, 1), (3, 1))], profile)
 
     assert [(0.0, 1.25), (2.25, 3.0), (4.0, 4.75)] == [found[f"a/{n}"][:2] for n in range(3)]
 
 
-def test_chunked_prefill_uses_tokens_left_by_running_sequences() -> None:
+def test_chunked_prefill_uses_the_token_budget_left_by_running_sequences() -> None:
     profile = engine(100, prefill="chunked", max_batched_tokens=3, per_prefill_token_s=0.25)
 
     assert {"a/0": (0.0, 3.25, 6.0), "b/0": (3.25, 6.0, 6.0)} == simulated_times(
@@ -72,13 +72,13 @@ def test_peak_admission_starts_a_sequence_that_fits_after_an_end() -> None:
     assert (1.0, 2.0, 3.0) == found["a/1"]
 
 
-def test_peak_admission_waits_if_the_peak_does_not_fit() -> None:
+def test_peak_admission_delays_a_sequence_whose_peak_does_not_fit() -> None:
     found = simulated_times([application_of("a", (4, 3), (3, 3))], engine(12, admission="peak"))
 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
 
 
-def test_peak_is_not_recomputed_at_each_iteration() -> None:
+def test_memory_peak_is_not_recomputed_at_each_iteration() -> None:
     applications = [application_of(name, *[(5, 40)] * 6, tenant=name) for name in "ab"]
     settings = RunSettings(engine(60, admission="peak"), "vtc", {"unit": "tenant"})
     result = simulate(applications, settings)
@@ -88,7 +88,7 @@ def test_peak_is_not_recomputed_at_each_iteration() -> None:
 
 
 @pytest.mark.parametrize(("kv_tokens", "b"), [(10, (1.5, 2.0, 4.0)), (9, (2.5, 3.0, 5.0))])
-def test_peak_counts_the_first_token_of_a_separate_prefill(
+def test_memory_peak_includes_the_first_token_of_a_separate_prefill(
     kv_tokens: int, b: tuple[float, ...]
 ) -> None:
     profile = engine(kv_tokens, prefill="separate", admission="peak", prefill_base_s=0.5)
@@ -128,7 +128,7 @@ def test_kv_memory_is_reserved_for_each_running_client(each: int, third: float) 
     assert [0.0, 0.0, third] == [found[name][0] for name in ("a/0", "b/0", "c/0")]
 
 
-def test_kv_memory_is_reserved_for_each_of_several_new_clients() -> None:
+def test_kv_memory_is_reserved_for_each_new_client() -> None:
     applications = [application_of(name, (2, 1), tenant=name) for name in "abc"]
     found = simulated_times(applications, engine(14, reserved_tokens_per_client=4))
 

@@ -61,7 +61,7 @@ def test_profile_survives_writing_and_reading(tmp_path: Path) -> None:
     assert ["a.yaml"] == [entry.name for entry in tmp_path.iterdir()]
 
 
-def test_profile_variant_differs_only_in_speed_and_memory(tmp_path: Path) -> None:
+def test_engine_profile_variant_differs_only_in_speed_and_memory(tmp_path: Path) -> None:
     """`name:tp2` selects the same model over two GPUs."""
     path = profile_file(
         tmp_path, admission="peak", variants={"tp2": {"speedup": 1.7, "kv_tokens": 5}}
@@ -75,7 +75,7 @@ def test_profile_variant_differs_only_in_speed_and_memory(tmp_path: Path) -> Non
         load_profile(f"{path}:tp4")
 
 
-def test_error_of_an_unknown_profile_lists_the_shipped_ones() -> None:
+def test_error_of_an_unknown_profile_lists_the_shipped_profiles() -> None:
     with pytest.raises(ConfigError) as error:
         load_profile("h100")
 
@@ -85,7 +85,7 @@ def test_error_of_an_unknown_profile_lists_the_shipped_ones() -> None:
 
 
 @pytest.mark.parametrize("name", shipped_profiles())
-def test_shipped_profile_can_be_loaded_and_says_what_it_was_fitted_on(name: str) -> None:
+def test_shipped_profile_names_the_data_of_its_fit(name: str) -> None:
     content = load_profile_file(name)
 
     assert name == content.profile.name

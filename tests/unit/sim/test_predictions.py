@@ -45,7 +45,7 @@ def test_oracle_predicts_the_true_cost() -> None:
     assert 3 == oracle.predict_inference(application, application.inferences[0], 9).output_tokens
 
 
-def test_noise_factor_is_uniform_in_its_interval() -> None:
+def test_prediction_noise_factor_is_uniform_in_its_interval() -> None:
     """The factors are from [1/λ, λ], as in Fig. 10 of Justitia v2."""
     costs = NoisyCosts(3, 1)
     applications = [application_of(f"a{number}", (99, 99)) for number in range(2000)]
@@ -56,7 +56,7 @@ def test_noise_factor_is_uniform_in_its_interval() -> None:
     assert 0.5 == pytest.approx(sum(f > 5 / 3 for f in factors) / 2000, abs=0.05)
 
 
-def test_noise_depends_only_on_the_seed_and_the_ids() -> None:
+def test_prediction_noise_depends_only_on_the_seed_and_the_ids() -> None:
     """All arms of an experiment have the same noise, in any order of requests."""
     a, b = application_of("a", (9, 99), (9, 99)), application_of("b", (9, 99))
     first, second = NoisyCosts(3, 1), NoisyCosts(3, 1)
@@ -82,7 +82,7 @@ def test_noise_depends_only_on_the_seed_and_the_ids() -> None:
         "",
     ],
 )
-def test_unknown_prediction_is_refused(text: str) -> None:
+def test_unknown_kind_of_prediction_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"prediction must be oracle, learned, or noisy:λ.*got"):
         parse_noise(text)
 
@@ -131,7 +131,7 @@ def test_submissions_raise_the_charge_of_an_unknown_application() -> None:
     assert ["before", "small", "large"] == told
 
 
-def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
+def test_later_stage_raises_an_underestimated_cost() -> None:
     """The large application is charged more when its first stage ends, and is overtaken.
 
     When its first stage is over, the giant has a higher charge, and the mouse precedes it.
@@ -157,7 +157,7 @@ def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
     assert ["first", "blocker", "mouse", "giant"] == told
 
 
-def test_predicted_lengths_are_those_of_the_stage() -> None:
+def test_predicted_lengths_of_calls_follow_their_stage() -> None:
     application = application_of("a", (10, 2), (10, 60, ("0",), 0.0))
     costs = TableCosts({"a": 1.0})
     costs.stages.observe_stages(
@@ -174,7 +174,7 @@ def test_predicted_lengths_are_those_of_the_stage() -> None:
     assert 1.5 * 2430 == second.remaining_kv_token_time
 
 
-def test_later_stages_are_predicted_at_the_opening_and_at_each_stage() -> None:
+def test_later_stages_are_predicted_at_arrival_and_at_each_stage() -> None:
     after: list[Inference] = [(10, 2, ("0",), 0.0)] * 2
     application = application_of("a", (10, 2), *after)
     costs = TableCosts({"a": 1.0, "b": 1.0})
@@ -223,7 +223,9 @@ def test_core_receives_true_or_predicted_stages(prediction: str) -> None:
     assert by_prediction[prediction] == told
 
 
-def test_training_is_considered_after_every_application(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_predictor_may_train_after_every_application(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[float] = []
     monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
     _simulate_with(
@@ -264,7 +266,7 @@ def test_prediction_table_without_an_applications_cost_is_refused(costs: dict[st
         _simulate_with([application_of("a", (4, 3))], prediction="table", predicted_costs=costs)
 
 
-def test_models_are_refused_without_learned_predictions(tmp_path: Path) -> None:
+def test_trained_models_are_refused_without_learned_predictions(tmp_path: Path) -> None:
     """A given model directory must not be ignored silently."""
     with pytest.raises(ConfigError, match="models_dir must be given with prediction 'learned'"):
         predictions_of(RunSettings(_ENGINE, models_dir=str(tmp_path)))
@@ -293,7 +295,7 @@ def test_missing_package_is_reported_before_the_run(monkeypatch: pytest.MonkeyPa
         predictions_of(RunSettings(_ENGINE, prediction="learned"))
 
 
-def test_class_name_that_the_service_refuses_is_refused() -> None:
+def test_simulation_refuses_class_names_that_the_service_refuses() -> None:
     """Class names are keys of the predictor's store."""
     strange = replace(application_of("a", (4, 3)), application_class="no spaces, please")
 
@@ -301,7 +303,7 @@ def test_class_name_that_the_service_refuses_is_refused() -> None:
         _simulate_with([strange], prediction="learned")
 
 
-def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap() -> None:
+def test_true_stages_group_calls_by_their_depth() -> None:
     application = application_of(
         "a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0)
     )

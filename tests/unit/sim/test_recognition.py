@@ -54,7 +54,7 @@ def test_call_with_two_predecessors_opens_a_new_conversation() -> None:
     assert {"0": "0", "1": "1", "2": "2"} == first_calls(reduce)
 
 
-def test_forks_of_a_conversation_are_one_application() -> None:
+def test_forks_of_a_conversation_belong_to_one_application() -> None:
     forks = application_of(
         "a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0)
     )
@@ -72,7 +72,7 @@ def test_turns_of_a_conversation_may_be_listed_in_any_order() -> None:
     ("recognised", "expected"),
     [("application", [4.0, 5.5]), ("conversation", [4.0, 5.5]), ("inference", [6.0, 3.5])],
 )
-def test_unrecognised_calls_lose_their_place_in_the_order(
+def test_unrecognised_calls_lose_the_queue_place_of_their_application(
     recognised: str, expected: list[float]
 ) -> None:
     """Application b runs between two calls of a only if a's conversation is not recognised.
@@ -105,7 +105,7 @@ def test_idle_conversation_is_opened_again() -> None:
 
 
 @pytest.mark.parametrize("recognised", WAYS)
-def test_reported_class_and_cost_are_those_of_the_workload(recognised: str) -> None:
+def test_recognised_applications_report_the_class_and_cost_of_the_workload(recognised: str) -> None:
     """Recognition changes the applications of the scheduler, not those of the results."""
     [row] = simulate_recognised([two_call_agent()], recognised).applications
 
@@ -131,7 +131,7 @@ def test_predictor_observes_recognised_applications(
     assert PRIOR_COST + more == row.predicted_kv_token_time
 
 
-def test_lags_and_tags_are_those_of_recognised_applications() -> None:
+def test_recognised_applications_report_lags_and_finish_tags() -> None:
     """The scheduler has no tags of the workload's own applications."""
     told, untold = (
         simulate_recognised([two_call_agent()], name, policy="justitia") for name in WAYS[::2]
@@ -151,6 +151,6 @@ def test_recognised_calls_are_counted_by_class() -> None:
     }
 
 
-def test_unknown_way_of_recognition_is_refused() -> None:
+def test_unknown_recognition_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of application, conversation, inference, got 'x'"):
         simulate_recognised([two_call_agent()], "x")

@@ -57,7 +57,7 @@ def interrupted_requests(cost: IterationCost, *loads: tuple[int, ...]) -> list[T
     return requests
 
 
-def test_costs_of_decoding_are_found() -> None:
+def test_regression_finds_the_costs_of_decoding() -> None:
     """Fitted costs of an iteration, a sequence and a context token are true to 1 %."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fit = fit_iterations([run_of(batches(true))])
@@ -68,7 +68,7 @@ def test_costs_of_decoding_are_found() -> None:
     assert fit.residual < 1e-3
 
 
-def test_costs_and_tile_of_prefill_are_found() -> None:
+def test_regression_finds_the_costs_and_tile_size_of_prefill() -> None:
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
     loads = ((65, 65), (128, 128), (200,), (10, 10, 10), (65, 700), ())
     fit = fit_iterations([run_of(batches(true) + interrupted_requests(true, *loads))])
@@ -94,7 +94,7 @@ def test_tokens_that_the_engine_adds_count_in_the_prefill_tiles() -> None:
     assert fit_iterations(runs, 0).residual > 1e-3
 
 
-def test_speed_of_a_machine_is_separated_from_its_load() -> None:
+def test_regression_separates_the_speed_of_a_machine_from_its_load() -> None:
     """The second machine takes 4 % longer, so that the factors are 1/√1.04 and √1.04."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fast = batches(true)
@@ -105,7 +105,7 @@ def test_speed_of_a_machine_is_separated_from_its_load() -> None:
     assert 0.03 * 1.04**0.5 == pytest.approx(fit.cost.base_s, rel=0.01)
 
 
-def test_fit_of_a_run_without_decoding_is_refused() -> None:
+def test_regression_refuses_a_run_without_decoding() -> None:
     """Requests of one token contain no time between tokens."""
     with pytest.raises(ConfigError, match=r"^short: has no request that took time to decode$"):
         fit_iterations([run_of([TimedRequest("c", 0.0, 5, 1, 1.0, 1.0)], "short")])

@@ -113,7 +113,7 @@ def test_applications_arrive_on_time_on_a_slow_service(fake_server: FakeService)
     assert [50.5, 1.0] == [a.jct_s for a in done.run.applications]
 
 
-def test_speed_divides_arrivals_and_delays(fake_server: FakeService) -> None:
+def test_replay_speed_divides_arrival_times_and_delays(fake_server: FakeService) -> None:
     """At speed 2 an hour of load takes half an hour."""
     done = replay_on(
         fake_server,
@@ -178,7 +178,9 @@ def test_refused_application_sends_no_inference(fake_server: FakeService) -> Non
     assert 0.0 == done.run.makespan_s
 
 
-def test_inference_without_an_answer_in_time_has_failed(fake_server: FakeService) -> None:
+def test_replayed_inference_without_a_timely_answer_counts_as_failed(
+    fake_server: FakeService,
+) -> None:
     """One lost answer must not block the results forever."""
     fake_server.streams = {2: "silent"}
     done = replay_on(
@@ -191,7 +193,9 @@ def test_inference_without_an_answer_in_time_has_failed(fake_server: FakeService
     assert {"x": (0.0, None, None), "y": (0.0, 1.0, 4.5)} == times_of(done)
 
 
-def test_lag_and_finish_tag_come_from_the_service(fake_server: FakeService) -> None:
+def test_replayed_application_has_the_lag_and_finish_tag_of_the_service(
+    fake_server: FakeService,
+) -> None:
     """The scheduler measures lags and tags in service units."""
     lag = {"kv_token_time": 9, "seconds": 1.5, "bound_kv_token_time": 20, "bound_s": 3.0}
     fake_server.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
@@ -201,7 +205,7 @@ def test_lag_and_finish_tag_come_from_the_service(fake_server: FakeService) -> N
     assert 8.25 == done.run.applications[0].virtual_finish_time
 
 
-def test_run_has_the_services_policy_and_memory(fake_server: FakeService) -> None:
+def test_replay_records_the_policy_and_memory_of_the_service(fake_server: FakeService) -> None:
     """Only the increase of the totals since the start of the run belongs to the run."""
     fake_server.later = {"kv": {"used_token_s": 40.0, "capacity_token_s": 160.0, "preemptions": 3}}
     done = replay_on(fake_server, application_of(inference_of("x", 3), arrived_at_s=2.0))
@@ -211,7 +215,7 @@ def test_run_has_the_services_policy_and_memory(fake_server: FakeService) -> Non
     assert {"model": "tiny", "replicas": 2, "settings": {"admission": "peak"}} == done.service
 
 
-def test_totals_of_a_restarted_scheduler_are_not_used(fake_server: FakeService) -> None:
+def test_replay_ignores_the_totals_of_a_restarted_scheduler(fake_server: FakeService) -> None:
     """A restarted scheduler counts from zero, so the difference has no meaning."""
     fake_server.later = {"kv": {"used_token_s": 1.0, "capacity_token_s": 4.0, "preemptions": 0}}
     done = replay_on(fake_server, application_of(inference_of("x")))
@@ -219,7 +223,7 @@ def test_totals_of_a_restarted_scheduler_are_not_used(fake_server: FakeService) 
     assert (None, 0) == (done.run.kv_utilization, done.run.preemptions)
 
 
-def test_replay_reports_each_end_and_foreign_use_of_the_service(fake_server: FakeService) -> None:
+def test_replay_reports_ended_applications_and_foreign_calls(fake_server: FakeService) -> None:
     """Other users of the service change the measurements."""
     progress: list[LoadProgress] = []
     warnings: list[str] = []
@@ -315,7 +319,7 @@ def test_replayed_model_is_chosen_among_several(fake_server: FakeService) -> Non
         (600, "application 'a', inference 'x': .* = 601 must be at most the context of tiny, 600"),
     ],
 )
-def test_inference_that_can_never_run_is_found_before_the_replay(
+def test_inference_that_can_never_run_is_reported_before_the_replay(
     fake_server: FakeService, max_model_len: int, complaint: str
 ) -> None:
     """Half a replay would only delay a correct one."""
@@ -333,7 +337,7 @@ def test_replayed_prompt_is_repeatable_and_has_exactly_its_tokens() -> None:
     assert prompt_token_ids("a", "0", 100) == prompt_token_ids("a", "0", 100)
 
 
-def test_replay_does_not_hit_the_prefix_cache_of_an_earlier_one() -> None:
+def test_replay_does_not_hit_the_prefix_cache_of_an_earlier_replay() -> None:
     """Cached prompts would make the second of two compared policies faster."""
     salts = []
     for _ in range(2):
@@ -345,7 +349,7 @@ def test_replay_does_not_hit_the_prefix_cache_of_an_earlier_one() -> None:
     assert salts[0] != salts[1]
 
 
-def test_replayed_prompts_share_no_beginning_and_fit_every_vocabulary() -> None:
+def test_replayed_prompts_share_no_prefix() -> None:
     """The prefix cache of vLLM shares blocks of 16 tokens."""
     begins = {
         tuple(prompt_token_ids(application, str(inference), 1000)[:16])

@@ -36,7 +36,7 @@ def test_summary_has_exactly_the_documented_fields() -> None:
     ]
 
 
-def test_completion_times_are_those_of_finished_applications() -> None:
+def test_completion_times_include_only_finished_applications() -> None:
     run = run_of({"a": (0.0, 2.0), "b": (1.0, 5.0), "c": (0.0, 9.0), "d": (2.0, None)})
     figures = summarise({"fcfs": run})["fcfs"]
 
@@ -67,7 +67,7 @@ def test_run_without_finished_applications_has_no_mean_times() -> None:
     assert {"preemptions": 0} == {k: v for k, v in figures.items() if v is not None}
 
 
-def test_comparison_with_vtc_counts_applications_that_end_no_later() -> None:
+def test_comparison_with_vtc_counts_applications_without_a_later_end() -> None:
     vtc = run_of({"a": (0.0, 4.0), "b": (0.0, 0.3), "c": (2.0, 6.0), "d": (0.0, 9.0)})
     ours = run_of({"a": (0.0, 1.0), "b": (0.0, 0.1 + 0.2), "c": (2.0, 8.0), "d": (0.0, None)})
     summary = summarise({"justitia": ours, "vtc": vtc})
@@ -79,7 +79,7 @@ def test_comparison_with_vtc_counts_applications_that_end_no_later() -> None:
     assert 1.0 == summary["vtc"]["worst_ratio_to_vtc"]
 
 
-def test_slowdown_ratios_are_of_applications_finished_in_both_runs() -> None:
+def test_slowdown_ratios_include_only_applications_finished_in_both_runs() -> None:
     """Each ratio comes with the time under the reference, so short ones can be separated."""
     vtc = run_of({"a": (0.0, 4.0), "b": (0.0, None), "c": (2.0, 6.0)})
     ours = run_of({"c": (2.0, 8.0), "b": (0.0, 1.0), "a": (0.0, 1.0)})

@@ -14,7 +14,7 @@ from tests.unit.sim.small_run import application_of, engine, simulated_times
     ("kv_tokens", "second"),
     [(9, (0.0, 1.0, 4.0)), (8, (3.0, 4.0, 5.0))],
 )
-def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
+def test_prompt_is_admitted_if_each_running_sequence_has_room_for_a_token(
     kv_tokens: int, second: tuple[float, float, float]
 ) -> None:
     found = simulated_times([application_of("a", (4, 3), (3, 2))], engine(kv_tokens))
@@ -22,7 +22,7 @@ def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": second} == found
 
 
-def test_last_sequence_in_order_is_swapped_out_and_returns_first() -> None:
+def test_last_sequence_in_queue_order_is_swapped_out_first() -> None:
     applications = [
         application_of("a", (3, 5), (3, 5), (3, 5)),
         application_of("b", (1, 1), at=0.5),
@@ -99,7 +99,7 @@ def test_idle_replicas_are_served_in_the_order_of_their_index() -> None:
     assert [0, 1, 1] == [row.replica for row in result.inferences]
 
 
-def test_summary_has_the_means_of_the_whole_run() -> None:
+def test_summary_of_a_simulation_has_the_means_of_the_whole_run() -> None:
     """Mean memory use is weighted by time.
 
     a/0 holds 2, then 3 of M = 10: on the mean of each iteration 2.5 and 3.5, over 2 of 3 s.

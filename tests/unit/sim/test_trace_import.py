@@ -101,7 +101,7 @@ def test_csv_rows_of_one_application_are_joined(tmp_path: Path) -> None:
     ]
 
 
-def test_count_and_window_cut_and_stretch_a_trace(tmp_path: Path) -> None:
+def test_count_option_cuts_a_trace_and_window_option_stretches_it(tmp_path: Path) -> None:
     """Arrivals of a trace can be made twice as dense."""
     rows = ["0,1,1,a", "2,1,1,a", "10,1,1,b", "20,1,1,c"]
     applications, _ = import_csv(tmp_path, HEADER + ",application_id", *rows, count=2, window_s=5)
@@ -145,12 +145,12 @@ def test_wrong_csv_quotes_and_options_are_refused(tmp_path: Path) -> None:
         import_csv(tmp_path, HEADER, "1,2,3", arrivals="uniform")
 
 
-def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_part_of_the_csv_header(tmp_path: Path) -> None:
     """Excel writes a byte order mark."""
     assert 1 == len(import_csv(tmp_path, "\N{ZERO WIDTH NO-BREAK SPACE}" + HEADER, "1,2,3")[0])
 
 
-def test_span_depends_on_the_spans_that_ended_before_it(tmp_path: Path) -> None:
+def test_imported_span_depends_on_the_spans_that_ended_before_its_start(tmp_path: Path) -> None:
     applications, _ = import_json_lines(
         tmp_path,
         otlp_export(otlp_span("summary", 1003.5, 1004), otlp_span("right", 1001.5, 1002)),
@@ -176,7 +176,7 @@ def test_indirect_predecessor_span_is_omitted(tmp_path: Path) -> None:
     assert [(), (), ("0",), ("1", "2")] == [i.after for i in application.inferences]
 
 
-def test_spans_without_duration_are_a_chain(tmp_path: Path) -> None:
+def test_imported_spans_without_duration_form_a_chain(tmp_path: Path) -> None:
     """A coarse clock records spans of zero length."""
     [application] = import_json_lines(
         tmp_path,

@@ -235,7 +235,7 @@ def test_error_of_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
             read_workload(tmp_path / name)
 
 
-def test_workload_file_of_two_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+def test_workload_file_of_two_gigabytes_is_refused_without_reading(tmp_path: Path) -> None:
     """Reading a file of this size would take minutes and gigabytes before the error."""
     file = tmp_path / "w.jsonl"
     with file.open("wb") as sparse:

@@ -16,7 +16,7 @@ RECORD = record_to_json(NEW.record)
 ID = NEW.record.key_id
 
 
-async def test_stored_key_is_a_digest_and_not_the_key() -> None:
+async def test_only_the_digest_of_an_api_key_is_stored() -> None:
     store = FakeKeyStore()
 
     assert await store.add(RECORD)
@@ -26,7 +26,7 @@ async def test_stored_key_is_a_digest_and_not_the_key() -> None:
     assert NEW.secret not in str(store.raw.hgetall(KEY))
 
 
-async def test_key_id_in_use_is_not_overwritten() -> None:
+async def test_api_key_id_in_use_is_not_overwritten() -> None:
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -34,7 +34,7 @@ async def test_key_id_in_use_is_not_overwritten() -> None:
     assert RECORD == (await store.load()).records[ID]
 
 
-async def test_key_can_be_revoked_once() -> None:
+async def test_api_key_can_be_revoked_once() -> None:
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -67,7 +67,7 @@ async def test_damaged_key_entry_can_be_revoked() -> None:
     assert await store.revoke(ID)
 
 
-async def test_redis_key_of_another_type_is_refused_by_name() -> None:
+async def test_error_names_a_redis_key_of_another_type() -> None:
     store = FakeKeyStore()
     store.raw.set(KEY, "x")
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):

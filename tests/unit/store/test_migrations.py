@@ -27,7 +27,7 @@ def test_oldest_records_of_version_1_are_readable() -> None:
     assert {"t|a", "default|gone"} == set(core.ledger.fair_share.sessions())
 
 
-def test_fields_that_version_1_wrote_are_kept() -> None:
+def test_migration_keeps_the_fields_of_version_1() -> None:
     """The last releases of version 1 already wrote almost every field.
 
     A step only fills in missing ones.
@@ -40,7 +40,7 @@ def test_fields_that_version_1_wrote_are_kept() -> None:
     assert {"t|a": application | {"ended_leases": []}} == records.applications
 
 
-def test_application_ids_of_version_2_get_their_tenants_prefix() -> None:
+def test_migration_of_version_2_adds_the_tenant_to_application_ids() -> None:
     """In version 2, ids were unique across tenants."""
     clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
     search = APPLICATION | {"tenant": "acme/search"}
@@ -51,14 +51,14 @@ def test_application_ids_of_version_2_get_their_tenants_prefix() -> None:
     assert search == records.applications["acme/search|b"]
 
 
-def test_damaged_record_is_passed_to_its_reader() -> None:
+def test_migration_passes_a_damaged_record_to_its_reader() -> None:
     """The reader's error names the application and the field."""
     damaged = {"state": "open"}
 
     assert {"default|a": damaged} == migrated(1, Records(None, {"a": damaged})).applications
 
 
-def test_records_of_the_current_version_are_unchanged() -> None:
+def test_migration_leaves_records_of_the_current_version_unchanged() -> None:
     records = Records(CLOCK, {"a": APPLICATION})
 
     assert records is migrated(SCHEMA_VERSION, records)

@@ -4,7 +4,7 @@ from justitia_ray.store.prediction_store import PredictionMemory
 from justitia_ray.store.scheduler_store import NoStore, StoredState
 
 
-async def test_epochs_follow_the_clock_and_always_increase() -> None:
+async def test_scheduler_epochs_follow_the_clock_and_always_increase() -> None:
     """Replicas ignore an epoch below the last one, and the clock may have been set back."""
     first = await NoStore(lambda: 1_790_000_000.5).become_leader()
     behind = NoStore(lambda: 1_780_000_000.0)

@@ -45,7 +45,7 @@ def synced_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_new_and_grown_files_are_synced(
+def test_new_and_grown_log_files_are_synced(
     tmp_path: Path, log: SyncedLog, fake_rewrite: FakeRewrite, synced_sizes: list[int]
 ) -> None:
     file = tmp_path / "appendonly.aof"
@@ -62,7 +62,7 @@ def test_new_and_grown_files_are_synced(
     assert 0 == fake_rewrite.asked
 
 
-def test_multi_part_files_of_redis_7_are_synced(
+def test_multi_part_log_files_of_redis_7_are_synced(
     tmp_path: Path, log: SyncedLog, synced_sizes: list[int]
 ) -> None:
     folder = tmp_path / "appendonlydir"
@@ -92,7 +92,7 @@ def test_log_files_stay_open_until_they_are_deleted(
         os.fstat(numbers[0])
 
 
-def test_data_is_rewritten_after_a_disk_failure(
+def test_log_is_rewritten_after_a_disk_failure(
     tmp_path: Path,
     log: SyncedLog,
     fake_rewrite: FakeRewrite,
@@ -119,7 +119,7 @@ def test_data_is_rewritten_after_a_disk_failure(
     assert 2 == fake_rewrite.asked
 
 
-def test_syncing_continues_after_running_out_of_descriptors(
+def test_log_sync_continues_after_running_out_of_file_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced_sizes: list[int]
 ) -> None:
     monkeypatch.setattr(synced_log, "_EVERY_S", 0.0)

@@ -51,6 +51,7 @@ class CacheTtlArm(SessionArm):
         self._expires: dict[str, Seconds] = {}
         self._tool_since: dict[str, Seconds] = {}
         self._submitted: dict[str, Seconds] = {}
+        """Time at which each turn that runs or waits was submitted."""
         self._gaps: deque[Seconds] = deque(maxlen=_MOST_GAPS)
         self._queued_s: Seconds = 0.0
 
@@ -61,7 +62,7 @@ class CacheTtlArm(SessionArm):
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Start a turn; the prompt of its session stays in the cache until the turn ends."""
         name = call.session.name
-        self._submitted[name] = now
+        self._submitted[call.name] = now
         since = self._tool_since.pop(name, None)
         if since is not None:
             self._gaps.append(now - since)
@@ -114,7 +115,7 @@ class CacheTtlArm(SessionArm):
         alone_s = replica.profile.alone_s(
             turn.prompt_tokens, turn.output_tokens, turn.prompt_tokens - call.cached_tokens
         )
-        waited_s = max(0.0, now - self._submitted[call.session.name] - alone_s)
+        waited_s = max(0.0, now - self._submitted.pop(call.name) - alone_s)
         self._queued_s += _SMOOTHING * (waited_s - self._queued_s)
 
     def _ttl_s(self, replica: SessionReplica, call: TurnCall) -> Seconds:

@@ -24,10 +24,10 @@ _TURNS = 16
 class _Window:
     size: float
     active: dict[str, None] = field(default_factory=dict)
-    paused: dict[str, TurnCall] = field(default_factory=dict)
-    """Waiting turns of agents that were active before."""
-    new: dict[str, TurnCall] = field(default_factory=dict)
-    """First turns of agents that have not been active."""
+    paused: dict[str, list[TurnCall]] = field(default_factory=dict)
+    """Waiting turns of agents that were active before, in the order of submission."""
+    new: dict[str, list[TurnCall]] = field(default_factory=dict)
+    """First turns of new agents that wait."""
     found: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_TURNS))
 
     @property
@@ -75,8 +75,8 @@ class ConcurArm(PinnedArm):
         window = self._windows[replica.index]
         if name in window.active:
             return [Start(replica, call)]
-        waiting = window.paused if call.place else window.new
-        waiting[name] = call
+        waiting = window.paused if call.turn.after else window.new
+        waiting.setdefault(name, []).append(call)
         return self._admit(replica)
 
     def finish(
@@ -87,7 +87,7 @@ class ConcurArm(PinnedArm):
         for call in calls:
             window.found.append((call.cached_tokens, call.turn.prompt_tokens))
             if len(window.active) > max(1, int(window.size)):
-                del window.active[call.session.name]
+                window.active.pop(call.session.name, None)
         return self._admit(replica)
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
@@ -120,5 +120,5 @@ class ConcurArm(PinnedArm):
                 break
             name = next(iter(waiting))
             window.active[name] = None
-            starts.append(Start(replica, waiting.pop(name)))
+            starts += [Start(replica, call) for call in waiting.pop(name)]
         return starts

@@ -6,14 +6,13 @@ up to d over the chance that the application ends within d. The rank is computed
 (here: each turn). Its warm start of backends is not implemented, because all replicas are warm.
 
 The sessions of the run itself are used as the earlier runs, which favours this scheduler. Hermes
-knows the kind of each application, but the trace does not. So sessions are of one kind, or of kinds
-by the length of the first prompt, rounded to a power of two.
+knows the kind of each application. The recorded sessions are all of one kind, so that they may be
+distinguished by the length of the first prompt, rounded to a power of two.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from justitia_ray.sim.sessions.arm import SessionArm, Start, TurnCall
 from justitia_ray.sim.sessions.profiles import LongContextProfile
@@ -22,6 +21,9 @@ from justitia_ray.sim.sessions.rivals.lmetric import LMetricArm
 from justitia_ray.sim.sessions.rivals.pinned import PinnedArm
 from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds
+
+_Kind: TypeAlias = tuple[str, int]
+"""Application class; with the length of the first prompt where that counts, otherwise 0."""
 
 _PER_SECOND = 1_000
 """Factor from a rank in seconds to an engine's priority, which is a whole number."""
@@ -33,7 +35,7 @@ class GittinsArm(SessionArm):
     Args:
         replicas: The replicas.
         sessions: All sessions of the run, used as the earlier runs.
-        by: Condition of a rank: the number of turns that have ended (`stage`), this number and the
+        by: Condition of a rank beside the kind: the stage of the turn (`stage`), the stage and the
             length of the first prompt (`length`), or the service received (`age`).
         placed: Placement, `lmetric` or `pinned`; Hermes has none of its own.
     """
@@ -50,11 +52,14 @@ class GittinsArm(SessionArm):
         self._placer: SessionArm = kind(replicas, sessions)
         profile = replicas[0].profile
         self._demands = {session.name: demands_s(session, profile) for session in sessions}
-        kinds: dict[int, list[list[Seconds]]] = {}
+        self._stages = {session.name: session.stages for session in sessions}
+        kinds: dict[_Kind, list[list[Seconds]]] = {}
         for session in sessions:
-            kinds.setdefault(self._kind(session), []).append(self._demands[session.name])
+            kinds.setdefault(self._kind(session), []).append(self._stage_demands_s(session))
         self._ranks = {kind: _ranks(runs) for kind, runs in kinds.items()}
-        self._totals = sorted(map(sum, self._demands.values()))
+        """Rank at each stage, by kind of session."""
+        self._totals = {kind: sorted(map(sum, runs)) for kind, runs in kinds.items()}
+        """Service of each earlier run in seconds, by kind of session."""
         self._ages: dict[str, Seconds] = {}
 
     def open(self, session: Session, now: Seconds) -> None:
@@ -66,7 +71,8 @@ class GittinsArm(SessionArm):
         if self._by == "age":
             rank_s = self._age_rank_s(call)
         else:
-            rank_s = self._ranks[self._kind(call.session)][call.place]
+            stage = self._stages[call.session.name][call.place]
+            rank_s = self._ranks[self._kind(call.session)][stage]
         priority = round(_PER_SECOND * rank_s)
         return [start._replace(priority=priority) for start in self._placer.submit(call, now)]
 
@@ -82,13 +88,22 @@ class GittinsArm(SessionArm):
         del self._ages[session.name]
         return self._placer.close(session, now)
 
-    def _kind(self, session: Session) -> int:
-        return session.turns[0].prompt_tokens.bit_length() if self._by == "length" else 0
+    def _kind(self, session: Session) -> _Kind:
+        by_length = self._by == "length"
+        return session.kind, session.turns[0].prompt_tokens.bit_length() if by_length else 0
+
+    def _stage_demands_s(self, session: Session) -> list[Seconds]:
+        stages = self._stages[session.name]
+        sums = [0.0] * (max(stages) + 1)
+        for stage, demand_s in zip(stages, self._demands[session.name], strict=True):
+            sums[stage] += demand_s
+        return sums
 
     def _age_rank_s(self, call: TurnCall) -> Seconds:
         age_s = self._ages[call.session.name]
-        longer = self._totals[bisect_right(self._totals, age_s) :]
-        if not longer:  # The session has received more service than any earlier session.
+        totals = self._totals[self._kind(call.session)]
+        longer = totals[bisect_right(totals, age_s) :]
+        if not longer:  # the session has received more service than any earlier run
             return age_s
         return gittins_rank([total_s - age_s for total_s in longer])
 
@@ -109,10 +124,13 @@ def gittins_rank(remaining: Sequence[float]) -> float:
 
 def demands_s(session: Session, profile: LongContextProfile) -> list[Seconds]:
     """Return the time that each turn of a session takes alone, with its context in the cache."""
-    prompts = [0, *(turn.prompt_tokens for turn in session.turns)]
     return [
-        profile.alone_s(now, turn.output_tokens, max(1, now - before))
-        for turn, (before, now) in zip(session.turns, pairwise(prompts), strict=True)
+        profile.alone_s(
+            turn.prompt_tokens,
+            turn.output_tokens,
+            max(1, turn.prompt_tokens - turn.continued_tokens),
+        )
+        for turn in session.turns
     ]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from justitia_ray.sim.sessions.arm import Start, TurnCall
 from justitia_ray.sim.sessions.replica import SessionReplica
-from justitia_ray.sim.sessions.rivals.programs import Program, ProgramArm
+from justitia_ray.sim.sessions.rivals.programs import Program, ProgramArm, ProgramContext
 from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds, Tokens
 
@@ -32,6 +32,7 @@ class MoriArm(ProgramArm):
         replicas: The replicas.
         sessions: All sessions of the run; not used.
         new: Idleness of a program that has run no turn; the paper does not give it.
+        context: Context of a program whose turns run in parallel.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class MoriArm(ProgramArm):
         replicas: Sequence[SessionReplica],
         sessions: Sequence[Session],
         new: float = 1.0,
+        context: ProgramContext = "sum",
     ) -> None:
-        super().__init__(replicas, sessions)
+        super().__init__(replicas, sessions, context)
         self._capacity: Tokens = replicas[0].profile.kv_tokens
         self._new = new
         self._cycles: dict[str, deque[list[Seconds]]] = {}
@@ -55,8 +57,11 @@ class MoriArm(ProgramArm):
             cycles[-1][1] = now - program.since
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
-        """Keep the context of an agent that stays on its replica."""
+        """Hold the prompt of a program that keeps its place, when its last running turn ends."""
         program = self.programs[call.session.name]
+        program.running.pop(call.name)
+        if program.running:
+            return
         self._cycles[program.name].append([now - program.since, 0.0])
         if not program.is_marked:
             rank = self._past_idleness(program)

@@ -2,12 +2,14 @@
 
 A program (a session) has a place on a replica, or none. Turns of a program without a place wait
 until the program gets a place. Places are given in the control loop, which runs every few seconds,
-and in this implementation also when a program submits a turn or ends.
+and in this implementation also when a program submits a turn or ends. The turns of a program may
+run in parallel.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from justitia_ray.sim.sessions.arm import SessionArm, Start, TurnCall
 from justitia_ray.sim.sessions.replica import SessionReplica
@@ -21,6 +23,12 @@ _BUFFER: Tokens = 100
 """Tokens reserved for the growth of each agent's context."""
 
 
+ProgramContext: TypeAlias = Literal["sum", "longest"]
+"""How the context of a program is counted while its turns run in parallel: the sum of their
+prompts, or the longest prompt.
+"""
+
+
 @dataclass(slots=True, eq=False)
 class Program:
     """State of an agent's session in a scheduler that pauses and resumes agents."""
@@ -29,23 +37,40 @@ class Program:
     since: Seconds
     """Time since which the agent runs, waits for a tool, or waits for a replica."""
     tokens: Tokens = 0
-    """Length of the agent's context at its last turn, in tokens."""
+    """Length of the program's context in tokens: of the turns that run or wait, or of the last."""
     replica: SessionReplica | None = None
-    """Replica of the agent; None: the agent is new or paused."""
-    pending: TurnCall | None = None
-    """Turn that waits until the agent has a replica."""
-    is_running: bool = False
+    """Replica on which the program has a place; None: it is new or paused."""
+    pending: list[TurnCall] = field(default_factory=list)
+    """Turns that wait until the program has a place."""
+    running: dict[str, TurnCall] = field(default_factory=dict)
+    """Turns that run, by name."""
     is_marked: bool = False
-    """Whether the agent leaves its replica when its running turn ends."""
+    """Whether the program loses its place when its running turns have ended."""
     turns: int = 0
     """Number of the agent's turns that have ended."""
 
+    @property
+    def is_running(self) -> bool:
+        return bool(self.running)
+
 
 class ProgramArm(SessionArm):
-    """A scheduler that pauses and resumes agents in a periodic control loop."""
+    """A scheduler with a table of programs and a periodic control loop.
 
-    def __init__(self, replicas: Sequence[SessionReplica], sessions: Sequence[Session]) -> None:
+    Args:
+        replicas: The replicas.
+        sessions: All sessions of the run; not used.
+        context: Context of a program whose turns run in parallel.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[SessionReplica],
+        sessions: Sequence[Session],
+        context: ProgramContext = "sum",
+    ) -> None:
         self.replicas = replicas
+        self._context = context
         self.programs: dict[str, Program] = {}
         self.wakes_at = _EVERY_S
 
@@ -55,11 +80,13 @@ class ProgramArm(SessionArm):
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Start a turn on the replica of its agent; without a replica, the turn waits."""
         program = self.programs[call.session.name]
-        self.returned(program, now)
-        program.tokens = call.turn.prompt_tokens
-        program.pending, program.since = call, now
-        if program.replica is not None:
-            return [self._run(program, now)]
+        if not (program.running or program.pending):
+            self.returned(program, now)
+            program.since = now
+        program.pending.append(call)
+        program.tokens = self._tokens(program)
+        if program.replica is not None and not program.is_marked:
+            return self._run(program, now)
         return self.place(now)
 
     def finish(
@@ -68,9 +95,13 @@ class ProgramArm(SessionArm):
         """Record that the agents of ended turns now wait for tools."""
         for call in calls:
             program = self.programs[call.session.name]
-            program.tokens = call.turn.prompt_tokens + call.turn.output_tokens
-            program.is_running, program.since = False, now
+            program.running.pop(call.name, None)
             program.turns += 1
+            if program.running:
+                program.tokens = self._tokens(program)
+                continue
+            program.tokens = call.turn.prompt_tokens + call.turn.output_tokens
+            program.since = now
             if program.is_marked:
                 self.pause(program, now)
         return ()
@@ -121,11 +152,17 @@ class ProgramArm(SessionArm):
     def start(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Start]:
         """Assign a replica to an agent, and start its waiting turn, if any."""
         program.replica = replica
-        return [self._run(program, now)] if program.pending else []
+        return self._run(program, now)
 
-    def _run(self, program: Program, now: Seconds) -> Start:
+    def _run(self, program: Program, now: Seconds) -> list[Start]:
         assert program.replica is not None
-        assert program.pending is not None
-        call, program.pending = program.pending, None
-        program.is_running, program.since = True, now
-        return Start(program.replica, call)
+        calls, program.pending = program.pending, []
+        if calls and not program.running:
+            program.since = now
+        program.running |= {call.name: call for call in calls}
+        return [Start(program.replica, call) for call in calls]
+
+    def _tokens(self, program: Program) -> Tokens:
+        calls = (*program.running.values(), *program.pending)
+        prompts = [call.turn.prompt_tokens for call in calls]
+        return sum(prompts) if self._context == "sum" else max(prompts)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from justitia_ray.sim.sessions.arm import Start
 from justitia_ray.sim.sessions.replica import SessionReplica
-from justitia_ray.sim.sessions.rivals.programs import Program, ProgramArm
+from justitia_ray.sim.sessions.rivals.programs import Program, ProgramArm, ProgramContext
 from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds, Tokens
 
@@ -27,6 +27,7 @@ class ThunderAgentArm(ProgramArm):
         sessions: All sessions of the run; not used.
         acting_weight: Weight of the contexts of acting programs.
         decays: Whether the contexts of acting programs decay in the estimate for resuming.
+        context: Context of a program whose turns run in parallel.
     """
 
     def __init__(
@@ -35,8 +36,9 @@ class ThunderAgentArm(ProgramArm):
         sessions: Sequence[Session],
         acting_weight: float = 1.0,
         decays: bool = False,
+        context: ProgramContext = "sum",
     ) -> None:
-        super().__init__(replicas, sessions)
+        super().__init__(replicas, sessions, context)
         self._weight = acting_weight
         self._decays = decays
 

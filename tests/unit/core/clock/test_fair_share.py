@@ -27,7 +27,7 @@ def _backlog_and_charges(share: ServedShare) -> tuple[float, float]:
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
 
-def test_charge_doubles_when_service_exceeds_it() -> None:
+def test_charge_of_an_application_doubles_when_its_service_exceeds_it() -> None:
     """When service exceeds a charge of 4, the charge becomes 8 and then 16 (rule 1)."""
     share = _served_share(a=(4, 1), b=(40, 1))
     recharged = share.deliver([("a", exact(9))])
@@ -39,7 +39,7 @@ def test_charge_doubles_when_service_exceeds_it() -> None:
     assert _backlog_and_charges(share) == (47, 47)
 
 
-def test_raised_charge_of_an_overdue_tag_starts_at_virtual_time() -> None:
+def test_raised_charge_of_an_overdue_application_counts_from_virtual_time() -> None:
     """A raised charge counts from the present virtual time, not from the arrival."""
     share = _served_share(a=(2, 1), b=(100, 1))
     share.deliver([("b", exact(20))])  # after 4 units of service, virtual time V is 2
@@ -49,7 +49,7 @@ def test_raised_charge_of_an_overdue_tag_starts_at_virtual_time() -> None:
     assert _backlog_and_charges(share) == (81, 81)
 
 
-def test_unused_charge_of_an_ended_application_goes_to_the_others() -> None:
+def test_unused_charge_of_an_ended_application_goes_to_other_applications() -> None:
     """Small applications with high predictions must not hold virtual time back (rule 3)."""
     share = _served_share(mouse=(20, 1), elephant=(100, 1))
     share.deliver([("mouse", exact(2)), ("elephant", exact(6))])  # V = 4
@@ -60,7 +60,7 @@ def test_unused_charge_of_an_ended_application_goes_to_the_others() -> None:
     assert _backlog_and_charges(share) == (94, 94)
 
 
-def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
+def test_ended_application_served_ahead_of_gps_leaves_a_debt() -> None:
     """An application that was served early keeps its place until the others have caught up."""
     share = _served_share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(10))])  # V = 5, a attained all
@@ -78,7 +78,7 @@ def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
     assert ("a" in share.clock, 10) == (False, share.clock.virtual_time)
 
 
-def test_tool_gap_withdraws_the_charge_and_the_next_submission_charges_again() -> None:
+def test_charge_of_an_application_is_withdrawn_during_its_tool_call() -> None:
     """An application that waits for its tools loses its unused charge (rules 4 and 5)."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])  # V = 4
@@ -102,7 +102,7 @@ def test_arriving_application_is_charged_at_least_two() -> None:
     assert _backlog_and_charges(share) == (7, 7)
 
 
-def test_weight_change_moves_the_remaining_charge() -> None:
+def test_weight_change_rescales_the_remaining_charge_of_an_application() -> None:
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])
     share.reweigh("a", exact(3))
@@ -111,7 +111,7 @@ def test_weight_change_moves_the_remaining_charge() -> None:
     assert _backlog_and_charges(share) == (32, 32)
 
 
-def test_weight_change_keeps_the_debt_of_an_application_ahead_of_gps() -> None:
+def test_application_served_ahead_of_gps_keeps_its_debt_at_a_new_weight() -> None:
     """A caller must not lose its debt by changing its weight back and forth."""
     share = _served_share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(8))])
@@ -124,7 +124,7 @@ def test_weight_change_keeps_the_debt_of_an_application_ahead_of_gps() -> None:
     assert (share.tag("a"), _backlog_and_charges(share)) == (10, (12, 12))
 
 
-def test_time_and_memory_do_not_move_the_served_clock() -> None:
+def test_only_service_moves_the_served_clock() -> None:
     share = _served_share(a=(10, 1))
     share.set_rate(1000, 1.0)
     share.advance(50.0)
@@ -132,7 +132,7 @@ def test_time_and_memory_do_not_move_the_served_clock() -> None:
     assert share.clock.virtual_time == 0
 
 
-def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
+def test_finish_tag_of_a_withdrawn_application_includes_its_attained_service() -> None:
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
     share.withdraw("a")
@@ -149,7 +149,7 @@ def _nominal_share(kv_tokens: int = 100) -> NominalShare:
     return share
 
 
-def test_virtual_time_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
+def test_nominal_virtual_time_rises_by_the_kv_memory_per_iteration() -> None:
     share = _nominal_share()
     share.arrive("a", exact(1000), exact(1), 0)
     share.advance(exact(11))
@@ -160,7 +160,7 @@ def test_virtual_time_rises_by_the_kv_memory_per_iteration_and_never_falls() -> 
     assert share.clock.virtual_time == 200
 
 
-def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
+def test_nominal_clock_ignores_service_and_tool_calls() -> None:
     """The paper neither settles charges nor withdraws idle applications."""
     share = _nominal_share()
     share.arrive("a", exact(50), exact(1), 0)
@@ -177,7 +177,7 @@ def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
     assert (share.resume("a"), share.tag("a"), share.clock.active_weight) == (False, 50, 1)
 
 
-def test_time_before_the_first_replica_does_not_move_virtual_time() -> None:
+def test_virtual_time_stands_still_before_the_first_replica() -> None:
     share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
     share.advance(exact(0))
     share.arrive("a", exact(1000), exact(1), 0)
@@ -191,7 +191,7 @@ def _unsettled_share() -> UnsettledShare:
     return UnsettledShare(VirtualClock(exact(0)))
 
 
-def test_application_with_a_low_prediction_keeps_its_tag_without_settling() -> None:
+def test_unsettled_clock_keeps_the_tag_of_an_underpredicted_application() -> None:
     share = _unsettled_share()
     share.arrive("a", exact(10), exact(1), 0)
     share.arrive("b", exact(30), exact(1), 1)
@@ -200,7 +200,7 @@ def test_application_with_a_low_prediction_keeps_its_tag_without_settling() -> N
     assert (10, 30) == (share.tag("a"), share.tag("b"))
 
 
-def test_high_prediction_holds_virtual_time_back_without_settling() -> None:
+def test_unsettled_clock_refunds_no_charge_of_an_overpredicted_application() -> None:
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
@@ -211,7 +211,7 @@ def test_high_prediction_holds_virtual_time_back_without_settling() -> None:
     assert 15 == share.clock.virtual_time
 
 
-def test_tool_gaps_change_nothing_without_settling() -> None:
+def test_unsettled_clock_keeps_charges_during_tool_calls() -> None:
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")
@@ -223,7 +223,7 @@ def test_tool_gaps_change_nothing_without_settling() -> None:
     assert 50 == share.tag("a")
 
 
-def test_lag_is_measured_against_settled_accounts() -> None:
+def test_lag_meter_of_an_unsettled_clock_has_a_separate_settled_clock() -> None:
     core = CoreDriver(SchedulerCore("justitia", {"clock": "unsettled"}, meter=LagMeter))
     core.open("a", 1)
     core.submit("x", "a", prompt=10, output=3)
@@ -245,7 +245,7 @@ def _reach_second_stage(core: CoreDriver, cost: float = 300) -> None:
     core.handle(ev.ReplicaReported("r0", finished=(finished,)))
 
 
-def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
+def test_charge_of_an_application_may_differ_from_its_predicted_cost(core: CoreDriver) -> None:
     """Prediction errors are measured from the prediction, whatever the policy charges."""
     core.handle(ev.ApplicationArrived("a", "class", "t", 2.0, 100, "i0", charge_kv_token_time=300))
 
@@ -253,7 +253,7 @@ def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
     assert 150 == core.core.tag("a")
 
 
-def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
+def test_higher_cost_estimate_raises_the_charge_and_a_lower_one_does_not() -> None:
     share = ServedShare(VirtualClock(exact(0)))
     share.arrive("a", exact(10), exact(2), 1)
 
@@ -266,7 +266,7 @@ def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
     assert 20 == share.clock.backlog()
 
 
-def test_application_with_a_raised_charge_takes_its_new_place(core: CoreDriver) -> None:
+def test_raised_charge_moves_an_application_back_in_the_queue(core: CoreDriver) -> None:
     _reach_second_stage(core)
     core.submit("x2", remaining=1000)
 
@@ -275,7 +275,7 @@ def test_application_with_a_raised_charge_takes_its_new_place(core: CoreDriver) 
     assert ["x2"] == granted(core.pull(finished={"2": 10}, seats=1))
 
 
-def test_waiting_inferences_move_with_their_application(core: CoreDriver) -> None:
+def test_raised_charge_moves_all_waiting_inferences_of_an_application(core: CoreDriver) -> None:
     """Without a notification, the queue would grant by the old tag."""
     core.open("b", 400)
     core.open("a", 300)
@@ -297,7 +297,7 @@ def test_outdated_estimate_of_remaining_cost_is_ignored(
     assert 300 == core.account("a").charged
 
 
-def test_charges_in_another_unit_than_kv_token_time_are_not_raised() -> None:
+def test_only_charges_in_kv_token_time_are_raised() -> None:
     """The estimate of the remaining cost is in KV token-time."""
     core = CoreDriver(SchedulerCore("justitia", {"cost": "compute"}))
     core.open("a", 300)

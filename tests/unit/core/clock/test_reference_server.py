@@ -25,7 +25,7 @@ def _tree_depth(sums: PrefixSums) -> int:
     return deepest
 
 
-def test_tree_sums_equal_those_of_a_sorted_list() -> None:
+def test_tree_sums_equal_the_sums_of_a_sorted_list() -> None:
     """Scheduling keys of tenants are sums of this tree, so an error would change the order."""
     sums, plain = PrefixSums(), dict[Place, float]()
     for step in range(600):
@@ -43,7 +43,7 @@ def test_tree_sums_equal_those_of_a_sorted_list() -> None:
         assert min(plain.items(), default=None) == sums.first()
 
 
-def test_equal_tags_are_in_order_of_arrival() -> None:
+def test_sessions_with_equal_tags_are_ordered_by_arrival() -> None:
     sums = PrefixSums()
     for sequence in (3, 1, 2):
         sums.put((5.0, sequence, "x"), sequence)
@@ -65,7 +65,7 @@ def test_removing_an_absent_tree_entry_is_an_error() -> None:
         sums.remove(_place_of_tag(2))
 
 
-def test_tree_sums_of_floats_do_not_depend_on_the_history() -> None:
+def test_tree_sums_of_floats_do_not_depend_on_the_order_of_insertion() -> None:
     """After a restart the same amounts must give exactly the same keys."""
     amounts = {_place_of_tag(n): 0.1 + _pseudo_random(n, 10**6) / 7 for n in range(300)}
     sums, again = PrefixSums(), PrefixSums()

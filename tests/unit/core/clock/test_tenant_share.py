@@ -28,7 +28,7 @@ def _backlog_and_charges(share: TenantShare) -> tuple[float, float]:
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
 
-def test_keys_of_two_tenants_are_as_computed_by_hand() -> None:
+def test_finish_tags_of_two_tenants_equal_a_hand_calculation() -> None:
     share = _open_in_tenants(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
 
     assert [10, 20, 40] == _policy_keys(share, "x", "z", "y")
@@ -48,7 +48,7 @@ def test_keys_of_two_tenants_are_as_computed_by_hand() -> None:
     assert _backlog_and_charges(share) == (41, 41)
 
 
-def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> None:
+def test_tenants_with_ten_and_with_one_application_get_equal_service() -> None:
     """Opening more applications must not give a tenant more service."""
     many = {f"m{n}": ("many", 10, 1) for n in range(10)}
     share = _open_in_tenants(one=("one", 100, 1), **many)
@@ -106,7 +106,7 @@ def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
     assert {"y", "z"} == set(share.sessions())
 
 
-def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
+def test_application_reopened_in_another_tenant_keeps_its_debt() -> None:
     """A caller must not lose its debt by naming another tenant."""
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])
@@ -120,7 +120,7 @@ def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
     assert (30, {"U", "W"}) == (share.tag("x"), set(share.nodes.kept_leaves()))
 
 
-def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
+def test_application_reopened_in_another_tenant_owes_its_debt_at_both_levels() -> None:
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 30, 1), z=("U", 50, 1))
     share.deliver([("x", exact(10)), ("z", exact(10))])
     share.settle("x")
@@ -131,7 +131,7 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
     assert 25 == tenant.gps.backlog() == tenant.server.total
 
 
-def test_reused_id_without_debt_starts_at_virtual_time() -> None:
+def test_reopened_application_without_debt_starts_at_virtual_time() -> None:
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -141,7 +141,7 @@ def test_reused_id_without_debt_starts_at_virtual_time() -> None:
     assert (20, 24) == (share.clock.virtual_time, share.tag("x"))
 
 
-def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
+def test_tool_call_withdraws_the_charge_from_the_application_and_its_tenant() -> None:
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 6, 1), z=("U", 50, 1))
     share.deliver([("x", exact(4)), ("z", exact(4))])
     share.withdraw("x")
@@ -158,7 +158,7 @@ def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
     assert _backlog_and_charges(share) == (38 + 6 + 6, 50)
 
 
-def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_virtual_time() -> None:
+def test_withdrawn_application_of_an_idle_tenant_is_tagged_from_virtual_time() -> None:
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
     share.withdraw("x")
     share.deliver([("y", exact(2)), ("z", exact(6))])
@@ -171,7 +171,7 @@ def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_virtual_time(
     assert (16, 12) == (share.tag("x"), share.tag_in_tenant("x"))
 
 
-def test_returning_tenant_continues_while_the_root_serves_its_debt() -> None:
+def test_returning_tenant_with_a_debt_keeps_its_gps_session() -> None:
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5
     share.settle("x")
@@ -184,7 +184,7 @@ def test_returning_tenant_continues_while_the_root_serves_its_debt() -> None:
     assert (5 + 3, 5 + 2) == (share.clock.session("T").finish, share.tag("y"))
 
 
-def test_weight_change_keeps_the_debt_at_both_levels() -> None:
+def test_weight_change_keeps_the_debts_of_an_application_and_its_tenant() -> None:
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 6, 1), z=("U", 90, 1))
     share.deliver([("x", exact(8))])  # V = 4
     share.withdraw("x")
@@ -195,7 +195,7 @@ def test_weight_change_keeps_the_debt_at_both_levels() -> None:
     assert exact(4 * 3 + 8 + 2, 3) == share.clock.session("T").finish == share.tag("y")
 
 
-def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None:
+def test_rounding_leaves_no_debt_inside_a_tenant_without_debt() -> None:
     share = TenantShare(VirtualClock(1e6))
     for sequence, name in enumerate("xy"):
         share.arrive(name, 10.1, 0.7, sequence, "T")
@@ -206,7 +206,7 @@ def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None
     assert {"y"} == share.sessions().keys()
 
 
-def test_tenant_that_returns_between_two_saves_is_not_dropped() -> None:
+def test_tenant_that_returns_between_two_saves_stays_in_the_store() -> None:
     share = _open_in_tenants(x=("T", 10, 1))
     share.settle("x")
     share.arrive("y", exact(5), exact(1), 2, "T")
@@ -216,7 +216,7 @@ def test_tenant_that_returns_between_two_saves_is_not_dropped() -> None:
     assert (5, ["T"]) == (share.tag("y"), list(share.nodes.kept_leaves()))
 
 
-def test_forgotten_tenant_leaves_no_state() -> None:
+def test_tenant_whose_last_application_ended_leaves_no_state() -> None:
     """Tenants without work and without debt must take no memory."""
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])
@@ -229,7 +229,7 @@ def test_forgotten_tenant_leaves_no_state() -> None:
     assert share.session_record("nobody") is None
 
 
-def test_tenants_with_changed_keys_are_reported_once_to_the_queue() -> None:
+def test_each_tenant_with_a_changed_key_is_reported_to_the_queue_once() -> None:
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
 
     assert ["T", "U"] == share.take_rekeyed()
@@ -242,7 +242,7 @@ def test_tenants_with_changed_keys_are_reported_once_to_the_queue() -> None:
 
 
 @pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])
-def test_state_of_a_tenant_is_in_one_application_record(field: str) -> None:
+def test_state_of_a_tenant_is_stored_with_one_of_its_applications(field: str) -> None:
     """A tenant's state is saved with one of its applications, and moves when that one ends."""
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 10, 1))
     carriers = [n for n in ("x", "y") if "carries" in (share.session_record(n) or {})]
@@ -285,7 +285,7 @@ def core_of_two_tenants() -> CoreDriver:
     return driver
 
 
-def test_tenants_take_turns_by_key_and_their_applications_by_tag(
+def test_tenants_are_ordered_by_key_and_their_applications_by_tag(
     core_of_two_tenants: CoreDriver,
 ) -> None:
     """Without tenants the applications of one tenant could be served first one after another."""
@@ -297,7 +297,7 @@ def test_tenants_take_turns_by_key_and_their_applications_by_tag(
     assert ["a1", "b1", "c1"] == granted(core_of_two_tenants.pull())
 
 
-def test_arrival_without_inferences_moves_other_applications_of_its_tenant(
+def test_arrival_of_an_application_changes_the_keys_of_its_tenant(
     core_of_two_tenants: CoreDriver,
 ) -> None:
     core_of_two_tenants.open("d", 60, tenant="T")
@@ -308,7 +308,9 @@ def test_arrival_without_inferences_moves_other_applications_of_its_tenant(
     assert ["a1", "b1", "c1"] == granted(core_of_two_tenants.pull())
 
 
-def test_end_of_an_application_moves_others_of_its_tenant(core_of_two_tenants: CoreDriver) -> None:
+def test_end_of_an_application_changes_the_keys_of_its_tenant(
+    core_of_two_tenants: CoreDriver,
+) -> None:
     """The queue must be notified of the moved applications."""
     core_of_two_tenants.handle(ev.WeightChanged("b", 0.25))
     core_of_two_tenants.open("e", 50, tenant="V")
@@ -319,7 +321,7 @@ def test_end_of_an_application_moves_others_of_its_tenant(core_of_two_tenants: C
     assert ["e1", "c1", "b1"] == granted(core_of_two_tenants.pull())
 
 
-def test_virtual_finish_time_of_an_application_is_its_key(core_of_two_tenants: CoreDriver) -> None:
+def test_key_of_an_application_is_its_virtual_finish_time(core_of_two_tenants: CoreDriver) -> None:
     (ended,) = [
         action
         for action in core_of_two_tenants.handle(ev.ApplicationCancelled("b"))
@@ -329,7 +331,7 @@ def test_virtual_finish_time_of_an_application_is_its_key(core_of_two_tenants: C
     assert ended.virtual_finish_time == 0  # all of it refunded at V = 0
 
 
-def test_work_moved_to_an_earlier_application_moves_only_the_keys_between() -> None:
+def test_moving_work_to_an_earlier_application_changes_only_keys_in_between() -> None:
     share = _open_in_tenants(
         p=("T", 10, 1), x=("T", 20, 1), y=("T", 30, 1), z=("T", 40, 1), u=("U", 50, 1)
     )
@@ -361,14 +363,14 @@ def test_no_work_is_moved_to_a_finished_application() -> None:
     assert [10, 40] == _policy_keys(share, "x", "y")
 
 
-def test_moved_work_is_weighted_by_tenant_and_application() -> None:
+def test_work_moved_between_applications_is_scaled_by_both_weights() -> None:
     share = _open_in_tenants(x=("T", 10, 2), y=("T", 30, 2), u=("U", 50, 1))
     share.transfer("y", "x", exact(6))
 
     assert [8, 20] == _policy_keys(share, "x", "y")
 
 
-def test_watch_of_a_tenant_ends() -> None:
+def test_unwatched_tenant_reports_no_changed_keys() -> None:
     share = _open_in_tenants(x=("T", 10, 1))
     first = share.watch_tenant("T")
     share.unwatch_tenant("T")

@@ -33,7 +33,7 @@ def _policy_keys(share: TenantShare, *names: str) -> list[float]:
     return [share.tag(name) for name in names]
 
 
-def test_keys_of_three_tenants_without_children_are_as_computed_by_hand() -> None:
+def test_finish_tags_of_three_tenants_equal_a_hand_calculation() -> None:
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
 
     assert _policy_keys(share, "a", "u", "b") == [20, 20, 40]
@@ -41,7 +41,7 @@ def test_keys_of_three_tenants_without_children_are_as_computed_by_hand() -> Non
     assert (share.keys.key_in(branch, "a"), share.keys.key_in(branch, "b")) == (10, 30)
 
 
-def test_weights_of_the_tree_count_at_their_level() -> None:
+def test_weight_of_a_tree_node_applies_among_its_siblings() -> None:
     share = _open_in_tree(
         _tree_of_weights(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100)
     )
@@ -49,7 +49,7 @@ def test_weights_of_the_tree_count_at_their_level() -> None:
     assert _policy_keys(share, "a", "b", "u") == [10, 15, 100]
 
 
-def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
+def test_tenant_that_gets_children_is_still_owed_its_service() -> None:
     share = _open_in_tree(_tree_of_weights(T=1), t=("T", 10), u=("U", 50))
     share.deliver([("t", exact(4)), ("u", exact(4))])  # V = 4
     share.arrive("a", exact(10), exact(1), 9, "T/a")
@@ -69,7 +69,7 @@ def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
     assert _policy_keys(share, "b", "u") == [30, 100]
 
 
-def test_changed_weights_keep_the_debts() -> None:
+def test_debts_of_tree_nodes_stay_when_their_weights_change() -> None:
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
     share.apply_weights(_tree_of_weights(T=2, T__b=5))
@@ -85,7 +85,7 @@ def test_changed_weights_keep_the_debts() -> None:
     assert (branch.weight, share.clock.owed("T"), branch.clock.owed("T/b")) == (1, 30, 25)
 
 
-def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
+def test_service_owed_to_ended_tenants_is_served_at_the_new_weight() -> None:
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/x", 30), u=("U", 100))
     share.deliver([("a", exact(20))])
     share.deliver([("a", exact(10))])
@@ -101,7 +101,7 @@ def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
     assert exact(15) - Fraction(44, 3) == share.clock.owed("T")
 
 
-def test_forgotten_branch_leaves_no_state() -> None:
+def test_branch_without_tenants_leaves_no_state() -> None:
     """Tenants without work and without debt must take no memory."""
     share = _open_in_tree(_tree_of_weights(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
     for name in "ab":
@@ -132,7 +132,9 @@ def _driver_with_tree(options: dict[str, object], tree: TenantTree | None = None
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
-def test_tenants_take_turns_and_their_children_within_them(options: dict[str, object]) -> None:
+def test_tenants_take_turns_and_children_take_turns_within_a_tenant(
+    options: dict[str, object],
+) -> None:
     driver = _driver_with_tree(options)
     order = [application.application_id for application in driver.core.ledger.queue.in_order()]
 
@@ -158,7 +160,7 @@ def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -
     assert snapshot(core) == record
 
 
-def test_record_of_a_release_without_branches_still_loads() -> None:
+def test_record_without_branches_of_an_earlier_release_is_loaded() -> None:
     driver = _driver_with_tree({})
     record = snapshot(driver.core)
     del record["clock"]["branches"]
@@ -169,7 +171,7 @@ def test_record_of_a_release_without_branches_still_loads() -> None:
     assert snapshot(core)["clock"]["branches"].keys() == {"T", "T/y"}
 
 
-def test_damaged_branch_is_named() -> None:
+def test_error_of_a_damaged_branch_record_names_the_branch() -> None:
     record = snapshot(_driver_with_tree({}).core)
     record["clock"]["branches"]["T"]["since"] = "now"
     core = SchedulerCore("justitia", {"fairness": "tenant"})
@@ -178,7 +180,7 @@ def test_damaged_branch_is_named() -> None:
         restore(core, record["clock"], record["applications"])
 
 
-def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
+def test_restored_branch_without_its_children_is_still_owed_their_service() -> None:
     """If a scheduler dies between two parts of a save, the node's share must not be lost."""
     record = snapshot(_driver_with_tree({}).core)
     del record["applications"]["a"]
@@ -192,7 +194,7 @@ def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
     assert share.clock.owed("T") == branch.clock.backlog() == 250
 
 
-def test_policy_is_changed_and_back_with_a_tree_of_tenants() -> None:
+def test_tree_of_tenants_survives_a_policy_change_and_return() -> None:
     driver = _driver_with_tree({"guard_iterations": 300})
     driver.handle(ev.PolicyChanged("fcfs"))
     driver.open("late", 10, tenant="T/new")

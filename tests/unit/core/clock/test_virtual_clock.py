@@ -17,7 +17,7 @@ def _finish_tag(clock: VirtualClock, name: str) -> float:
     return clock.session(name).finish
 
 
-def test_first_charge_of_a_busy_period_counts() -> None:
+def test_first_charge_of_a_busy_period_moves_virtual_time() -> None:
     clock = _clock_with_charges()
     for period in (0, 3):
         for packet in (1, 2, 3):
@@ -28,7 +28,7 @@ def test_first_charge_of_a_busy_period_counts() -> None:
         clock.serve(exact(3))
 
 
-def test_refund_of_the_whole_debt_leaves_the_tag_at_virtual_time() -> None:
+def test_refund_of_a_whole_backlog_puts_the_tag_at_virtual_time() -> None:
     clock = VirtualClock()
     clock.charge("a", 0.3, 0.7, 0)
     clock.serve(0.1)
@@ -39,7 +39,7 @@ def test_refund_of_the_whole_debt_leaves_the_tag_at_virtual_time() -> None:
     assert not session.active
 
 
-def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
+def test_refund_after_the_departure_of_a_session_leaves_its_tag_unchanged() -> None:
     clock = _clock_with_charges(("a", 2, 1), ("b", 20, 1))
     clock.serve(exact(4))  # V = 2, a departs
     clock.serve(exact(3))  # V = 5
@@ -48,7 +48,7 @@ def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
     assert (_finish_tag(clock, "a"), clock.virtual_time) == (2, 6)
 
 
-def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
+def test_rounding_never_moves_virtual_time_past_a_finish_tag() -> None:
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -58,7 +58,7 @@ def test_rounding_never_carries_virtual_time_past_a_finish_tag() -> None:
     assert (finish, False) == (clock.virtual_time, clock.session("a").active)
 
 
-def test_released_session_stays_until_gps_has_served_it() -> None:
+def test_ended_session_stays_until_gps_has_served_its_debt() -> None:
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
 
@@ -83,7 +83,7 @@ def test_released_inactive_session_is_forgotten_at_once() -> None:
     assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
 
 
-def test_refund_of_a_released_session_forgets_it() -> None:
+def test_refunded_debt_ends_a_released_session() -> None:
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.refund("a", exact(4))
@@ -91,7 +91,7 @@ def test_refund_of_a_released_session_forgets_it() -> None:
     assert ("a" in clock, 0, 1) == (False, clock.virtual_time, clock.active_weight)
 
 
-def test_charge_of_a_released_session_takes_over_its_debt() -> None:
+def test_new_charge_of_a_released_session_is_added_to_its_debt() -> None:
     clock = _clock_with_charges(("a", 8, 2), ("b", 9, 1))
     clock.serve(exact(6))  # V = 2, a is owed 4
     clock.release("a")
@@ -103,7 +103,7 @@ def test_charge_of_a_released_session_takes_over_its_debt() -> None:
     assert (clock.active_weight, clock.take_forgotten(), clock.backlog()) == (2, [], 14)
 
 
-def test_debt_stays_when_a_weight_changes() -> None:
+def test_weight_change_of_a_session_keeps_its_debt() -> None:
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
     clock.reweigh("a", exact(3))
@@ -172,13 +172,13 @@ def test_empty_clock_has_weight_zero_despite_rounding() -> None:
         assert 0 == clock.active_weight
 
 
-def test_charge_of_zero_makes_no_session_active() -> None:
+def test_session_with_a_charge_of_zero_stays_inactive() -> None:
     clock = _clock_with_charges(("a", 0, 1))
 
     assert (0, False) == (clock.active_weight, clock.session("a").active)
 
 
-def test_reopened_session_takes_over_a_debt_below_one_unit() -> None:
+def test_reopened_session_keeps_a_debt_below_one_unit() -> None:
     clock = _clock_with_charges(("a", 4, 1), ("b", 100, 1))
     clock.serve(exact(15, 2))
     clock.release("a")
@@ -187,7 +187,7 @@ def test_reopened_session_takes_over_a_debt_below_one_unit() -> None:
     assert exact(15, 4) + exact(1, 4) + 2 == _finish_tag(clock, "a")
 
 
-def test_departure_heap_is_limited_by_active_sessions() -> None:
+def test_size_of_the_departure_heap_is_limited_by_the_active_sessions() -> None:
     clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(10)))
     for _ in range(300):
         clock.charge("s0", exact(1), exact(1), 0)
@@ -195,7 +195,7 @@ def test_departure_heap_is_limited_by_active_sessions() -> None:
         assert len(clock._departures) <= 64 + 4 * 10
 
 
-def test_departure_heap_is_compacted_seldom() -> None:
+def test_departure_heap_is_rarely_compacted() -> None:
     clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):
@@ -206,7 +206,7 @@ def test_departure_heap_is_compacted_seldom() -> None:
     assert compacted <= 400 // 100
 
 
-def test_service_of_the_whole_debt_ends_the_session() -> None:
+def test_session_ends_when_gps_has_served_its_whole_debt() -> None:
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

@@ -61,7 +61,7 @@ def _finish_giant_then_mouse(driver: CoreDriver) -> list[Action]:
     return _pull_one_seat(driver, finished={"2": 1})
 
 
-def test_lag_is_the_service_between_gps_and_the_last_start(patient_core: CoreDriver) -> None:
+def test_lag_is_the_service_from_the_gps_finish_to_the_last_start(patient_core: CoreDriver) -> None:
     _start_giant(patient_core)
     lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
 
@@ -95,7 +95,7 @@ def test_application_that_never_started_has_no_lag(patient_core: CoreDriver) -> 
         patient_core.core.lag("a")
 
 
-def test_requeued_inference_is_not_in_flight(patient_core: CoreDriver) -> None:
+def test_requeued_inference_does_not_count_as_work_in_flight(patient_core: CoreDriver) -> None:
     _start_giant(patient_core)
     patient_core.handle(ev.ReplicaLost("r0"))
     lag = patient_core.core.lag("giant")
@@ -118,7 +118,7 @@ def test_weight_change_restarts_the_lag(patient_core: CoreDriver) -> None:
     assert (891, 1336) == (lag.kv_token_time, lag.bound_kv_token_time)
 
 
-def test_known_output_length_bounds_work_in_flight(patient_core: CoreDriver) -> None:
+def test_known_output_lengths_bound_the_work_in_flight(patient_core: CoreDriver) -> None:
     """A simulator knows the true length of an inference, a service only its maximum."""
     patient_core.open("a", _GIANT)
     for name, length in (("x", 19), ("y", None)):
@@ -150,7 +150,7 @@ def test_application_in_a_tool_gap_is_withdrawn_once(patient_core: CoreDriver) -
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "justitia"])
-def test_policy_change_ends_the_lag_bound_of_waiting_applications(
+def test_waiting_applications_lose_their_lag_bound_at_a_policy_change(
     patient_core: CoreDriver, policy: str
 ) -> None:
     _start_giant(patient_core)
@@ -176,7 +176,7 @@ _OTHER_ACCOUNTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", _OTHER_ACCOUNTS)
-def test_lags_are_measured_by_the_old_accounts_after_a_policy_change(
+def test_lag_meter_keeps_its_accounts_after_a_policy_change(
     patient_core: CoreDriver, options: dict[str, Any]
 ) -> None:
     _start_giant(patient_core)
@@ -189,7 +189,7 @@ def test_lags_are_measured_by_the_old_accounts_after_a_policy_change(
 
 
 @pytest.mark.parametrize("options", _OTHER_ACCOUNTS)
-def test_reference_accounts_are_replaced_when_no_application_is_live(
+def test_lag_meter_replaces_its_accounts_when_no_application_is_live(
     patient_core: CoreDriver, options: dict[str, Any]
 ) -> None:
     patient_core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
@@ -207,7 +207,9 @@ def test_reference_accounts_are_replaced_when_no_application_is_live(
     assert (0, _MOUSE) == (after.kv_token_time, after.bound_kv_token_time)
 
 
-def test_reference_accounts_separate_at_the_first_known_true_cost(patient_core: CoreDriver) -> None:
+def test_lag_meter_separates_its_accounts_at_the_first_known_true_cost(
+    patient_core: CoreDriver,
+) -> None:
     patient_core.open("giant", _GIANT)
     patient_core.submit("g", "giant", prompt=39, output=19)
     _pull_one_seat(patient_core)
@@ -224,7 +226,7 @@ def test_reference_accounts_separate_at_the_first_known_true_cost(patient_core: 
     assert lag == Lag(891, 18.0, None, None)
 
 
-def test_tool_gap_withdraws_the_reference_charge_too() -> None:
+def test_tool_call_withdraws_the_charge_from_the_accounts_of_the_lag_meter() -> None:
     driver = CoreDriver(
         SchedulerCore("fcfs", {"clock": "nominal"}, timeouts=PATIENT, meter=LagMeter)
     )
@@ -250,7 +252,7 @@ def _restart_scheduler(driver: CoreDriver, options: dict[str, Any]) -> CoreDrive
 
 
 @pytest.mark.parametrize("options", [{}, {"clock": "nominal"}])
-def test_lag_of_an_application_late_before_a_restart_is_unknown(options: dict[str, Any]) -> None:
+def test_late_application_has_an_unknown_lag_after_a_restart(options: dict[str, Any]) -> None:
     """A new scheduler does not know when virtual time reached a tag before the restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT, meter=LagMeter))
     _start_giant(driver)
@@ -268,7 +270,9 @@ def test_lag_of_an_application_late_before_a_restart_is_unknown(options: dict[st
     assert mouse is None if not options else mouse is not None
 
 
-def test_idle_application_is_known_after_a_restart(patient_core: CoreDriver) -> None:
+def test_restarted_scheduler_measures_no_lag_of_an_idle_application(
+    patient_core: CoreDriver,
+) -> None:
     patient_core.open("a", 100)
     patient_core.handle(
         ev.ApplicationArrived("b", "class", "tenant", 1, 100, "i0", true_kv_token_time=9)
@@ -298,7 +302,7 @@ def _record_start(bound: DelayBound, own_bound: ApplicationBound, key: int, work
     bound.record_start((key, 0), nothing_waits=False)
 
 
-def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> None:
+def test_lag_bound_is_the_work_in_flight_when_a_larger_tag_last_started() -> None:
     bound, own_bound = DelayBound(), ApplicationBound()
     _record_start(bound, ApplicationBound(), 9, work=10)
     _record_start(bound, ApplicationBound(), 3, work=20)
@@ -308,7 +312,7 @@ def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> 
     assert own_bound.bound == 10
 
 
-def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
+def test_each_start_of_a_larger_tag_adds_to_the_lag_bound() -> None:
     bound, own_bound = DelayBound(), ApplicationBound()
     _record_start(bound, ApplicationBound(), 9, work=10)
     _record_start(bound, own_bound, 5, work=20)
@@ -318,7 +322,7 @@ def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
     assert own_bound.bound == 10 + 70
 
 
-def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
+def test_lag_bound_includes_exceptions_since_the_last_start() -> None:
     bound, own_bound = DelayBound(), ApplicationBound()
     bound.exceptions += 1000
     _record_start(bound, ApplicationBound(), 9, work=10)
@@ -336,7 +340,7 @@ def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
     ],
     ids=["tier", "node"],
 )
-def test_starts_while_a_share_is_used_up_are_exceptions_of_the_lag_bound(
+def test_lag_bound_excuses_starts_while_the_share_of_a_tenant_is_used_up(
     tiers: dict[str, Tier], tree: TenantTree
 ) -> None:
     core = SchedulerCore(timeouts=PATIENT, tiers=tiers, tenants=tree, meter=LagMeter)

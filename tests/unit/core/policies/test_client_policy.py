@@ -59,7 +59,7 @@ def create_delivery(
     return Delivery("a", "a1", prompt, before, after, 1, unbooked=1 - booked)
 
 
-def test_prompt_is_charged_at_the_grant_and_tokens_as_they_are_made(
+def test_prompt_is_charged_at_the_grant_and_each_token_when_reported(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
     assert 10 == meter_policy.charge_of_grant(inference_a1)
@@ -69,7 +69,7 @@ def test_prompt_is_charged_at_the_grant_and_tokens_as_they_are_made(
     assert 0 == meter_policy.charge_of_end(inference_a1)
 
 
-def test_second_grant_of_an_inference_is_free(
+def test_requeued_inference_is_not_charged_at_its_second_grant(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
     """A client does not pay for a replica that died."""
@@ -81,7 +81,9 @@ def test_second_grant_of_an_inference_is_free(
     assert 2 * 1 == meter_policy.charge_of_report(create_delivery(5, 6))
 
 
-def test_tokens_reported_again_are_free(meter_policy: MeterPolicy, inference_a1: Inference) -> None:
+def test_tokens_reported_twice_are_charged_once(
+    meter_policy: MeterPolicy, inference_a1: Inference
+) -> None:
     """A new scheduler has not seen the earlier tokens, which the client has paid."""
     meter_policy.charge_of_grant(inference_a1)
     meter_policy.charge_of_report(create_delivery(0, 8))
@@ -103,7 +105,7 @@ def test_unreported_service_is_charged_with_the_next_report(
     assert 2 * 3 == meter_policy.charge_of_end(inference_a1)
 
 
-def test_service_under_an_earlier_policy_is_not_charged(
+def test_service_received_under_an_earlier_policy_is_not_charged(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
     assert 2 * 4 / 2 == meter_policy.charge_of_report(create_delivery(5, 9, booked=0.5))
@@ -112,7 +114,7 @@ def test_service_under_an_earlier_policy_is_not_charged(
     assert 0 == meter_policy.charge_of_end(inference_a1)
 
 
-def test_tokens_of_an_earlier_policy_are_not_charged_with_a_later_grant(
+def test_grant_charges_no_tokens_generated_under_an_earlier_policy(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
     inference_a1.output_tokens = 7
@@ -121,7 +123,7 @@ def test_tokens_of_an_earlier_policy_are_not_charged_with_a_later_grant(
     assert 2 * 1 == meter_policy.charge_of_report(create_delivery(7, 8))
 
 
-def test_prompt_is_charged_as_the_replica_counts_it(
+def test_prompt_is_charged_by_the_token_count_of_the_replica(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
     """A shorter true prompt gives no refund, but reduces later charges."""
@@ -160,7 +162,7 @@ def running_core(core: CoreDriver) -> CoreDriver:
     return core
 
 
-def test_progress_is_metered_by_the_cost_formula(running_core: CoreDriver) -> None:
+def test_service_in_progress_is_metered_by_the_cost_formula(running_core: CoreDriver) -> None:
     """With 10 prompt tokens 3 output tokens cost 10·3 + 6, and 5 cost 10·5 + 15."""
     running_core.pull(progress={"1": 3})
 
@@ -171,7 +173,7 @@ def test_progress_is_metered_by_the_cost_formula(running_core: CoreDriver) -> No
     assert (running_core.account().attained, running_core.inference("x").attained) == (65, 65)
 
 
-def test_progress_moves_the_virtual_clock(running_core: CoreDriver) -> None:
+def test_reported_progress_moves_the_virtual_clock(running_core: CoreDriver) -> None:
     running_core.open("b", 1000)
     running_core.submit("y", "b")
     running_core.pull(progress={"1": 3})
@@ -179,7 +181,7 @@ def test_progress_moves_the_virtual_clock(running_core: CoreDriver) -> None:
     assert running_core.core.ledger.fair_share.clock.virtual_time == 18  # 36 over two
 
 
-def test_final_report_is_metered_before_the_inference_ends(running_core: CoreDriver) -> None:
+def test_tokens_of_the_final_report_are_metered(running_core: CoreDriver) -> None:
     """Tokens since the last report are charged as well."""
     running_core.pull(progress={"1": 3})
     running_core.pull(finished={"1": 10})
@@ -195,7 +197,7 @@ def test_final_report_is_metered_before_the_inference_ends(running_core: CoreDri
     )
 
 
-def test_recomputed_tokens_are_not_service(running_core: CoreDriver) -> None:
+def test_recomputed_tokens_do_not_count_as_service(running_core: CoreDriver) -> None:
     """An inference that starts again after its replica died is not charged twice."""
     running_core.pull(progress={"1": 6})
     attained = running_core.account().attained
@@ -232,7 +234,7 @@ def test_prompt_length_is_corrected_by_the_replicas_count(running_core: CoreDriv
     )
 
 
-def test_prompt_reported_shorter_than_predicted_refunds_no_service(
+def test_shorter_prompt_than_predicted_refunds_no_service(
     running_core: CoreDriver,
 ) -> None:
     running_core.pull(progress={"1": 4})  # 50 at a prompt of 10
@@ -245,7 +247,7 @@ def test_prompt_reported_shorter_than_predicted_refunds_no_service(
     assert kv_token_time(5, 7) == running_core.account().attained
 
 
-def test_footprint_follows_the_progress(running_core: CoreDriver) -> None:
+def test_memory_footprint_of_a_lease_follows_its_progress(running_core: CoreDriver) -> None:
     core = running_core.core
     running_core.pull(progress={"1": 4})
     footprint = core.state.replicas["r0"].leases["1"]
@@ -261,7 +263,7 @@ def test_footprint_follows_the_progress(running_core: CoreDriver) -> None:
     assert (footprint.context_tokens, footprint.iterations) == (22, 8)
 
 
-def test_choices_are_metered_evenly(core: CoreDriver) -> None:
+def test_choices_of_a_call_are_metered_evenly(core: CoreDriver) -> None:
     core.open()
     core.submit("x", prompt=20, output=20, choices=2)
     core.pull()
@@ -272,14 +274,14 @@ def test_choices_are_metered_evenly(core: CoreDriver) -> None:
     assert (expected, expected) == (core.account().attained, choices_kv_token_time(20, 7, 2))
 
 
-def test_outcome_does_not_change_the_received_service(running_core: CoreDriver) -> None:
+def test_failed_inference_counts_as_received_service(running_core: CoreDriver) -> None:
     """A failed inference has used the machine as well."""
     running_core.pull(finished=[ev.LeaseFinished("1", 10, 4, Outcome.FAILED)])
 
     assert kv_token_time(10, 4) == running_core.account().attained
 
 
-def test_report_before_the_payload_books_nothing(running_core: CoreDriver) -> None:
+def test_report_before_the_prompt_arrives_meters_no_service(running_core: CoreDriver) -> None:
     running_core.pull(progress=[ev.LeaseProgress("1", 0, 0, running=False)])
 
     assert (running_core.account().attained, running_core.core.tag("a") - 155) == (0, 0)

@@ -141,7 +141,7 @@ def _imported_modules(policy: str, *, lag_meter: bool = False) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
+def test_scheduler_under_justitia_imports_no_optional_policy_and_no_lab() -> None:
     """An option that is off must cost nothing, not even its import."""
     guarded, lag = "justitia_ray.core.policies.guarded", "justitia_ray.core.lag."
     lab = "justitia_ray.lab"
@@ -164,7 +164,7 @@ class _PolicyWithProperty(Policy):
         return True
 
 
-def test_policy_may_declare_by_a_property_that_service_moves_its_keys() -> None:
+def test_policy_declares_with_a_property_that_service_moves_its_keys() -> None:
     core = SchedulerCore(f"{__name__}:_PolicyWithProperty")
 
     assert core.ledger.policy.moves_with_service

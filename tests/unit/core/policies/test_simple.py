@@ -4,7 +4,7 @@ from justitia_ray.core.policies.simple import remaining_cost
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 
-def test_applications_are_not_interleaved() -> None:
+def test_inferences_of_two_applications_are_not_interleaved() -> None:
     driver = PolicyDriver("app-fcfs")
     driver.open_and_submit("b")
     driver.open_and_submit("a", "a1", "a2")
@@ -15,7 +15,7 @@ def test_applications_are_not_interleaved() -> None:
     assert driver.drain() == ["b1", "b2", "a1", "a2", "a3"]
 
 
-def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None:
+def test_later_application_is_served_during_a_tool_call_of_an_earlier_one() -> None:
     driver = PolicyDriver("app-fcfs")
     driver.open_and_submit("a", "a1")
     driver.open_and_submit("b", "b1", "b2")
@@ -26,7 +26,7 @@ def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None
     assert ["a2"] == driver.step(make={"b1": 1}, finish=["b1"])
 
 
-def test_shortest_prediction_is_first_across_and_within_applications() -> None:
+def test_inference_with_the_shortest_prediction_is_served_first() -> None:
     """Within an application, too, a long inference must not delay short ones."""
     driver = PolicyDriver("sjf")
     driver.open_and_submit("a")
@@ -37,7 +37,7 @@ def test_shortest_prediction_is_first_across_and_within_applications() -> None:
     assert driver.drain() == ["b1", "a3", "a4", "b5", "a9"]
 
 
-def test_finished_inferences_move_an_application_forward() -> None:
+def test_finished_inferences_move_an_application_forward_in_the_queue() -> None:
     driver = PolicyDriver("srjf")
     driver.open_and_submit("b", cost=100)
     driver.open_and_submit("a", "a1", "a2", cost=500)
@@ -48,7 +48,7 @@ def test_finished_inferences_move_an_application_forward() -> None:
     assert 90 == remaining_cost(driver.application("a"))
 
 
-def test_service_of_running_inferences_does_not_count() -> None:
+def test_running_inferences_do_not_reduce_the_remaining_cost() -> None:
     """The end of a running inference is unknown."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("b", cost=100)

@@ -46,7 +46,7 @@ def _counters_of_ended_application(policy: str, unit: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_counters_of_tenants_stay_and_those_of_ended_applications_are_dropped(
+def test_restart_keeps_counters_of_tenants_and_drops_ended_applications(
     policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
 ) -> None:
     """A tenant may return, and needs its counter then."""
@@ -54,7 +54,7 @@ def test_counters_of_tenants_stay_and_those_of_ended_applications_are_dropped(
     assert of_tenant == _counters_of_ended_application(policy, "tenant")
 
 
-def test_tenant_keeps_its_turn_and_its_balance_of_deficit_round_robin() -> None:
+def test_restart_keeps_the_turn_and_deficit_of_a_tenant() -> None:
     application, tenant = (
         _counters_of_ended_application("drr", "application"),
         _counters_of_ended_application("drr", "tenant"),
@@ -118,7 +118,9 @@ def test_tenant_keeps_its_turn_and_its_balance_of_deficit_round_robin() -> None:
         ("vtc-predict", "outputs", {"a": [[-1, 1]]}),
     ],
 )
-def test_damaged_counters_are_refused(policy: str, field: str, value: object) -> None:
+def test_damaged_stored_counters_of_a_policy_are_refused(
+    policy: str, field: str, value: object
+) -> None:
     """A scheduler that does not start is better than silently wrong counts."""
     restored = PolicyDriver(policy).core.ledger.policy
     assert isinstance(restored, Durable)
@@ -138,7 +140,9 @@ def test_damaged_counters_are_refused(policy: str, field: str, value: object) ->
         ("vtc-predict", "outputs", {"a": [[5, 0]]}, r"\[5, 0\] has no sequence"),
     ],
 )
-def test_damaged_counter_is_named(policy: str, field: str, value: object, message: str) -> None:
+def test_error_of_a_damaged_counter_names_its_client(
+    policy: str, field: str, value: object, message: str
+) -> None:
     restored = PolicyDriver(policy).core.ledger.policy
     assert isinstance(restored, Durable)
     state = restored.state()

@@ -15,7 +15,7 @@ from tests.unit.core.policies.policy_driver import (
 )
 
 
-def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
+def test_vtc_charges_the_prompt_at_admission_and_each_output_token() -> None:
     """A prompt costs 10 at once, then each token 2 (VTC, Alg. 2, lines 25 and 31)."""
     driver = driver_with_two_inferences()
     charged = [driver.counter("a")]
@@ -26,7 +26,7 @@ def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
     assert [10, 12, 18] == charged
 
 
-def test_client_with_the_least_counter_is_granted_first() -> None:
+def test_client_with_the_lowest_vtc_counter_is_granted_first() -> None:
     """Counters include the last report at every grant (VTC, Alg. 2, line 21)."""
     driver = driver_with_two_inferences()
     driver.submit("b1", "b", prompt=20)
@@ -37,7 +37,7 @@ def test_client_with_the_least_counter_is_granted_first() -> None:
     assert (28, 32) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_counter_of_a_new_client_is_raised_to_the_least_of_waiting_clients() -> None:
+def test_vtc_counter_of_a_new_client_is_lifted_to_the_least_waiting_counter() -> None:
     """Without the lift, new clients would always be served first (VTC, Alg. 2, lines 12 to 14)."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)
@@ -47,7 +47,7 @@ def test_counter_of_a_new_client_is_raised_to_the_least_of_waiting_clients() -> 
     assert ["a2"] == driver.finish("a1", 2)  # a tie goes to the client first seen
 
 
-def test_raising_the_counter_of_a_new_client_never_lowers_it() -> None:
+def test_counter_lift_of_a_new_client_never_lowers_its_counter() -> None:
     """A client that comes back keeps the service counted earlier."""
     driver = driver_with_two_inferences()
     driver.submit("b1", "b", prompt=500)
@@ -84,7 +84,7 @@ def test_client_with_only_running_inferences_does_not_count_as_waiting() -> None
     assert 101 == driver.counter("b")
 
 
-def test_lift_in_an_empty_queue_is_to_the_client_that_left_last() -> None:
+def test_empty_queue_lifts_a_new_client_to_the_counter_of_the_last_client() -> None:
     """The counter includes the tokens made since that client left (VTC, Alg. 2, lines 9 to 11)."""
     driver = driver_with_two_inferences()
     driver.finish("a1", 4)  # a2 runs, no inference waits; the counter of client a is 28
@@ -94,7 +94,7 @@ def test_lift_in_an_empty_queue_is_to_the_client_that_left_last() -> None:
     assert (34, 34) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_ended_application_is_forgotten_but_not_its_counter_level() -> None:
+def test_counter_level_of_an_ended_application_stays() -> None:
     """A new client gathers no credit after the queue was empty (VTC, Alg. 2, line 11)."""
     driver = driver_with_two_inferences()
     driver.handle(ev.ApplicationClosed("a"))
@@ -132,7 +132,7 @@ def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
     assert 30 == driver.counter("a")
 
 
-def test_charges_are_divided_by_weight() -> None:
+def test_vtc_charges_are_divided_by_the_weight_of_the_client() -> None:
     """A client of weight 3 gets three times the service of weight 1 (VTC, Sec. 4.3)."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(3))
@@ -154,7 +154,7 @@ def test_changed_weight_applies_to_later_charges() -> None:
     assert 17 == driver.counter("a")
 
 
-def test_counters_stay_exact_whole_numbers() -> None:
+def test_vtc_counters_stay_exact_whole_numbers() -> None:
     """The bounds of the paper are tested without a tolerance."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(1))
@@ -188,7 +188,9 @@ def test_every_cost_function_charges_a_lease_by_its_sequences(
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(13, [17, 19]), (7, [11, 13]), (1, [10, 10])])
-def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list[int]) -> None:
+def test_prompt_is_charged_by_the_token_count_of_the_replica(
+    counted: int, expected: list[int]
+) -> None:
     """The ingress estimates without the chat template, and a counter of VTC never falls."""
     driver = driver_with_two_inferences()
     charged = []
@@ -230,7 +232,7 @@ def test_counter_of_a_tenant_outlives_its_applications() -> None:
     assert {} == driver.vtc.counted()["bills"]
 
 
-def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
+def test_last_opened_application_sets_the_weight_of_its_tenant() -> None:
     """If applications of a tenant disagree, the order of reports must not decide."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x", weight=1)
@@ -246,7 +248,7 @@ def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
     assert 8 + 2 + 2 == driver.counter("x")
 
 
-def test_lcf_raises_no_counter_of_a_new_client() -> None:
+def test_lcf_policy_does_not_lift_the_counter_of_a_new_client() -> None:
     """Under LCF, a client that was away is served alone until it has caught up."""
     driver = driver_with_two_clients("lcf")
     for name in ("a1", "a2", "a3"):
@@ -279,7 +281,7 @@ def test_new_policy_starts_all_counters_at_zero() -> None:
     assert (2, ["a3"]) == (driver.counter("tenant"), driver.waiting("a"))
 
 
-def test_inference_of_another_policy_pays_when_it_is_admitted_again() -> None:
+def test_inference_admitted_under_another_policy_is_charged_at_readmission() -> None:
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.pull(seats=1)

@@ -41,7 +41,7 @@ def test_restart_changes_no_counter_and_no_order() -> None:
     assert before["a"] + 2 == driver.counter("a")
 
 
-def test_second_restart_before_the_first_grant_changes_no_counter() -> None:
+def test_two_restarts_without_a_grant_change_no_counter() -> None:
     driver = _driver_in_mid_run()
     waiting = driver.vtc.counted()["waiting"]
     driver.take_over(submit=False)
@@ -67,7 +67,7 @@ def test_new_client_after_a_restart_is_lifted_to_the_least_waiting_counter() -> 
     assert (24, 24) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
+def test_client_waiting_before_a_restart_counts_as_waiting_until_a_grant() -> None:
     """After the first grant only clients in the queue count."""
     driver = _driver_in_mid_run()
     driver.take_over(submit=False)
@@ -86,7 +86,7 @@ def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
     assert 20 == driver.counter("e")
 
 
-def test_ended_client_sets_no_level_after_a_restart() -> None:
+def test_ended_client_does_not_lower_the_counter_level_after_a_restart() -> None:
     """A forgotten client would count as 0 and lower the level of all later clients."""
     driver = _driver_in_mid_run()
     driver.take_over(submit=False)
@@ -154,7 +154,7 @@ def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
     assert 24 == driver.counter("a")
 
 
-def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
+def test_service_before_a_restart_is_charged_at_the_end_of_the_inference() -> None:
     driver = PolicyDriver("vtc")
     driver.open("a")
     driver.pull(seats=2)
@@ -171,7 +171,7 @@ def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
     assert 140 == driver.counter("a")
 
 
-def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
+def test_admission_that_a_dead_scheduler_did_not_save_is_not_charged() -> None:
     driver = driver_with_two_inferences()
     record = driver.record()
     for bills in record["clock"]["counted"]["counted"]["bills"].values():
@@ -186,14 +186,14 @@ def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
     assert 10 + 2 * 3 + 10 == driver.counter("a")  # a2 is admitted
 
 
-def test_record_names_the_options_of_its_counters() -> None:
+def test_stored_counters_name_the_policy_options() -> None:
     """After an upgrade an option of another name would silently drop every counter."""
     record = driver_with_two_inferences().record()
 
     assert {"cost": "compute", "unit": "application"} == record["clock"]["counted"]["options"]
 
 
-def test_counters_with_another_unit_or_cost_are_not_restored() -> None:
+def test_counters_stored_with_another_unit_or_cost_are_not_restored() -> None:
     """A scheduler whose clients are tenants must not use the counters of applications."""
     driver = driver_with_two_inferences()
     for options in ({"unit": "tenant"}, {"cost": "kv_token_time"}):

@@ -26,7 +26,7 @@ def _client_level(driver: PolicyDriver, client: str) -> int:
 @pytest.mark.parametrize(
     ("attained", "level"), [(0, 0), (9, 0), (10, 1), (29, 1), (30, 2), (69, 2), (70, 3), (150, 4)]
 )
-def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
+def test_quantum_doubles_with_each_feedback_level(attained: int, level: int) -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()
@@ -35,7 +35,7 @@ def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
     assert level == _client_level(driver, "a")
 
 
-def test_client_of_a_lower_level_overtakes_and_a_level_is_fifo() -> None:
+def test_client_at_a_lower_feedback_level_overtakes() -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1", "b2")
@@ -50,7 +50,7 @@ def test_client_of_a_lower_level_overtakes_and_a_level_is_fifo() -> None:
     assert ["b3"] == driver.step(make={"a2": 1}, finish=["a2"])
 
 
-def test_level_changes_when_service_is_reported() -> None:
+def test_feedback_level_of_a_client_changes_when_service_is_reported() -> None:
     """A long inference must not keep other inferences of its client in front."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1", "a2")
@@ -60,7 +60,7 @@ def test_level_changes_when_service_is_reported() -> None:
     assert ["b1"] == driver.step(seats=2, make={"a1": 10})
 
 
-def test_no_client_returns_to_a_higher_level() -> None:
+def test_feedback_level_of_a_client_never_improves() -> None:
     """The attained service of a client never falls."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
@@ -73,7 +73,7 @@ def test_no_client_returns_to_a_higher_level() -> None:
     assert ["b1", "b2", "a2"] == driver.drain()
 
 
-def test_grant_that_lowers_a_client_lets_others_overtake_at_once() -> None:
+def test_client_demoted_by_a_grant_is_overtaken_at_once() -> None:
     """One client must not fill all seats of a pull with long prompts."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.open_and_submit("a", "a1", "a2")
@@ -82,7 +82,7 @@ def test_grant_that_lowers_a_client_lets_others_overtake_at_once() -> None:
     assert ["a1", "b1", "a2"] == driver.step(seats=3)
 
 
-def test_attained_service_is_per_tenant() -> None:
+def test_attained_service_is_counted_per_tenant() -> None:
     """Attained service belongs to the client, and stays when an application ends."""
     driver = PolicyDriver("mlfq", {**LENGTHS, "unit": "tenant"})
     driver.open_and_submit("a", "a1", tenant="t")
@@ -101,7 +101,7 @@ def test_attained_service_is_per_tenant() -> None:
     assert 1 == _client_level(driver, "a"), "a tenant, not the application of that name"
 
 
-def test_restart_charges_nothing_twice_and_forgets_no_level() -> None:
+def test_restart_keeps_feedback_levels_and_charges_nothing_twice() -> None:
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1", "b2")
@@ -116,7 +116,7 @@ def test_restart_charges_nothing_twice_and_forgets_no_level() -> None:
     assert {"a": 34 + 2 + 4, "b": 26} == driver.state()["counted"]["attained"]
 
 
-def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> None:
+def test_service_missed_during_a_restart_is_charged_at_the_end() -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1")
@@ -142,7 +142,7 @@ def test_service_under_another_policy_is_not_charged() -> None:
     assert {"a": 2 + 1 + 1} == driver.state()["counted"]["attained"]
 
 
-def test_service_under_another_cost_function_is_forgotten() -> None:
+def test_attained_service_under_another_cost_function_is_forgotten() -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()
@@ -152,7 +152,7 @@ def test_service_under_another_cost_function_is_forgotten() -> None:
     assert {} == driver.state()["counted"]["attained"]
 
 
-def test_program_with_least_finished_service_is_first() -> None:
+def test_program_with_the_least_finished_service_is_served_first() -> None:
     driver = PolicyDriver("plas")
     driver.open_and_submit("b", "b1")
     driver.open_and_submit("a", "a1")
@@ -165,7 +165,7 @@ def test_program_with_least_finished_service_is_first() -> None:
     assert ["c1", "a2", "b2"] == driver.drain()
 
 
-def test_priority_is_fixed_at_submission() -> None:
+def test_priority_of_a_call_is_fixed_at_submission() -> None:
     """Calls that are submitted together stay together, whatever ends meanwhile."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("a", "a1", "a2", "a3")
@@ -181,7 +181,7 @@ def test_priority_is_fixed_at_submission() -> None:
     ]
 
 
-def test_running_call_does_not_count_before_its_end() -> None:
+def test_running_call_adds_no_service_before_its_end() -> None:
     """A program of one long call must not move back at once."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("a", "a1")
@@ -194,7 +194,7 @@ def test_running_call_does_not_count_before_its_end() -> None:
     assert ["a2"] == driver.step(seats=2)
 
 
-def test_priority_precedes_the_order_of_submission() -> None:
+def test_calls_are_ordered_by_priority_before_order_of_submission() -> None:
     driver = PolicyDriver("plas")
     driver.now = 10.0
     driver.open_and_submit("a", "a1", "a2")
@@ -270,7 +270,7 @@ def test_call_of_several_sequences_adds_the_service_of_each() -> None:
     assert {"a": 42} == driver.state()["counted"]["finished"]
 
 
-def test_change_to_the_policy_sets_the_priorities_of_waiting_calls() -> None:
+def test_policy_change_sets_the_priorities_of_waiting_calls() -> None:
     driver = PolicyDriver("fcfs")
     driver.open_and_submit("b", "b1", "b2")
     driver.open_and_submit("a", "a1")
@@ -281,7 +281,7 @@ def test_change_to_the_policy_sets_the_priorities_of_waiting_calls() -> None:
     assert ["b2"] == driver.step(make={"b1": 1}, finish=["b1"])
 
 
-def test_level_is_fifo_by_inference_and_not_by_client() -> None:
+def test_inferences_of_a_feedback_level_are_served_first_in_first_out() -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("c")
     driver.open_and_submit("a", "a1")

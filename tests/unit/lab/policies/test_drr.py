@@ -10,7 +10,7 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 from tests.unit.core.stub_policy import create_application, stub_context
 
 
-def test_deficit_round_robin_order_is_as_computed_by_hand() -> None:
+def test_deficit_round_robin_order_equals_a_hand_calculation() -> None:
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", *(f"a{n}" for n in range(1, 8)))
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 5)))
@@ -45,7 +45,7 @@ def policy_after_four_rounds() -> tuple[DrrPolicy, Application, Application]:
     return _policy_after_overtaking(times=4)
 
 
-def test_skipped_client_keeps_its_turn_and_gains_no_quantum(
+def test_skipped_client_keeps_its_turn_without_a_new_quantum(
     policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
     """With credit for each skipped round, the client could occupy the machine later."""
@@ -56,7 +56,7 @@ def test_skipped_client_keeps_its_turn_and_gains_no_quantum(
     assert (4, a.sequence) == policy.key("a", a)
 
 
-def test_skipped_client_is_charged_against_one_quantum(
+def test_service_of_a_skipped_client_is_charged_against_one_quantum(
     policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
     policy, a, _ = policy_after_four_rounds
@@ -75,7 +75,7 @@ def test_skipped_client_keeps_its_turn_while_its_balance_lasts(
         assert (0, a.sequence) == policy.key("a", a)
 
 
-def test_client_skipped_once_keeps_its_turn() -> None:
+def test_client_skipped_once_keeps_its_round_robin_turn() -> None:
     policy, a, _ = _policy_after_overtaking(times=1)
     policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
 
@@ -100,7 +100,7 @@ def _balance_of_client(driver: PolicyDriver, client: str) -> float:
     return balance
 
 
-def test_client_without_waiting_inferences_is_not_refilled_above_zero() -> None:
+def test_client_without_waiting_inferences_gets_no_credit() -> None:
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 12)))
@@ -127,7 +127,7 @@ def test_client_without_waiting_inferences_keeps_its_balance() -> None:
         assert 20 == _balance_of_client(driver, "a")
 
 
-def test_client_without_waiting_inferences_is_refilled_out_of_debt() -> None:
+def test_client_in_debt_without_waiting_inferences_is_refilled() -> None:
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 7)))
@@ -160,7 +160,7 @@ def test_waiting_client_in_debt_is_refilled_once_in_each_round() -> None:
     assert -20 - 2 == _balance_of_client(driver, "a")
 
 
-def test_prompts_without_a_price_do_not_end_the_turn_of_a_client() -> None:
+def test_prompts_that_cost_nothing_do_not_end_the_turn_of_a_client() -> None:
     """Prompts cost nothing in KV token-time, so a turn lasts until tokens are reported."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
     driver.open_and_submit("a", "a1", "a2", "a3")

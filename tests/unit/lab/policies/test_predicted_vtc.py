@@ -30,7 +30,7 @@ def _predicted_tokens(driver: PolicyDriver, application_id: str = "a", choices: 
     return driver.vtc.predicted_tokens(application, inference)
 
 
-def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
+def test_predicted_output_is_charged_once_at_admission() -> None:
     """The prompt and each predicted token are charged once (VTC, Alg. 3, lines 25 and 26)."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
@@ -44,7 +44,7 @@ def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
     assert 50 == driver.counter("a")
 
 
-def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
+def test_tokens_beyond_the_predicted_output_are_charged_when_reported() -> None:
     """One report may bring tokens on both sides of the prediction (VTC, Alg. 3, lines 34 to 36)."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=4)
@@ -56,7 +56,7 @@ def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
     assert [18, 22, 24] == charged
 
 
-def test_predicted_tokens_that_were_not_made_are_refunded_at_the_end() -> None:
+def test_predicted_tokens_that_were_not_generated_are_refunded() -> None:
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "b1", true=20)
     _submit_with_lengths(driver, "b2", true=20)
@@ -79,7 +79,7 @@ def test_cancelled_inference_gets_a_refund_for_its_missing_output() -> None:
     assert 16 == driver.counter("a")
 
 
-def test_refund_uses_the_weight_of_the_charge() -> None:
+def test_refund_uses_the_weight_at_the_time_of_the_charge() -> None:
     """A lower weight between charge and refund must not give a gain."""
     driver = driver_with_two_clients("vtc-oracle")
     driver.handle(ev.WeightChanged("a", 4))
@@ -90,7 +90,7 @@ def test_refund_uses_the_weight_of_the_charge() -> None:
     assert 5 == driver.counter("a")
 
 
-def test_exact_prediction_gives_no_refund() -> None:
+def test_exact_output_prediction_gives_no_refund() -> None:
     """A counter of VTC never falls, even if the replica counts a shorter prompt."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
@@ -127,7 +127,7 @@ def test_restart_keeps_the_prepaid_output() -> None:
     assert 10 + 2 * 8 == driver.counter("a")
 
 
-def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
+def test_tokens_generated_again_after_a_restart_are_counted_once() -> None:
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
     driver.report_tokens("a1", 8, seats=2)
@@ -142,7 +142,7 @@ def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
     assert (10 + 2 * 30) + (10 + 2 * 8) == driver.counter("a")
 
 
-def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
+def test_predicted_output_is_the_mean_of_the_last_five_outputs() -> None:
     """Outputs of other clients do not count (VTC, Sec. 5.1)."""
     driver = driver_with_two_clients("vtc-predict")
     predicted = [_predicted_tokens(driver)]
@@ -155,7 +155,7 @@ def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
     assert 0 == _predicted_tokens(driver, "b")
 
 
-def test_prediction_without_a_history_is_zero_as_in_plain_vtc() -> None:
+def test_predicted_output_without_a_history_is_zero() -> None:
     driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a")
     driver.report_tokens("a1", 3)
@@ -166,7 +166,7 @@ def test_prediction_without_a_history_is_zero_as_in_plain_vtc() -> None:
     assert 22 + 10 + 12 == driver.counter("a")
 
 
-def test_prediction_of_several_sequences_scales_that_of_one() -> None:
+def test_predicted_output_grows_with_the_number_of_sequences() -> None:
     driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a", prompt=30, output=90, choices=3)
     driver.finish("a1", 30)
@@ -174,7 +174,7 @@ def test_prediction_of_several_sequences_scales_that_of_one() -> None:
     assert [10, 20] == [_predicted_tokens(driver, choices=choices) for choices in (1, 2)]
 
 
-def test_inference_without_output_is_not_in_the_history() -> None:
+def test_length_history_excludes_inferences_without_output() -> None:
     """An inference cancelled before its first token has no output length."""
     driver = driver_with_two_clients("vtc-predict")
     for name in ("a1", "a2"):
@@ -185,7 +185,7 @@ def test_inference_without_output_is_not_in_the_history() -> None:
     assert {} == driver.vtc.counted()["outputs"]
 
 
-def test_history_of_a_tenant_outlives_its_applications() -> None:
+def test_length_history_of_a_tenant_outlives_its_applications() -> None:
     driver = PolicyDriver("vtc-predict", {"unit": "tenant"})
     driver.open("a", tenant="a")
     driver.pull(seats=1)
@@ -197,7 +197,7 @@ def test_history_of_a_tenant_outlives_its_applications() -> None:
     assert 6 == _predicted_tokens(driver, "b")
 
 
-def test_history_survives_a_restart() -> None:
+def test_length_history_survives_a_restart() -> None:
     driver = driver_with_two_clients("vtc-predict")
     for number, output in enumerate((9, 80, 7, 6, 5, 4)):
         driver.submit(f"a{number}", "a", output=100)
@@ -225,7 +225,7 @@ def test_length_history_by_application_is_not_restored_by_tenant() -> None:
 
 
 @pytest.mark.parametrize(("true", "charged"), [(20, 50), (0, 10), (None, 24)])
-def test_oracle_uses_the_true_output_length_or_else_the_prediction(
+def test_oracle_predicts_the_true_output_length_where_known(
     true: Tokens | None, charged: int
 ) -> None:
     """In service the true length is unknown."""
@@ -248,7 +248,7 @@ def _noisy_predictions(seed: int, length: Tokens, count: int) -> list[Tokens]:
     return predicted
 
 
-def test_noise_is_uniform_from_half_to_one_and_a_half() -> None:
+def test_noise_factor_is_uniform_between_half_and_one_and_a_half() -> None:
     """Table 5 of the paper has noise of ±50 %."""
     draws = _noisy_predictions(0, 100, 100)
     quarters = [sum(50 + 25 * k <= draw < 75 + 25 * k for draw in draws) for k in range(4)]
@@ -262,18 +262,20 @@ def test_noise_is_uniform_from_half_to_one_and_a_half() -> None:
 @pytest.mark.parametrize(
     ("length", "allowed"), [(0, {0}), (1, {1}), (3, {2, 3, 4}), (4, {*range(2, 7)})]
 )
-def test_noise_reaches_every_whole_length_in_range(length: Tokens, allowed: set[Tokens]) -> None:
+def test_noisy_prediction_reaches_every_length_in_range(
+    length: Tokens, allowed: set[Tokens]
+) -> None:
     assert allowed == set(_noisy_predictions(1, length, 200))
 
 
-def test_noise_depends_only_on_the_seed_and_the_inference() -> None:
+def test_noise_factor_depends_only_on_the_seed_and_the_inference() -> None:
     """A run can be repeated, and another seed is another run."""
     assert _noisy_predictions(5, 1000, 20) == _noisy_predictions(5, 1000, 20)
     assert _noisy_predictions(5, 1000, 20) != _noisy_predictions(6, 1000, 20)
     assert 1 < len(set(_noisy_predictions(5, 1000, 20)))
 
 
-def test_noise_differs_between_applications_whose_inferences_are_numbered_alike() -> None:
+def test_equal_inference_numbers_of_two_applications_have_different_noise() -> None:
     """Inference ids are unique only within their application."""
     driver = driver_with_two_clients("vtc-noisy")
     drawn = {

@@ -6,7 +6,7 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 LIMIT_2 = {"requests_per_minute": 2}
 
 
-def test_excess_over_the_rate_limit_waits_for_the_next_window() -> None:
+def test_inferences_beyond_the_rate_limit_wait_for_the_next_window() -> None:
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.now = 59.0
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
@@ -22,7 +22,7 @@ def test_excess_over_the_rate_limit_waits_for_the_next_window() -> None:
     assert ["a5"] == driver.step(seats=9)
 
 
-def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
+def test_arrival_in_a_new_window_releases_rate_limited_inferences() -> None:
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.pull(seats=9)
@@ -60,7 +60,7 @@ def test_tenant_has_one_limit_for_all_its_applications() -> None:
     assert ["c1"] == driver.step(seats=9)
 
 
-def test_requeued_inference_counts_once_in_its_window() -> None:
+def test_requeued_inference_counts_once_in_its_rate_window() -> None:
     """The client is not charged for the loss of a replica, and gains nothing by it."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3")
@@ -72,7 +72,7 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
     assert 60.0 == driver.core.next_deadline()
 
 
-def test_inference_requeued_after_its_window_is_not_counted_again() -> None:
+def test_inference_requeued_after_its_rate_window_is_not_counted_again() -> None:
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=2)
@@ -81,7 +81,7 @@ def test_inference_requeued_after_its_window_is_not_counted_again() -> None:
     assert ["a1", "a3", "a4"] == driver.step(seats=9, requeue=["a1"])
 
 
-def test_inference_requeued_in_a_used_up_window_waits_with_its_client() -> None:
+def test_inference_requeued_in_a_used_up_rate_window_waits() -> None:
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)
@@ -93,7 +93,7 @@ def test_inference_requeued_in_a_used_up_window_waits_with_its_client() -> None:
     assert ["a1", "a5"] == driver.step(seats=9)
 
 
-def test_ended_inference_still_counts_in_its_window() -> None:
+def test_ended_inference_still_counts_in_its_rate_window() -> None:
     """The limit is on grants, not on concurrency."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3")
@@ -103,7 +103,7 @@ def test_ended_inference_still_counts_in_its_window() -> None:
     assert {"a": {}} == driver.state()["counted"]["inferences"]
 
 
-def test_restart_keeps_counts_and_counted_inferences() -> None:
+def test_restart_keeps_the_counts_of_rate_windows() -> None:
     """A new scheduler must not give every client a new window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4")
@@ -116,7 +116,7 @@ def test_restart_keeps_counts_and_counted_inferences() -> None:
     assert ["a3", "a4", "b3"] == driver.step(seats=9)
 
 
-def test_counts_of_another_limit_are_forgotten() -> None:
+def test_counts_of_another_rate_limit_are_forgotten() -> None:
     """Counts are also dropped when the options of a running scheduler change."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4")

@@ -20,7 +20,7 @@ def _files_by_path(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_same_seeds_write_identical_files_and_no_temporary_ones(tmp_path: Path) -> None:
+def test_same_seeds_write_identical_report_files(tmp_path: Path) -> None:
     """A second build must write the same bytes."""
     for name in ("one", "two"):
         build_report([small.small_experiment()], small.SCALE, tmp_path / name, workers=1)
@@ -59,7 +59,7 @@ def _charts_with_bad_label(scale: Scale, found: Found) -> list[Chart]:
     ],
     ids=["arms that cannot be named", "a chart that cannot be drawn"],
 )
-def test_failing_experiment_does_not_affect_others(
+def test_failing_experiment_does_not_affect_other_experiments(
     tmp_path: Path, broken: dict[str, Any], why: str
 ) -> None:
     """One missing profile must not cost the hour of the other experiments."""
@@ -70,7 +70,7 @@ def test_failing_experiment_does_not_affect_others(
     assert f"Failed: {why}" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_equal_tasks_run_once() -> None:
+def test_equal_experiment_tasks_run_once() -> None:
     """Repeating shared runs would take a third of a full report's time."""
     told: list[RunProgress] = []
     task = small.ComputedTask(1, 2)
@@ -81,14 +81,14 @@ def test_equal_tasks_run_once() -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_give_the_results_of_one() -> None:
+def test_experiments_in_several_processes_give_equal_results() -> None:
     """Tasks and their exceptions are pickled, for processes that have imported nothing yet."""
     tasks: list[Task] = [small.ComputedTask(1, 2), small.FailingTask()]
 
     assert run_tasks(tasks, 1) == run_tasks(tasks, 2)
 
 
-def test_failing_task_does_not_affect_others() -> None:
+def test_failing_task_does_not_affect_other_tasks() -> None:
     told: list[RunProgress] = []
     found = run_tasks([small.FailingTask(), small.ComputedTask(1, 2)], 1, told.append)
 
@@ -97,5 +97,5 @@ def test_failing_task_does_not_affect_others() -> None:
     assert "2/2 runs, 1 failed, 0 s left" == str(told[-1])
 
 
-def test_progress_contains_the_remaining_time() -> None:
+def test_progress_message_contains_the_remaining_time() -> None:
     assert "5/20 runs, 30 s left" == str(RunProgress(done=5, total=20, failed=0, elapsed_s=10.0))

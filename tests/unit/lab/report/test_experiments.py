@@ -44,7 +44,7 @@ def test_experiment_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def test_published_numbers_have_a_matching_arm() -> None:
+def test_published_numbers_have_a_matching_arm_in_the_experiments() -> None:
     """A misspelt arm would silently drop a published number from the page."""
     by_name = {experiment.name: experiment for experiment in EXPERIMENTS}
     for entry in published_values():
@@ -69,7 +69,7 @@ def test_comparisons_and_targets_name_existing_arms(experiment: Experiment) -> N
 
 
 @each_experiment
-def test_tasks_can_be_pickled_and_compared(experiment: Experiment) -> None:
+def test_experiment_tasks_can_be_pickled_and_compared(experiment: Experiment) -> None:
     """Runs happen in other processes, and results are matched by equality."""
     for task in _arms_of_experiment(experiment).values():
         assert task == pickle.loads(pickle.dumps(task))
@@ -104,7 +104,7 @@ def test_different_seeds_draw_different_loads(experiment: Experiment) -> None:
     assert recorded == first & second
 
 
-def test_quick_report_is_much_smaller() -> None:
+def test_quick_report_runs_fewer_tasks() -> None:
     """A quick report takes a minute and a half on two cores."""
     runs = {}
     for scale in (_FULL, _QUICK):
@@ -119,7 +119,7 @@ def _create_request(name: str, tenant: str, arrived_at_s: float) -> WorkloadAppl
     return WorkloadApplication(name, "request", arrived_at_s, inferences, tenant=tenant)
 
 
-def test_rate_limit_refuses_the_excess_of_each_minute_and_client() -> None:
+def test_rate_limit_refuses_excess_requests_per_minute_and_client() -> None:
     asked = [("a0", 1.0), ("a1", 2.0), ("b0", 3.0), ("a2", 59.9), ("a3", 60.0)]
     requests = [_create_request(name, name[0], arrived_at_s) for name, arrived_at_s in asked]
     load: Any = SimpleNamespace(build=lambda: requests)
@@ -139,7 +139,7 @@ def test_offered_load_is_cost_divided_by_the_capacity_of_a_replica() -> None:
     )
 
 
-def test_splitting_applications_gains_only_under_fairness_by_application() -> None:
+def test_splitting_an_application_pays_only_under_fairness_by_application() -> None:
     """Under fairness by tenant, splitting gains nothing.
 
     All three tenants have 100 inferences of one size; as one application the splitter is last. In

@@ -42,7 +42,7 @@ def _outcome_against_10_2(outcomes: Outcomes) -> Measures:
     return {_OURS: {"jct_s": outcomes[_OURS]}, _THEIRS: {"jct_s": 10.2}}
 
 
-def test_section_has_mean_and_paired_difference_of_every_arm() -> None:
+def test_report_section_has_mean_and_paired_difference_of_every_arm() -> None:
     section = _section_of_experiment(small.small_experiment())
 
     mean, against_vtc = (_table_cell(section, _OURS, column) for column in (0, 1))
@@ -62,7 +62,7 @@ def test_section_has_mean_and_paired_difference_of_every_arm() -> None:
     ],
     ids=["interval", "may be zero", "nothing is drawn", "one run of a drawn load"],
 )
-def test_difference_is_judged_by_its_confidence_interval(
+def test_paired_difference_is_judged_by_its_confidence_interval(
     change: Mapping[str, Any], seeds: tuple[int, ...], verdicts: list[str]
 ) -> None:
     section = _section_of_experiment(replace(small.small_experiment(), **change), seeds)
@@ -81,7 +81,7 @@ def test_targets_are_reported_as_met_or_missed() -> None:
     assert [-0.5, 11.0] == [judged.limit.value for judged in section.judged]
 
 
-def test_metric_that_one_seed_lacks_has_no_mean() -> None:
+def test_metric_missing_for_one_seed_has_no_mean() -> None:
     """A mean over the other seeds could not be compared with arms that have all seeds."""
     measure = measure_each(lambda outcome: {"jct_s": None if outcome == 10.2 else outcome})
     section = _section_of_experiment(replace(small.small_experiment(), measure=measure))

@@ -93,7 +93,7 @@ def report_page(directory: Path, out: Path) -> str:
     return (out / "report.html").read_text(encoding="utf-8")
 
 
-def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
+def test_report_page_shows_recorded_runs_without_new_runs(tmp_path: Path) -> None:
     """The seeds are those of the recording, not those of the report."""
     page = report_page(write_recording(tmp_path), tmp_path / "out")
 
@@ -112,7 +112,7 @@ def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
     assert "a &lt;processor&gt;" in page
 
 
-def test_simulator_errors_beyond_their_limit_are_at_the_top(tmp_path: Path) -> None:
+def test_simulator_errors_beyond_their_limit_are_shown_first(tmp_path: Path) -> None:
     page = report_page(write_recording(tmp_path, error=-0.2), tmp_path / "out")
 
     targets = page[page.index("<h2>Targets") : page.index("<nav>")]
@@ -126,7 +126,7 @@ def test_simulator_errors_beyond_their_limit_are_at_the_top(tmp_path: Path) -> N
     assert "missed" not in page[page.index("<h2>Targets") : page.index("<nav>")]
 
 
-def test_mean_times_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
+def test_mean_completion_time_of_each_arm_is_compared_with_justitia(tmp_path: Path) -> None:
     report_page(write_recording(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
@@ -139,7 +139,7 @@ def test_mean_times_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
     assert [pytest.approx((5 / 21 + 5 / 22) / 2)] == differences
 
 
-def test_control_arm_is_in_the_table_and_has_no_target(tmp_path: Path) -> None:
+def test_control_arm_is_listed_without_a_target(tmp_path: Path) -> None:
     """A second run of one policy says nothing about the simulator."""
     page = report_page(write_recording(tmp_path, error=-0.2, control=CONTROL), tmp_path / "out")
 

@@ -103,7 +103,7 @@ def _times_digest(run: RunResult) -> str:
         pytest.param("recorded", REAL, marks=needs_real_data),
     ],
 )
-def test_main_table_is_as_published(name: str, data_dir: Path | None) -> None:
+def test_main_results_table_equals_the_published_table(name: str, data_dir: Path | None) -> None:
     """The load is checked first, because another load has other figures."""
     load = _load(data_dir)
 

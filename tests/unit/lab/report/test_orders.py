@@ -47,7 +47,7 @@ def test_application_that_runs_alone_takes_the_time_of_its_longest_path(
     assert [0.3, 1.9] == [pytest.approx(row.jct_s) for row in run.applications]
 
 
-def test_regret_is_against_vtc_and_slowdown_against_running_alone() -> None:
+def test_regret_compares_with_vtc_and_slowdown_with_running_alone() -> None:
     """An application that ends earlier than under VTC has no regret."""
     outcomes = {
         Arm("1x", "alone"): _ended_applications(a=1.0, b=2.0),
@@ -63,7 +63,7 @@ def test_regret_is_against_vtc_and_slowdown_against_running_alone() -> None:
     assert 1.98 == pytest.approx(measured["p99_regret_s"])
 
 
-def test_guard_with_true_end_times_gets_those_of_vtc(
+def test_guard_with_true_end_times_gets_the_end_times_of_vtc(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
@@ -87,7 +87,7 @@ def test_guard_with_true_end_times_gets_those_of_vtc(
     assert [(guard.settings(), ends)] == asked
 
 
-def test_run_of_the_guard_with_true_end_times_has_a_separate_name() -> None:
+def test_guard_run_with_true_end_times_has_a_separate_name() -> None:
     """Result lines must distinguish the guard with given end times from the predicting one."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**KnownTimesRun(guard).configuration()}
@@ -97,7 +97,7 @@ def test_run_of_the_guard_with_true_end_times_has_a_separate_name() -> None:
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
-def test_guard_with_true_end_times_runs_beside_each_guard_of_known_costs(is_quick: bool) -> None:
+def test_each_guard_arm_with_known_costs_has_an_arm_with_true_end_times(is_quick: bool) -> None:
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
 
@@ -108,7 +108,7 @@ def test_guard_with_true_end_times_runs_beside_each_guard_of_known_costs(is_quic
     assert not any(isinstance(task, KnownTimesRun) for arms in others for task in arms.values())
 
 
-def test_learned_arms_have_the_stages_of_ended_applications(
+def test_arms_with_learned_predictions_use_stages_of_ended_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A running service has statistics of ended applications, but not of live ones."""

@@ -53,7 +53,7 @@ def test_report_page_is_self_contained(report_dir: Path) -> None:
     assert set(re.findall(r'\shref="(.)', text)) == {"#"}
 
 
-def test_failures_and_losses_are_at_the_top(report_dir: Path) -> None:
+def test_failed_runs_and_lost_comparisons_are_shown_first(report_dir: Path) -> None:
     """A reader who stops after the first screen must have seen failures and missed targets."""
     text = _read_page(report_dir)
     top = text[: text.index("<nav>")]
@@ -72,7 +72,7 @@ def test_text_on_the_report_page_is_escaped(report_dir: Path) -> None:
     assert "<experiment>" not in text
 
 
-def test_lost_comparisons_are_listed_first(tmp_path: Path) -> None:
+def test_lost_comparisons_are_listed_first_on_the_report_page(tmp_path: Path) -> None:
     """A reader must not have to search thirty tables for lost comparisons."""
     lost = replace(
         small.small_experiment(),

@@ -99,7 +99,7 @@ def training_spy(monkeypatch: pytest.MonkeyPatch) -> _TrainingSpy:
     return spy
 
 
-def test_no_model_predicts_a_text_that_it_was_trained_on(
+def test_no_model_predicts_a_text_of_its_training_data(
     data_dir: Path, training_spy: _TrainingSpy
 ) -> None:
     """A model trained on the run would look better than it is in service."""
@@ -114,7 +114,7 @@ def test_no_model_predicts_a_text_that_it_was_trained_on(
             assert not {(name, text) for text in trained_on} & predicted
 
 
-def test_every_run_is_predicted_once_by_models_trained_once(
+def test_every_run_is_predicted_by_models_that_are_trained_once(
     data_dir: Path, training_spy: _TrainingSpy
 ) -> None:
     """Runs that are hard to predict must not be left out."""
@@ -143,7 +143,7 @@ def test_every_application_of_the_suite_has_a_prediction(
         assert 2 * mean.predicted_kv_token_time == pytest.approx(p90.predicted_kv_token_time)
 
 
-def test_class_mean_and_median_are_those_of_the_other_half(data_dir: Path) -> None:
+def test_class_mean_and_median_come_from_the_other_half_of_the_runs(data_dir: Path) -> None:
     """The service uses the class mean until the class has a model."""
     past = out_of_fold._past_runs(data_dir, "EV")
     costs = {h: [run.sample.kv_token_time for run in past if run.key[2] != h] for h in (0, 1)}
@@ -159,7 +159,7 @@ def test_class_mean_and_median_are_those_of_the_other_half(data_dir: Path) -> No
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
-def test_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
+def test_prediction_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
     """With equal loads and charges, any difference is due to the prediction."""
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     groups: dict[str, list[Predicted]] = {}
@@ -176,7 +176,7 @@ def test_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
         assert 1 == len({replace(task, recipe="") for task in tasks})
 
 
-def test_only_the_arm_of_the_service_charges_more_than_predicted(
+def test_only_the_arm_of_the_service_charges_a_multiple_of_the_prediction(
     data_dir: Path, training_spy: _TrainingSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The papers charge the prediction, and the service a multiple of it."""

@@ -24,7 +24,7 @@ def _write_sessions(directory: Path) -> Scale:
     return Scale((1,), directory, is_quick=True)
 
 
-def test_every_arm_has_a_row_with_its_best_setting(
+def test_each_arm_has_a_table_row_with_its_best_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scale = _write_sessions(tmp_path)
@@ -43,7 +43,9 @@ def test_every_arm_has_a_row_with_its_best_setting(
     assert list(ARMS) == [series.label for series in charts[0].series]
 
 
-def test_best_setting_has_the_least_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_setting_of_an_arm_has_the_least_mean_completion_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scale = _write_sessions(tmp_path)
     monkeypatch.setattr(sessions, "SESSIONS_FILE", SESSIONS_FILE.with_suffix(""))
     means = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])

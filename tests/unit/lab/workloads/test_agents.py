@@ -50,7 +50,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize(("name", "calls"), PLANS)
-async def test_agent_with_a_plan_keeps_to_it(name: str, calls: dict[str, int]) -> None:
+async def test_agent_follows_its_given_plan(name: str, calls: dict[str, int]) -> None:
     """Fan-outs and lengths are those planned, for any answers, even empty ones."""
     app = _random_model()
 
@@ -91,7 +91,7 @@ async def test_self_consistency_votes_among_five_attempts() -> None:
     ("attempt", "number"),
     [("Answer: -3.50", "-3.5"), ("Answer: 1\nAnswer: 2", "2"), ("the answer is 4", None)],
 )
-def test_last_stated_number_is_the_answer(attempt: str, number: str | None) -> None:
+def test_last_number_in_a_text_is_the_answer(attempt: str, number: str | None) -> None:
     assert final_number(attempt) == number
 
 

@@ -53,7 +53,7 @@ def test_text_without_a_household_task_is_refused() -> None:
         Household("Your task is to: put some egg on desk.")
 
 
-def test_household_task_requires_its_steps_in_order() -> None:
+def test_household_task_requires_its_steps_in_the_given_order() -> None:
     """An egg that was put down before it was heated is no hot egg."""
     game = Household(HEAT)
     [place] = game.receptacles_with("egg")
@@ -74,7 +74,7 @@ def test_household_task_requires_its_steps_in_order() -> None:
     assert game.is_done
 
 
-def test_closed_receptacle_hides_and_accepts_nothing() -> None:
+def test_closed_receptacle_hides_contents_and_accepts_no_object() -> None:
     """The agent must have a reason to open receptacles."""
     game = Household(HEAT)
 
@@ -260,7 +260,7 @@ async def test_agent_plays_a_generated_game_without_a_matching_alfworld_game() -
     assert "You arrive at shelf 1." in app.prompts[-1]
 
 
-def test_opening_without_a_game_is_refused(game_dir: Path) -> None:
+def test_opening_text_without_a_matching_game_is_refused(game_dir: Path) -> None:
     """Where ALFWorld's games were requested, another game would be a wrong result."""
     games = AlfworldGames(game_dir)
 

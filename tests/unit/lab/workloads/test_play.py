@@ -64,7 +64,7 @@ def test_completion_time_counts_from_the_planned_arrival() -> None:
         ("fails", "app-0", "ResponseError: 500: broken"),
     ],
 )
-def test_failed_application_is_recorded_and_ends_no_other(
+def test_failed_application_is_recorded_and_ends_no_other_application(
     text: str, application_id: str | None, error: str
 ) -> None:
     """One application must not cost an hour of load."""
@@ -82,7 +82,7 @@ def test_failed_application_is_recorded_and_ends_no_other(
     assert service.cancelled == ([] if application_id is None else ["/v1/applications/app-0"])
 
 
-def test_agent_that_raises_is_recorded() -> None:
+def test_agent_that_raises_an_exception_is_recorded_as_failed() -> None:
     no_stage = replace(
         _plan_application(0),
         lengths=replace(_plan_application(0).lengths, run=RecordedRun(None, ())),

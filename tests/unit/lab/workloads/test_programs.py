@@ -270,7 +270,9 @@ async def test_pe_agent_reports_missing_models() -> None:
         (json.dumps([{"task": "a"}] * 20), [()] * 7),
     ],
 )
-def test_pe_agent_ends_with_any_plan(answer: str, needs: list[tuple[int, ...]]) -> None:
+def test_pe_agent_drops_cyclic_and_missing_dependencies_of_its_plan(
+    answer: str, needs: list[tuple[int, ...]]
+) -> None:
     """Subtasks may wait for each other, for themselves, or for missing ones."""
     assert needs == [subtask.needs for subtask in plan_execute.read_plan(answer)]
 

@@ -46,7 +46,7 @@ async def test_program_is_run_and_its_output_returned(
         "import sys; sys.stdout.close()\nwhile 1: 0",
     ],
 )
-async def test_endless_program_is_ended(program: str) -> None:
+async def test_endless_program_is_killed_after_its_time_limit(program: str) -> None:
     """Models write endless loops, which would keep the application forever."""
     started = time.monotonic()
 
@@ -57,7 +57,7 @@ async def test_endless_program_is_ended(program: str) -> None:
 
 
 @pytest.mark.slow
-async def test_cpu_time_is_limited_separately() -> None:
+async def test_cpu_time_of_a_program_has_a_separate_limit() -> None:
     """A loop takes a CPU core from the engines, so it is killed before its wall time is over."""
     run = await run_python("while True: pass", SandboxLimits(wall_s=60.0, cpu_s=1))
 

@@ -74,7 +74,7 @@ def test_planned_transcript_is_cut_to_the_planned_length() -> None:
     assert first.startswith("Do it.\n\nThe task.")
 
 
-def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
+def test_new_turns_replace_examples_before_the_oldest_turns() -> None:
     """The latest turn decides the next step, so it must stay."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
 
@@ -90,7 +90,7 @@ def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
     assert last.startswith("Do it.\nThe task.\n[earlier turns left out]")
 
 
-def test_examples_are_cut_to_fill_a_planned_prompt_and_complete_without_a_plan() -> None:
+def test_examples_are_cut_only_to_fill_a_planned_prompt() -> None:
     """Examples fill a planned prompt to its recorded length, but a real model gets none cut."""
     filled = prompt("Do it.", "The task.", 40, fill=True, examples=EXAMPLES)
     free = prompt("Do it.", "The task.", 8, fill=False, examples=EXAMPLES)

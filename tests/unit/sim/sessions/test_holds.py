@@ -59,7 +59,7 @@ def _sessions(tmp_path: Path, *prompts: int, tools: int = 0) -> list[Session]:
     return read_written(tmp_path, *lines)
 
 
-def test_held_prompt_is_cached_after_others_have_used_all_memory(tmp_path: Path) -> None:
+def test_held_prompt_stays_cached_while_other_prompts_use_all_memory(tmp_path: Path) -> None:
     kept, other, last, last_of_all = _sessions(tmp_path, 3_200, 3_000, 3_100, 2_900)
     for is_held, found in ((True, 3_200), (False, 0)):
         engine = TurnByTurnReplica()
@@ -74,7 +74,7 @@ def test_held_prompt_is_cached_after_others_have_used_all_memory(tmp_path: Path)
         assert found == sequence.cached_tokens
 
 
-def test_held_prompt_keeps_a_waiting_sequence_out_until_released(tmp_path: Path) -> None:
+def test_held_prompt_delays_a_waiting_sequence_until_its_release(tmp_path: Path) -> None:
     kept, small, large = _sessions(tmp_path, 3_200, 320, 3_000)
     engine = TurnByTurnReplica()
     engine.run_and_hold(kept)
@@ -107,7 +107,7 @@ def test_held_prompts_are_released_before_any_preemption(
     assert second.name not in engine.replica.holds
 
 
-def test_held_prompts_are_released_if_no_sequence_could_run_otherwise(tmp_path: Path) -> None:
+def test_held_prompts_are_released_if_no_sequence_can_run(tmp_path: Path) -> None:
     kept, large = _sessions(tmp_path, 3_200, 4_000)
     engine = TurnByTurnReplica()
     engine.run_and_hold(kept)

@@ -62,7 +62,7 @@ def test_evicted_prompt_is_loaded_instead_of_computed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arm", ["justitia", "pinned", "mori"])
-def test_host_memory_raises_the_cached_share_of_every_arm(arm: str, tmp_path: Path) -> None:
+def test_host_memory_raises_the_cached_share_under_every_arm(arm: str, tmp_path: Path) -> None:
     sessions = read_written(
         tmp_path, *(growing_session(f"s{k}", turns=12, more=150) for k in range(30))
     )

@@ -48,7 +48,7 @@ def test_single_session_takes_the_time_of_its_computed_tokens(arm: str, tmp_path
 
 
 @each_setting
-def test_all_turns_are_played_with_little_and_much_memory(
+def test_simulator_plays_all_turns_with_little_and_much_memory(
     arm: str, options: ArmOptions, tmp_path: Path
 ) -> None:
     sessions = read_written(tmp_path, *(growing_session(f"s{k}") for k in range(20)))
@@ -62,7 +62,7 @@ def test_all_turns_are_played_with_little_and_much_memory(
 
 
 @pytest.mark.parametrize("arm", ["justitia-no-working-set", "pinned", "lmetric", "gittins"])
-def test_contexts_are_kept_as_long_as_they_fit(arm: str, tmp_path: Path) -> None:
+def test_simulated_contexts_are_kept_while_they_fit(arm: str, tmp_path: Path) -> None:
     """Beyond the memory of an LRU cache the cached share drops sharply."""
     sessions = read_written(
         tmp_path, *(growing_session(f"s{k}", turns=12, more=150) for k in range(30))
@@ -84,7 +84,7 @@ def cached_share(result: SessionResult) -> float:
     return result.cached_tokens / result.prompt_tokens
 
 
-def test_pinned_sessions_find_their_contexts(tmp_path: Path) -> None:
+def test_every_turn_of_a_pinned_session_finds_its_context(tmp_path: Path) -> None:
     """With enough memory every turn finds the previous prompt, to whole blocks."""
     sessions = read_written(tmp_path, *(growing_session(f"s{k}", turns=4) for k in range(4)))
     result = play_arm("pinned", sessions, load=0.5)
@@ -94,7 +94,7 @@ def test_pinned_sessions_find_their_contexts(tmp_path: Path) -> None:
     assert 4 * found + 2 * 320 <= result.cached_tokens <= 4 * (found + 320)
 
 
-def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
+def test_lmetric_policy_moves_sessions_and_pinning_does_not(tmp_path: Path) -> None:
     """Of the two, only lmetric moves a turn to a replica that answers it sooner."""
     lines = [growing_session(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
     lines += [session_line(f"short{k}", turn_line(400, 1)) for k in range(2)]
@@ -104,7 +104,7 @@ def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
     assert all(22 == result.turns for result in results.values())
 
 
-def test_wrong_belief_in_cached_contexts_costs_little(
+def test_core_that_wrongly_expects_cached_contexts_loses_at_most_a_tenth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A core that wrongly expects cached contexts loses at most a tenth.
@@ -159,7 +159,7 @@ class _MisledArm(CoreArm):
         pytest.param("always", 1.35, id="every context on the wrong replica"),
     ],
 )
-def test_lost_and_misplaced_contexts_cost_little(
+def test_lost_and_misplaced_contexts_cost_little_completion_time(
     misplaces: Literal["never", "first", "always"],
     most: float,
     tmp_path: Path,
@@ -172,7 +172,7 @@ def test_lost_and_misplaced_contexts_cost_little(
     plays = [(load, seed) for load in (1.0, 2.0) for seed in (7, 8)]
     right = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
     monkeypatch.setattr(_MisledArm, "misplaces", misplaces)
-    monkeypatch.setattr(play, "ARMS", {"justitia": ArmKind(_MisledArm, "priority")})
+    monkeypatch.setattr(play, "APPLICATION_ARMS", {"justitia": ArmKind(_MisledArm, "priority")})
     misled = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
 
     assert right != misled
@@ -196,7 +196,7 @@ def test_turns_wait_for_their_contexts_if_memory_is_short(
     assert sum(map(mean_completion_s, waiting)) < 0.95 * sum(map(mean_completion_s, moving))
 
 
-def test_grant_of_a_deadline_that_is_due_at_an_arrival_is_started(
+def test_inference_granted_by_a_deadline_at_an_arrival_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The core processes due deadlines before any other event."""
@@ -245,6 +245,6 @@ def test_unknown_arm_is_refused_by_name(tmp_path: Path) -> None:
         play_arm("sticky", read_written(tmp_path, growing_session("a")), load=1.0)
 
 
-def test_sessions_that_never_fit_are_refused(tmp_path: Path) -> None:
+def test_simulated_sessions_that_never_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no session has a turn that fits"):
         play_arm("pinned", read_written(tmp_path, session_line("a", turn_line(7_000, 1))), load=1.0)

@@ -106,7 +106,7 @@ def test_mori_reproduces_its_published_throughput_over_thunder_agent(tmp_path: P
     assert 1.20 <= _turns_per_minute(ours) / _turns_per_minute(thunder) <= 1.71
 
 
-def test_gittins_reproduces_the_published_gain_of_hermes(tmp_path: Path) -> None:
+def test_gittins_policy_reproduces_the_published_gain_of_hermes(tmp_path: Path) -> None:
     """The paper reports a mean that falls by over 70 % for short applications behind long ones."""
     lines = [session_line(f"short{k}", turn_line(400, 20)) for k in range(120)]
     lines += [session_line(f"long{k}", turn_line(2_000, 4_000)) for k in range(8)]
@@ -117,23 +117,23 @@ def test_gittins_reproduces_the_published_gain_of_hermes(tmp_path: Path) -> None
     assert _mean_completion_s(ours) < 0.3 * _mean_completion_s(pinned)
 
 
-def test_gittins_rank_of_simple_distributions() -> None:
+def test_gittins_rank_of_simple_distributions_is_exact() -> None:
     assert 5.0 == gittins_rank([5.0])
     assert pytest.approx(1.0 / 0.75) == gittins_rank([1.0, 1.0, 1.0, 100.0])
     assert pytest.approx((1.0 + 3 * 1.2) / 4) == gittins_rank([1.0, 1.2, 1.2, 1.2])
 
 
-def test_remaining_work_of_earlier_runs_is_learned_by_stage() -> None:
+def test_gittins_policy_learns_remaining_work_by_stage() -> None:
     assert [[6.0, 4.0], [5.0], [3.0]] == remaining_by_stage([[1.0, 2.0, 3.0], [4.0]])
 
 
-def test_time_to_live_is_the_longest_gap_that_still_pays() -> None:
+def test_cache_time_to_live_is_the_longest_gap_worth_keeping() -> None:
     assert 2.0 == best_ttl_s([1.0, 100.0, 2.0], saved_s=10.0, share=0.5)
     assert 100.0 == best_ttl_s([1.0, 100.0, 2.0], saved_s=100.0, share=0.5)
     assert 0.0 == best_ttl_s([50.0, 100.0], saved_s=10.0, share=1.0)
 
 
-def test_true_costs_give_lower_completion_times_than_one_mean_cost(tmp_path: Path) -> None:
+def test_true_costs_give_lower_completion_times_than_a_mean_cost(tmp_path: Path) -> None:
     """With one mean cost for all sessions the core cannot let short ones overtake long ones."""
     lines = [session_line(f"short{k}", turn_line(400, 20)) for k in range(40)]
     lines += [session_line(f"long{k}", turn_line(2_000, 1_000)) for k in range(6)]

@@ -82,7 +82,7 @@ def test_unknown_gaps_are_zero_and_long_ones_are_cut(tmp_path: Path) -> None:
         ),
     )
 
-    assert [7.0, 0.0, 600.0] == [turn.gap_s for turn in session.turns]
+    assert [0.0, 0.0, 600.0] == [turn.gap_s for turn in session.turns]  # the first ends no gap
     assert 600.0 == session.gaps_s  # the gap before the first turn is not counted
 
 
@@ -113,7 +113,7 @@ def test_unreadable_trace_is_refused_by_name(tmp_path: Path) -> None:
 
 @needs_real_data
 @pytest.mark.slow
-def test_recorded_sessions_find_as_many_cached_tokens_as_recorded() -> None:
+def test_simulated_cached_tokens_of_recorded_sessions_equal_the_recording() -> None:
     """Of all recorded prompt tokens, 96 % were already in the previous prompt."""
     path = REAL / "sessions" / "sessions.jsonl.gz"
     if not path.exists():

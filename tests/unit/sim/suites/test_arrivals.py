@@ -47,7 +47,7 @@ def test_equal_timestamps_of_the_mooncake_trace_are_spread(tmp_path: Path) -> No
     assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
 
 
-def test_thinned_trace_has_the_shape_of_the_whole(tmp_path: Path) -> None:
+def test_thinned_trace_keeps_its_arrival_pattern(tmp_path: Path) -> None:
     """Nine in ten rows arrive in the first hundred seconds, before and after thinning."""
     rows = "".join(f"{5 + at / 9},1,1\n" for at in range(900))
     rows += "".join(f"{105 + at},1,1\n" for at in range(100))

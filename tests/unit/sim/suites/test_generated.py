@@ -67,7 +67,7 @@ def test_prompts_of_a_loop_repeat_the_conversation(application_class: str) -> No
             assert later.delay_s > 0
 
 
-def test_prompts_of_a_merge_are_long_together() -> None:
+def test_prompts_of_a_generated_merge_are_long_in_total() -> None:
     """All prompts of a merge contain the same documents, whose sizes differ by run.
 
     Recorded: 221,591 to 329,530 prompt tokens from the 10th to the 90th percentile, a factor of

@@ -22,7 +22,7 @@ def test_data_option_overrides_the_environment(
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_no_directory_is_an_error_only_where_one_is_required(
+def test_missing_data_directory_is_an_error_only_where_required(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     """A suite can be generated without data, but a predictor cannot be trained without it."""
@@ -56,7 +56,7 @@ def _write_inputs(data_dir: Path, *lines: str) -> None:
     (data_dir / "apps" / "SC.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def test_inputs_are_read_in_order(tmp_path: Path) -> None:
+def test_recorded_inputs_are_read_in_file_order(tmp_path: Path) -> None:
     """Unknown fields are ignored, and a Unicode line separator in a text does not end the line."""
     second = '{"input": "b\u2028c", "id": "2"}'
     _write_inputs(tmp_path, '{"id": "1", "class": "SC", "input": "a", "meta": {}}', "", second)

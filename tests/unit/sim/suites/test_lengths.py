@@ -71,7 +71,7 @@ def test_scales_change_lengths_and_gaps_but_not_fan_outs(tmp_path: Path) -> None
     assert verify.gap_s == pytest.approx(0.3)
 
 
-def test_all_lengths_are_within_the_bounds() -> None:
+def test_all_planned_lengths_are_within_the_bounds() -> None:
     """A context of 2,048 tokens must hold any prompt with its output."""
     plan = LengthPlan(max_prompt_words=120, max_output_tokens=64)
 
@@ -95,7 +95,7 @@ def test_seed_draws_the_same_plan_in_any_order() -> None:
     assert forwards[0] != forwards[1]
 
 
-def test_fan_outs_are_the_measured_ones() -> None:
+def test_planned_fan_outs_equal_the_measured_fan_outs() -> None:
     plan = LengthPlan()
     drawn = {name: [plan.draw(name, "x", i) for i in range(300)] for name in WORKLOADS}
 
@@ -112,7 +112,7 @@ def test_fan_outs_are_the_measured_ones() -> None:
     assert rounds.count(0) / 1000 == pytest.approx(16 / 117, abs=0.04)
 
 
-def test_plan_only_limits_lengths_if_they_are_not_forced() -> None:
+def test_planned_lengths_are_limits_unless_forced() -> None:
     """A real model ends its answers by itself, up to the longest measured length."""
     lengths = LengthPlan(steered=False, max_prompt_words=3000).draw("MRS", "x", 0)
 
@@ -160,7 +160,7 @@ def test_error_names_the_wrong_recorded_run(
         ("PE", plan_of("guess"), r"stages\[1\]\.subtasks\[0\]\.llm_calls must be empty, or one"),
     ],
 )
-def test_recorded_runs_that_no_agent_can_play_are_named(
+def test_error_names_the_recorded_runs_that_no_agent_can_play(
     tmp_path: Path, name: str, stages: list[dict[str, Any]], said: str
 ) -> None:
     """The simulator accepts them, but a live agent would request calls that are not planned."""
@@ -189,7 +189,7 @@ def test_vote_has_the_requested_number_of_samples_of_one_prompt() -> None:
     assert 10 < len({call.output_tokens for call in sample.calls})
 
 
-def test_fan_out_bound_limits_parallel_calls_only(tmp_path: Path) -> None:
+def test_fan_out_bound_limits_only_parallel_calls(tmp_path: Path) -> None:
     _write_runs(tmp_path, RUN)
     whole, cut = (
         LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("KBQAV", "KBQAV-7", 0)

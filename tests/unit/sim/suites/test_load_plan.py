@@ -27,7 +27,7 @@ def _plan_load(data_dir: Path, **options: Any) -> list[PlannedApplication]:
     return plan_load(lengths, **given)
 
 
-def test_seed_determines_the_load(data_dir: Path) -> None:
+def test_seed_determines_the_planned_load(data_dir: Path) -> None:
     load = _plan_load(data_dir, seed=5)
 
     assert load == _plan_load(data_dir, seed=5)
@@ -52,7 +52,7 @@ def test_classes_are_drawn_with_the_shares_of_the_mix(data_dir: Path) -> None:
     assert set(classes) == {"SC", "KBQAV"}
 
 
-def test_given_arrivals_and_tenants_change_no_other_draw(data_dir: Path) -> None:
+def test_given_arrivals_and_tenants_change_no_other_random_draw(data_dir: Path) -> None:
     """In a comparison only the arrivals or the tenants may differ."""
     drawn = _plan_load(data_dir, count=3)
     given = _plan_load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0])

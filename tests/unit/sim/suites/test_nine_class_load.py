@@ -55,7 +55,7 @@ def test_hundred_applications_have_the_papers_mix(hundred_applications: Load) ->
     assert OF_A_HUNDRED == Counter(planned.application_class for planned in hundred_applications)
 
 
-def test_arrivals_fill_a_window_or_are_a_given_list(draw_load: Draw) -> None:
+def test_arrivals_fill_a_window_or_follow_a_given_list(draw_load: Draw) -> None:
     """Arrival times of a trace are used unchanged."""
     instants = [float(number) for number in range(10)]
     given = draw_load(10, arrivals=instants)
@@ -95,7 +95,7 @@ async def test_simulator_gets_the_load_of_the_live_agents(hundred_applications: 
         }
 
 
-def test_simulated_subtasks_wait_as_live_ones(hundred_applications: Load) -> None:
+def test_simulated_subtasks_wait_like_live_subtasks(hundred_applications: Load) -> None:
     """The tool time of a subtask delays only the subtasks that need it."""
     for planned in applications_of_class(hundred_applications, "PE"):
         file = planned_application(planned, "a")

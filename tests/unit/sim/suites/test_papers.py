@@ -38,7 +38,7 @@ def write_runs(data_dir: Path) -> Path:
     return data_dir
 
 
-def test_mix_of_classes_is_that_of_the_papers() -> None:
+def test_suite_has_the_papers_mix_of_classes() -> None:
     """Of a hundred applications in nine classes, 72 are small, 26 medium and 2 large."""
     for name, medium in [("paper", {"PE", "SC"}), ("recorded", {"PE", "CG"})]:
         mix = MIXES[name]
@@ -97,7 +97,7 @@ def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
     assert {()} == {i.after for i in application.inferences}
 
 
-def test_window_changes_only_the_arrivals() -> None:
+def test_arrival_window_changes_only_the_arrival_times() -> None:
     """In a comparison of 1x, 2x and 3x only the density may differ."""
     sparse, dense = (
         nine_class_suite(count=60, window_s=1080),
@@ -132,7 +132,7 @@ def test_seed_determines_the_load_and_more_applications_extend_it() -> None:
     )
 
 
-def test_tenants_share_the_load() -> None:
+def test_tenants_of_the_suite_share_the_load() -> None:
     """Each of three tenants has 100 ± 25 of 300 applications, three standard deviations."""
     by_tenant = Counter(application.tenant for application in nine_class_suite(tenants=3))
 
@@ -141,7 +141,7 @@ def test_tenants_share_the_load() -> None:
     assert {"default"} == {application.tenant for application in nine_class_suite(count=9)}
 
 
-def test_given_mix_of_classes_is_kept() -> None:
+def test_suite_keeps_a_given_mix_of_classes() -> None:
     """Of every four applications three are KBQAV and one MRS."""
     applications = nine_class_suite(count=8, mix="KBQAV=3, MRS=1, PE=0")
 
@@ -191,7 +191,7 @@ def test_every_class_has_its_recorded_texts_except_mrs() -> None:
 
 
 @needs_real_data
-def test_next_turn_of_code_generation_waits_for_the_sandbox() -> None:
+def test_simulated_code_generation_waits_for_the_sandbox_between_turns() -> None:
     """A turn follows the previous one after about 12 s, the recorded gap."""
     loops = [a.inferences for a in nine_class_suite(count=131, mix="CG=1", data_dir=REAL)]
     later: list[WorkloadInference] = [turn for turns in loops for turn in turns[1:]]

@@ -55,7 +55,7 @@ def test_tool_time_before_the_first_stage_delays_it(tmp_path: Path) -> None:
     assert WorkloadInference("0", 10, 1, (), 2.5) == inference
 
 
-def test_tool_time_of_a_subtask_without_a_call_counts(tmp_path: Path) -> None:
+def test_tool_time_of_a_subtask_without_a_model_call_counts(tmp_path: Path) -> None:
     """One subtask of this recorded plan has a tool and no call.
 
     The first recorded plan, shortened: a tool of 18.64 s, a call, tools of 3.65 s and 1.45 s.
@@ -90,7 +90,7 @@ def test_subtasks_that_need_only_the_plan_are_parallel(tmp_path: Path) -> None:
     assert [0.0, 0.0, 0.0, 4.0] == [i.delay_s for i in inferences]
 
 
-def test_indirect_predecessor_is_omitted(tmp_path: Path) -> None:
+def test_indirect_predecessor_of_a_recorded_call_is_omitted(tmp_path: Path) -> None:
     """A subtask that needs two others depends only on the one that ends last.
 
     Subtask 2 needs a tool of 7 s and a call that itself waited for 5 s of tool before.
@@ -130,7 +130,7 @@ def test_error_names_the_wrong_subtask(tmp_path: Path, subtasks: list[Any], comp
 
 @needs_real_data
 @pytest.mark.parametrize("name", ["ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE"])
-def test_workload_has_every_recorded_token_once(name: str) -> None:
+def test_workload_contains_every_recorded_token_once(name: str) -> None:
     import json
 
     lines = (REAL / "recorded" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

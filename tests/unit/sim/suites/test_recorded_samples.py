@@ -19,7 +19,7 @@ def run_line(item_id: str | None, *calls: list[int]) -> dict[str, object]:
     return {"item_id": item_id, "stages": [{"name": "only", "calls": list(calls)}]}
 
 
-def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
+def test_recorded_run_is_joined_to_its_input(tmp_path: Path) -> None:
     """Runs and inputs are joined by `item_id`."""
     write_lines(tmp_path / "apps" / "X.jsonl", input_line(1), input_line(2))
     write_lines(
@@ -63,7 +63,7 @@ def test_error_names_a_run_of_an_unknown_input(tmp_path: Path) -> None:
         load_samples(tmp_path, "X")
 
 
-def test_directory_without_runs_is_an_error(tmp_path: Path) -> None:
+def test_directory_without_recorded_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="recorded: cannot be read"):
         recorded_classes(tmp_path)
     (tmp_path / "recorded").mkdir()

@@ -17,7 +17,7 @@ def suite_of(suite: str, **options: Any) -> list[WorkloadApplication]:
     return build_suite(suite, SuiteOptions(**options))
 
 
-def test_small_applications_arrive_each_second_after_the_large_one() -> None:
+def test_small_applications_arrive_one_per_second_after_the_large_one() -> None:
     """In the Justitia paper (v1, Sec. V-C) small applications arrive once per second."""
     applications = suite_of("elephant-mice", count=91)
 
@@ -74,7 +74,7 @@ def test_prefix_loops_mostly_repeat_earlier_prompts() -> None:
     )
 
 
-def test_tools_take_longer_than_turns() -> None:
+def test_tool_calls_of_the_suite_take_longer_than_model_turns() -> None:
     """At 0.03 s per token, most of the time without contention is tool time."""
     applications = suite_of("tool-gaps", count=50)
 
@@ -152,6 +152,6 @@ def test_option_that_a_suite_ignores_is_refused() -> None:
         ({"arrivals": "weekly"}, "arrivals must be one of mooncake, .*, got weekly"),
     ],
 )
-def test_option_out_of_range_is_refused(options: dict[str, Any], complaint: str) -> None:
+def test_suite_option_out_of_range_is_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         SuiteOptions(**options)

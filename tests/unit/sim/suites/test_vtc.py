@@ -35,7 +35,7 @@ def requests_per_minute(applications: list[WorkloadApplication], client: str) ->
         ("eight-clients-overload", [24, 24, 24, 36, 36, 36, 36, 36]),
     ],
 )
-def test_steady_clients_send_the_same_number_each_minute(name: str, rates: list[int]) -> None:
+def test_steady_clients_send_equally_many_requests_each_minute(name: str, rates: list[int]) -> None:
     """Fig. 3, 4, 15, 16 and 19 of the VTC paper have evenly spaced requests."""
     applications = suite_of(name)
 
@@ -56,7 +56,7 @@ def test_steady_clients_send_the_same_number_each_minute(name: str, rates: list[
         ("poisson-short-long-2", [(64, 512), (512, 64)]),
     ],
 )
-def test_request_lengths_are_those_of_the_papers_figures(
+def test_request_lengths_equal_the_papers_figures(
     name: str, lengths: list[tuple[int, int]]
 ) -> None:
     """Fig. 3, 7, 8 and 15 of the VTC paper give the lengths."""
@@ -90,7 +90,7 @@ def test_poisson_clients_have_their_rates() -> None:
     assert 1 < len(set(requests_per_minute(applications, "client1")))
 
 
-def test_growing_client_ends_at_its_rate() -> None:
+def test_rate_of_the_growing_client_rises_evenly() -> None:
     """The growing client of Fig. 9 of the VTC paper has 660 requests in all.
 
     Fig. 9: 12 to 120 a minute. Minute m has 12 + 10.8·(m + ½) requests, 660 in all.
@@ -104,7 +104,7 @@ def test_growing_client_ends_at_its_rate() -> None:
     assert [30] * 10 == requests_per_minute(applications, "client1")
 
 
-def test_load_distribution_shifts_every_five_minutes() -> None:
+def test_load_of_the_shift_suite_changes_every_five_minutes() -> None:
     """Fig. 10 of the VTC paper: three phases of five minutes with different clients.
 
     The rate of client 2 in the first phase is the artifact's, 120; the figure only says overload.
@@ -115,7 +115,7 @@ def test_load_distribution_shifts_every_five_minutes() -> None:
     assert [120] * 5 + [60] * 5 + [90] * 5 == requests_per_minute(applications, "client2")
 
 
-def test_client_weights_are_those_of_the_papers_figures() -> None:
+def test_client_weights_equal_the_papers_figures() -> None:
     """Fig. 16 of the VTC paper has weights 1, 2, 3 and 4, all other figures equal ones."""
     assert {("client1", 1.0), ("client2", 2.0), ("client3", 3.0), ("client4", 4.0)} == {
         (a.tenant, a.weight) for a in suite_of("four-clients-weighted")
@@ -137,7 +137,7 @@ def test_each_request_is_an_application_of_its_client() -> None:
     )
 
 
-def test_seeds_shift_clients_against_each_other() -> None:
+def test_seed_changes_the_arrivals_of_a_client() -> None:
     """Five seeds must not give the same run five times."""
     one, other = (build_suite("three-clients", SuiteOptions(seed=seed)) for seed in (1, 2))
 

@@ -6,7 +6,7 @@ import math
 from justitia_ray.core.policies.guarded.flights import Flights
 
 
-def test_cohort_holds_memory_while_gathering_and_runs_for_its_mean_length() -> None:
+def test_gathering_cohort_of_inferences_holds_memory() -> None:
     """A cohort gathers the first inferences of applications that start in a period."""
     flights = Flights()
     flights.open(0.0, 0.5)
@@ -28,7 +28,7 @@ def test_cohort_holds_memory_while_gathering_and_runs_for_its_mean_length() -> N
     assert (0, 0, math.inf) == (flights.rate, flights.rest(18.0), flights.next_change)
 
 
-def test_empty_cohort_never_runs() -> None:
+def test_cohort_without_inferences_never_runs() -> None:
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 0)

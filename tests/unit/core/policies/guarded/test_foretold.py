@@ -56,14 +56,14 @@ def test_single_inference_is_expected_to_end_after_its_duration() -> None:
     assert 7.0 + 40 * 0.1 == foretold.deadline("1", 7.0)
 
 
-def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
+def test_last_of_four_inferences_starts_three_quarters_into_its_stage() -> None:
     foretold = _simulated_vtc_at_pace(kv_tokens=31.25)
     foretold.arrived(_create_application("1", FOUR), 0.0)
 
     assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
 
 
-def test_stage_does_not_end_with_its_first_call() -> None:
+def test_stage_lasts_until_its_last_call_ends() -> None:
     foretold = _simulated_vtc_at_pace()
     application = _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
@@ -76,7 +76,7 @@ def test_stage_does_not_end_with_its_first_call() -> None:
     assert 160 == foretold.clock.shadows["1"].stages[0].compute_tokens
 
 
-def test_two_applications_share_the_service_by_weight() -> None:
+def test_shadow_divides_service_between_two_applications_by_weight() -> None:
     """With weights 1 and 3, applications of 75 and 25 tokens take 30 and 10 s.
 
     Before that the first call of "2" is served, 2.5 s, for which there is no memory.
@@ -89,7 +89,7 @@ def test_two_applications_share_the_service_by_weight() -> None:
     assert 2.5 + 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
 
 
-def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
+def test_predicted_tool_call_takes_wall_time_and_no_service() -> None:
     foretold = _simulated_vtc_at_pace()
     foretold.arrived(_create_application("1", ONE._replace(gap_s=6), ONE), 0.0)
     foretold.served([_create_delivery(1000)], 5.0)
@@ -103,7 +103,7 @@ def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
     assert 100 == foretold.clock.level
 
 
-def test_application_without_predicted_stages_has_its_submitted_stages() -> None:
+def test_application_without_predicted_stages_uses_its_submitted_calls() -> None:
     foretold, application = _simulated_vtc_at_pace(), _create_application("1")
     foretold.arrived(application, 0.0)
 
@@ -114,7 +114,7 @@ def test_application_without_predicted_stages_has_its_submitted_stages() -> None
     assert 10 * 0.1 == foretold.deadline("1", 0.0)
 
 
-def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
+def test_sums_of_a_stage_do_not_depend_on_the_order_of_its_calls() -> None:
     foretold, application = _simulated_vtc_at_pace(), _create_application("1")
     calls = {
         name: _create_inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))
@@ -135,7 +135,7 @@ def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
     assert CriticalPath(12, 0) == foretold.critical_path("1")
 
 
-def test_reports_renew_only_heap_entries_of_their_inferences(
+def test_progress_report_renews_only_the_heap_entries_of_its_inferences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     foretold = _simulated_vtc_at_pace()
@@ -173,7 +173,7 @@ def test_call_without_output_does_not_change_the_expected_stages() -> None:
     assert (1.0, 4.0) == (before, foretold.deadline("1", 0.0))
 
 
-def test_critical_path_covers_running_and_later_stages() -> None:
+def test_critical_path_includes_the_running_and_all_later_stages() -> None:
     foretold = _simulated_vtc_at_pace()
     application = _create_application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
     foretold.arrived(application, 0.0)
@@ -192,7 +192,7 @@ def test_critical_path_covers_running_and_later_stages() -> None:
     assert CriticalPath(10 + 80, 5) == foretold.critical_path("1")
 
 
-def test_deadlines_are_unknown_before_any_service() -> None:
+def test_predicted_ends_are_unknown_before_any_service() -> None:
     """Deadlines need the replicas' speed, which is unknown before any service."""
     foretold = _simulated_vtc()
     foretold.arrived(_create_application("1", FOUR), 0.0)
@@ -213,7 +213,7 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
     assert CriticalPath(0, 0) == foretold.critical_path("1")
 
 
-def test_shadow_of_an_ended_application_continues_until_served() -> None:
+def test_simulation_of_an_ended_application_continues_until_it_is_served() -> None:
     foretold, application = _simulated_vtc_at_pace(), _create_application("1", FOUR, FOUR)
     calls = [_create_inference("x"), _create_inference("y")]
     for call in calls:
@@ -235,7 +235,7 @@ def test_shadow_of_an_ended_application_continues_until_served() -> None:
 
 
 @pytest.mark.parametrize("kv_tokens", [0, 300])
-def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
+def test_restored_scheduler_makes_the_predictions_of_its_predecessor(kv_tokens: float) -> None:
     before = _simulated_vtc_at_pace(kv_tokens=kv_tokens)
     applications = [
         _create_application("1", FOUR, FOUR),
@@ -276,7 +276,7 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
     assert flights.held_rate == pytest.approx(others.held_rate)
 
 
-def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
+def test_restored_scheduler_measures_running_calls_from_their_last_report() -> None:
     before, after, application = (
         _simulated_vtc(),
         _simulated_vtc(),
@@ -375,7 +375,7 @@ def test_vtc_prediction_stored_by_release_0_2_0_is_reset() -> None:
     assert (0, 0) == (after.clock.level, after.clock.shadows["1"].entered)
 
 
-def test_pace_counts_only_time_with_running_inferences() -> None:
+def test_measured_pace_counts_only_time_with_running_inferences() -> None:
     pace = Pace()
     for begun_at in (0.0, 3600.0):
         pace.begin("x", begun_at)
@@ -385,7 +385,7 @@ def test_pace_counts_only_time_with_running_inferences() -> None:
     assert 100 == pytest.approx(pace.kv_per_s)
 
 
-def test_pace_follows_the_last_minutes() -> None:
+def test_measured_pace_follows_the_last_minutes() -> None:
     pace = Pace()
     pace.begin("x", 0.0)
     for minute, rate in enumerate((100, 300, 300), start=1):
@@ -394,7 +394,7 @@ def test_pace_follows_the_last_minutes() -> None:
     assert (100 / 4 + 300 / 2 + 300) / 1.75 == pytest.approx(pace.kv_per_s)
 
 
-def test_iteration_time_is_that_of_one_token_of_a_sequence() -> None:
+def test_iteration_time_is_the_time_per_token_of_one_sequence() -> None:
     """Three parallel choices get ten tokens each in the time in which one sequence gets ten."""
     pace = Pace()
     pace.begin("x", 0.0)

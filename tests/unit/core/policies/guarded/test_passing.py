@@ -35,7 +35,7 @@ def _waiting_in_order(driver: CoreDriver) -> list[str]:
     return names
 
 
-def test_skipping_applications_that_fit_nowhere_changes_no_slack(
+def test_skipping_applications_that_fit_no_replica_changes_no_slack(
     driver_with_three_waiting: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[str] = []
@@ -47,7 +47,7 @@ def test_skipping_applications_that_fit_nowhere_changes_no_slack(
     assert not put
 
 
-def test_skipped_application_is_in_no_order_until_it_is_updated(
+def test_skipped_application_leaves_the_waiting_order_until_its_update(
     driver_with_three_waiting: CoreDriver,
 ) -> None:
     queue, applications = (

@@ -65,7 +65,7 @@ def test_tenant_pays_for_overtaking_among_its_applications(
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_urgency_allows_no_overtaking_without_a_guard() -> None:
+def test_urgent_application_may_not_overtake_without_a_guard() -> None:
     driver = _driver_with_load({"fairness": "tenant"})
 
     assert ["x"] * 20 + ["v"] * 25 + ["y"] * 21 == _application_ids(
@@ -74,7 +74,7 @@ def test_urgency_allows_no_overtaking_without_a_guard() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_late_tenant_is_served_in_order() -> None:
+def test_applications_of_an_overdue_tenant_are_served_in_order() -> None:
     """An overdue application must not be delayed further by one that overtakes it."""
     driver = _driver_with_load(GUARD)
     driver.core.ledger.fair_share.deliver([("v", 3500), ("y", 2800)])
@@ -84,7 +84,7 @@ def test_late_tenant_is_served_in_order() -> None:
     check(driver.core)
 
 
-def test_shortest_application_is_first_where_slack_allows_it() -> None:
+def test_shortest_application_overtakes_where_slack_allows() -> None:
     driver = CoreDriver(SchedulerCore("justitia", SHORTEST, lease_prefix="1-"))
     for name, tenant, count in (("p", "T", 10), ("x", "T", 20), ("z", "T", 30), ("v", "U", 60)):
         driver.open(name, 155 * count, tenant=tenant)
@@ -152,7 +152,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
     check(driver.core)
 
 
-def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
+def test_simulation_of_a_tenant_has_its_share_of_the_memory() -> None:
     """The simulated VTC of a tenant has memory in proportion to the tenant's weight."""
     driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
@@ -187,7 +187,7 @@ def test_requeued_inference_is_charged_for_overtaking_once() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_reported_order_is_the_order_of_service() -> None:
+def test_reported_queue_order_is_the_order_of_service() -> None:
     driver = _driver_with_load(GUARD)
     queue = driver.core.ledger.queue
 

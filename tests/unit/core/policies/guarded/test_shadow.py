@@ -27,7 +27,7 @@ def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -
     return clock
 
 
-def test_simulated_vtc_level_rises_by_service_beyond_first_inferences() -> None:
+def test_simulated_vtc_counter_excludes_the_service_of_first_inferences() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
 
@@ -47,7 +47,7 @@ def test_simulated_vtc_level_rises_by_service_beyond_first_inferences() -> None:
     assert 5.75 + 10 / 20 == clock.level
 
 
-def test_work_in_flight_is_limited_by_the_memory() -> None:
+def test_simulated_work_in_flight_is_limited_by_the_memory() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25 * 2.5)
     clock.advance(0, 0.0)
 
@@ -60,7 +60,7 @@ def test_work_in_flight_is_limited_by_the_memory() -> None:
     assert 4 == clock.ends_at("1", 0.0)
 
 
-def test_work_in_flight_has_the_mean_length_of_starts() -> None:
+def test_length_of_simulated_work_in_flight_is_the_mean_of_started_inferences() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
     clock.add("2", 1, 2, [ExpectedStage(4, 400, 8000, 32, 0)])
     clock.advance(0, 0.0)
@@ -70,7 +70,7 @@ def test_work_in_flight_has_the_mean_length_of_starts() -> None:
     assert 250 + 2000 + 30 * length == clock.owed
 
 
-def test_cohort_runs_when_its_gathering_time_is_over() -> None:
+def test_simulated_cohort_runs_when_its_gathering_time_is_over() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=125)
     clock.advance(1000, 16.0)
 
@@ -88,7 +88,7 @@ def test_cohort_runs_when_its_gathering_time_is_over() -> None:
     assert clock.shadows["2"].is_through
 
 
-def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
+def test_simulation_starts_no_work_while_running_work_exceeds_the_memory() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
     clock.advance(187.5 * 1.9, 1.9)
@@ -100,7 +100,7 @@ def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
     assert 10 / 20 == clock.level
 
 
-def test_true_length_ends_a_first_inference_earlier() -> None:
+def test_shorter_true_length_ends_a_simulated_inference_earlier() -> None:
     clock = _shadow_clock(FOUR, kv_tokens=31.25 + 100)
     clock.add("2", 1, 2, [ONE])
     clock.advance(62.5 + 250, 1.0)
@@ -114,7 +114,7 @@ def test_true_length_ends_a_first_inference_earlier() -> None:
     assert 75 == clock.level
 
 
-def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
+def test_simulated_stage_waits_for_its_vtc_counter_after_the_tool_call() -> None:
     clock = _shadow_clock(ONE._replace(gap_s=5), ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.advance(1000 + 250 + 540, 9.0)
@@ -129,7 +129,7 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     assert 100 == clock.level
 
 
-def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
+def test_simulated_counter_of_an_application_rises_slower_than_since_its_arrival() -> None:
     clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(100, 6.0)
@@ -145,7 +145,7 @@ def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
     assert 40 == shadow.before(45)
 
 
-def test_stage_lasts_as_long_as_its_longest_inference() -> None:
+def test_simulated_stage_lasts_as_long_as_its_longest_inference() -> None:
     clock = _shadow_clock(ONE, ONE)
     clock.advance(5000, 1.0)
 
@@ -157,7 +157,7 @@ def test_stage_lasts_as_long_as_its_longest_inference() -> None:
     assert 4 + 4 == clock.ends_at("1", 4.0)
 
 
-def test_true_length_changes_the_debt_by_the_difference() -> None:
+def test_simulated_debt_changes_by_the_error_of_the_predicted_length() -> None:
     clock = _shadow_clock(ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.change("1", [ExpectedStage(1, 40, 400, 16, 0)], 1)
@@ -182,7 +182,7 @@ def test_stage_with_another_call_starts_its_last_call_later() -> None:
     assert 10 + 10 == clock.density.total
 
 
-def test_higher_weight_keeps_the_served_tokens() -> None:
+def test_weight_change_keeps_the_simulated_served_tokens() -> None:
     clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(500, 6.0)
@@ -192,7 +192,7 @@ def test_higher_weight_keeps_the_served_tokens() -> None:
     assert 50 + 25 / 2 == clock.shadows["1"].level_of_last
 
 
-def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more() -> None:
+def test_simulated_application_ends_when_its_later_stages_are_dropped() -> None:
     clock = _shadow_clock(ONE, FOUR)
     clock.advance(1000, 4.0)
 
@@ -209,7 +209,7 @@ def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more
     assert 10 == clock.density.total
 
 
-def test_forgotten_application_has_no_debt() -> None:
+def test_simulation_forgets_the_debt_of_a_forgotten_application() -> None:
     clock = _shadow_clock(FOUR)
     clock.add("2", 1, 2, [ONE])
     clock.remove("2")
@@ -219,7 +219,9 @@ def test_forgotten_application_has_no_debt() -> None:
 
 
 @pytest.mark.parametrize("stages", [[ONE], [FOUR], [ONE, FOUR]])
-def test_released_shadow_is_forgotten_when_it_has_been_served(stages: list[ExpectedStage]) -> None:
+def test_simulation_of_an_ended_application_is_forgotten_once_served(
+    stages: list[ExpectedStage],
+) -> None:
     clock = _shadow_clock(*stages)
     clock.release("1")
 

@@ -86,7 +86,7 @@ def put_entry(slack: Slack, name: str, one: SlackEntry) -> None:
 
 @examples(300)
 @given(st.data())
-def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject) -> None:
+def test_shortest_application_with_enough_slack_before_it_is_first(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
@@ -119,7 +119,7 @@ def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject
 
 @examples(30)
 @given(st.integers(0, 10**6))
-def test_first_overtaking_application_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
+def test_search_examines_blocks_whose_bounds_allow_overtaking(seed: int) -> None:
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
@@ -163,7 +163,9 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
     return made
 
 
-def test_change_without_effect_keeps_the_cached_first_application(searches: list[Search]) -> None:
+def test_change_that_cannot_affect_the_first_application_keeps_it_cached(
+    searches: list[Search],
+) -> None:
     slack = Slack()
     mouse = SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
     for _ in range(3):
@@ -199,7 +201,7 @@ def test_first_application_stays_cached_while_enough_slack_is_left(searches: lis
         assert made == len(searches)
 
 
-def test_change_that_keeps_the_cached_first_application_updates_its_sums(
+def test_cached_first_application_gets_updated_sums(
     searches: list[Search],
 ) -> None:
     slack = _slack_with_overtaking_mouse(searches)
@@ -212,7 +214,7 @@ def test_change_that_keeps_the_cached_first_application_updates_its_sums(
     assert not searches
 
 
-def test_first_application_stays_cached_while_it_is_served_and_others_arrive(
+def test_first_application_stays_cached_during_arrivals_of_others(
     searches: list[Search],
 ) -> None:
     slack = _slack_with_overtaking_mouse(searches)
@@ -235,7 +237,7 @@ def test_first_application_stays_cached_while_it_is_served_and_others_arrive(
         ("giant", SlackEntry(Fraction(100), 1, Fraction(2), Fraction(900), True, False)),
     ],
 )
-def test_search_is_repeated_where_another_application_may_be_first(
+def test_change_that_may_affect_the_first_application_repeats_the_search(
     name: str, one: SlackEntry, searches: list[Search]
 ) -> None:
     slack = _slack_with_overtaking_mouse(searches)
@@ -245,7 +247,7 @@ def test_search_is_repeated_where_another_application_may_be_first(
     assert 1 == len(searches)
 
 
-def test_application_behind_skipped_ones_needs_no_search(searches: list[Search]) -> None:
+def test_application_behind_skipped_applications_needs_no_search(searches: list[Search]) -> None:
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "rat", SlackEntry(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
     put_entry(slack, "cat", SlackEntry(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
@@ -289,7 +291,7 @@ def least_slack_before(
 
 @examples(300)
 @given(st.data())
-def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
+def test_least_slack_of_earlier_applications_limits_overtaking(
     data: st.DataObject,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -333,7 +335,7 @@ def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
 
 
 @pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
-def test_small_application_overtakes_within_the_slack_of_earlier_ones(
+def test_small_application_overtakes_within_the_slack_of_earlier_applications(
     left: int, first: str
 ) -> None:
     slack = Slack()
@@ -350,7 +352,7 @@ def test_small_application_overtakes_within_the_slack_of_earlier_ones(
     assert slack.first() == first
 
 
-def test_no_application_overtakes_an_overdue_one() -> None:
+def test_overdue_application_is_never_overtaken() -> None:
     """GPS has finished the overdue application, so all its remaining work is late."""
     slack = Slack()
     put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
@@ -362,7 +364,7 @@ def test_no_application_overtakes_an_overdue_one() -> None:
     assert slack.passing() == []
 
 
-def test_no_application_overtakes_one_that_was_overdue_before_the_first_search() -> None:
+def test_application_overdue_before_the_first_search_is_never_overtaken() -> None:
     slack = Slack(virtual_time=10, served=1000)
     put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
@@ -371,7 +373,7 @@ def test_no_application_overtakes_one_that_was_overdue_before_the_first_search()
     assert not slack.allows("mouse", -(10**9))
 
 
-def test_slack_of_an_overdue_application_falls_with_all_service() -> None:
+def test_all_service_reduces_the_slack_of_an_overdue_application() -> None:
     """If only its remaining work counted, small applications could always overtake it."""
     slack = Slack()
     put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(9), True, True))
