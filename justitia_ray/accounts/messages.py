@@ -68,8 +68,8 @@ class Exchange:
     wants_nodes: bool = False
     """Whether the answer must include the state of all tenants' quotas."""
     survivors: tuple[ClaimName, ...] | None = None
-    """Names of all live quota claims of this scheduler, so that its earlier claims without a name
-    here count as lost. None: not known yet after a restart.
+    """Names of all live quota claims of this scheduler; its other claims count as lost. None: not
+    known yet after a restart.
     """
 
 

@@ -107,7 +107,7 @@ class Applications:
         self._set_idle_deadline(application)
 
     def expire_restored(self, application_id: ApplicationId) -> None:
-        """Settle or end a restored application if nothing was submitted again in time."""
+        """Settle or end a restored application whose inferences were not resubmitted in time."""
         application = self._state.applications.get(application_id)
         if application is None or not application.is_idle or application.state.is_settled:
             return
@@ -162,7 +162,7 @@ class Applications:
             self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
-        """Move an application behind all applications within quota, or back among them."""
+        """Move an application behind all applications within quota, or undo this."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)

@@ -171,7 +171,7 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._blocked is not None and self._is_blocked(inference):
-                break  # no replica has memory for this inference, as before
+                break  # no memory was freed since this inference fitted on no replica
             if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
                     candidates.hide_first()

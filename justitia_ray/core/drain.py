@@ -331,7 +331,7 @@ class TenantQuota:
         self._drain = Drain()
 
     def count_of(self, tenant: str) -> int:
-        """Return the number counted for a tenant's topmost tenant."""
+        """Return the number counted for the topmost ancestor of a tenant."""
         return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:

@@ -385,7 +385,7 @@ class Application:
 
     @property
     def keepers(self) -> list[IngressId]:
-        """Return the ingresses that store records of ended inferences until the scheduler has."""
+        """Return the ingresses that keep records of ended inferences until these are stored."""
         return [name for name, opener in self.ingresses.items() if opener.keeps_ends]
 
     @property

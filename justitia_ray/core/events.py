@@ -121,7 +121,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationDeprioritised:
-    """An application has exhausted a quota that deprioritises, or has quota again."""
+    """An application has exhausted a deprioritising quota, or that quota is available again."""
 
     application_id: ApplicationId
     is_deprioritised: bool

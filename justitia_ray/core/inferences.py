@@ -44,7 +44,7 @@ class Inferences:
         self._recovery = recovery
 
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
-        """Queue a new inference; return the inference instead if it already runs under a lease.
+        """Queue a new inference; if it already runs under a lease, return the inference.
 
         A known inference, and an ended inference that was counted, change nothing.
         """

@@ -434,7 +434,7 @@ class Ledger:
         return apart, self.fair_share.tag(application_id)
 
     def place(self, inference: Inference) -> Place:
-        """Return the position of an inference in the order, as if its application had no other.
+        """Return the order position of an inference as if it were its application's only one.
 
         Also used as the engine priority of a grant, if the policy keeps the order while inferences
         run.
@@ -557,7 +557,7 @@ class Ledger:
         return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__)
 
     def _reopen_branched(self) -> None:
-        """Sort tenants again in which a tenant got its first child."""
+        """Sort the tenants again below which a tenant got its first child."""
         for client in self.fair_share.take_branched():
             self.queue.reopen(client)
 

@@ -97,7 +97,7 @@ class Ingresses:
         return True
 
     def expire(self, ingress_id: IngressId) -> list[Inference]:
-        """Return all inferences of an ingress if it is dead, to be ended; otherwise none."""
+        """Return the inferences to end if an ingress is dead; none if it is alive."""
         due = self._state.ingresses[ingress_id] + self._state.timeouts.ingress_s
         if due > self._state.now:
             self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)

@@ -126,7 +126,7 @@ def missing_tokens(replica: KnownReplica, application: Application, inference: I
 def rank(
     replicas: list[KnownReplica], application: Application, inference: Inference
 ) -> list[KnownReplica]:
-    """Sort replicas for an inference: the one where it delays inferences least is first.
+    """Sort replicas by the delay that a start there would cause, the least delay first.
 
     The order is by the delay that the prompt causes, if prompts are cached; then replicas that have
     served the application; then by free KV, then by name. If no inference of the application runs,

@@ -99,8 +99,8 @@ class Suspects:
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspected inferences by name; while there are none, a dispatch pays only for checking
-        that.
+        """Suspected inferences by name; a dispatch skips all checks of suspects while there are
+        none.
         """
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """Inferences that ran when each engine died."""

@@ -170,7 +170,7 @@ class SchedulerReport(_InspectionModel):
     recovering: bool = False
     waiting: int = 0
     held_back: int = 0
-    """Number of applications that wait until they are stored; their inferences are missing here."""
+    """Number of applications that wait until they are stored; the report omits their inferences."""
     first: RequestId | None = None
     """First inference of the queue; None if no waiting inference can start."""
     limits: SilenceLimits | None = None

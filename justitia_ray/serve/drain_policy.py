@@ -37,9 +37,7 @@ class LoadTimes:
 
     def __init__(self) -> None:
         self._asked_at: list[float | None] = []
-        """Times at which the replicas that do not run yet were requested or found missing; None:
-        time unknown.
-        """
+        """Time since which each missing replica has been requested; None: unknown."""
         self._running: int | None = None
         """Number of running replicas at the last call of `observe`; None before any call."""
         self._loads: deque[float] = deque(maxlen=_LOADS_KEPT)

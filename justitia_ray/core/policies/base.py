@@ -115,8 +115,8 @@ class Order(ABC):
     moves_with_service: bool = False
     """Whether the service in a report may by itself make another client first."""
     lets_pass: bool = False
-    """Whether an application may be first without having the smallest key; `INVARIANTS` then define
-    the first.
+    """Whether an application without the smallest key may be first; `INVARIANTS` then define the
+    first.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -130,7 +130,7 @@ class Order(ABC):
 
     @abstractmethod
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the key of a client with waiting work whose first application is this one."""
+        """Return the key of a waiting client, given its first waiting application."""
 
     def order(self) -> LazyHeap:
         """Return an empty order of clients; called once, when the policy is selected.

@@ -248,7 +248,7 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.counter_of(client, application).value -= refund / bill.weight
         else:
-            # A scheduler that ended before booking a last report leaves a charge to be made.
+            # An earlier scheduler may have ended before it booked the inference's last report.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)

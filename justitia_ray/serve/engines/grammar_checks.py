@@ -251,7 +251,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # also an unpicklable configuration, or no main guard
+        except Exception as error:  # for instance an unpicklable configuration
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():

@@ -235,7 +235,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions with their present contents; some ends may be stored by now.
+        """Return a batch of submissions with their present contents, without ends stored by now.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """

@@ -124,7 +124,7 @@ class Learner:
     async def observe_many(self, observations: Iterable[Observation]) -> None:
         """Accept finished applications, from which the learning replica will learn soon."""
         self._unsent.extend(self._stored_form(observation) for observation in observations)
-        with suppress(StoreError):  # sent again, and logged, by the next tick
+        with suppress(StoreError):  # the next `tick` sends again and logs the error
             await self._send_observations()
         self._news.set()
 

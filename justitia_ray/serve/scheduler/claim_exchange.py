@@ -87,9 +87,7 @@ class ClaimExchange:
         self._last_accounts: Epoch = 0
         """Epoch of the quota accounts that answered last."""
         self._greeted: Epoch = 0
-        """Epoch of the quota accounts that have received the ends of claims which a restart may
-        have lost.
-        """
+        """Epoch of the quota accounts to which possibly lost ends of claims were sent again."""
         self._told: Exchange | None = None
         """Exchange that was sent to the quota accounts and has no answer yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}

@@ -283,7 +283,7 @@ class EndedClaims:
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this report of an ended quota claim is among them."""
+        """Return whether exactly this report of an ended quota claim is kept."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
@@ -358,7 +358,7 @@ class RecentlyReportedEnds:
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
-        """Return requests that cover the usage which `after` returns.
+        """Return claim requests for the usage that `after` returns.
 
         If another tenant has reused a name since, the first tenant's usage is counted when the
         second one claims.

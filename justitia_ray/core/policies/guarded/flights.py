@@ -81,7 +81,7 @@ class Flights:
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the remaining service of all running inferences, none of which has ended."""
+        """Return the remaining service of the running inferences; none of them may have ended."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 

@@ -74,7 +74,7 @@ class _UrgencyRates(NamedTuple):
         )
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the shortest time of some iterations (may be negative), at similar rates."""
+        """Return the shortest time of `iterations` (may be negative) at similar rates."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
@@ -341,7 +341,7 @@ class ForetoldVtc:
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow to all shadows, with as many tokens in flight as fit now."""
+        """Advance the model of VTC by delivered service, with the present tokens in flight."""
         kv_in_flight = self._kv_in_flight()
         if kv_in_flight is not None:
             self.clock.kv_in_flight = kv_in_flight

@@ -90,7 +90,7 @@ class Promised(NamedTuple):
 
 
 class Promises(Protocol):
-    """Accounts whose guarantees an order with overtaking keeps."""
+    """Accounts with guarantees to applications, which overtaking must keep."""
 
     def watch(self) -> dict[ApplicationId, None]:
         """Return the set in which changed applications are recorded, at first all of them."""
@@ -223,7 +223,7 @@ class PassingOrder(LazyHeap):
     def put(self, name: str, key: Key) -> None:
         """Insert an application by its tag F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # only a return from this dispatch
+        if name in self._aside:  # the application returns after it was set aside
             del self._aside[name]
         else:
             self._record_changed_account(name)

@@ -125,7 +125,7 @@ class MoriArm(ProgramArm):
             self.pause(other, now)
 
     def _idler(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Program]:
-        """Return the agents of a replica that wait longer for tools than a given one."""
+        """Return the agents of a replica that wait longer for tools than a given agent."""
         own = self._idleness(program, now)
         acting = [one for one in self.on(replica) if not one.is_running]
         idler = [one for one in acting if self._idleness(one, now) > own]
