@@ -127,7 +127,7 @@ class Applications:
         self.end_if_over(application)
 
     def cancel(self, application: Application) -> None:
-        """Stop accepting inferences of an application; the caller ends those it has."""
+        """Stop accepting inferences of an application; the caller also ends its inferences."""
         if not application.state.is_cancelled:
             is_settled = application.state.is_settled
             finish = ApplicationState.STOPPED if is_settled else ApplicationState.STOPPING
@@ -148,7 +148,7 @@ class Applications:
         self._state.changed[application.application_id] = None
 
     def resubmitted(self, ingress_id: IngressId) -> None:
-        """Stop awaiting an ingress that has resubmitted all its inferences, or that is lost."""
+        """Stop waiting for the resubmissions of an ingress that is complete or lost."""
         for application in self.resubmissions.complete(ingress_id):
             self.end_if_over(application)
 

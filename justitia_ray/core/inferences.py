@@ -258,7 +258,7 @@ class Inferences:
         self._count_ended(application, inference, departure.outcome, is_counted=is_counted)
 
     def _note_serving_replica(self, application: Application, replica_id: ReplicaId) -> None:
-        """Record that a replica is the last one that has served an application."""
+        """Record which replica served an application last."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
             others = [name for name in application.replicas if name in known]

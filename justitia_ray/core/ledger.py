@@ -230,7 +230,7 @@ class Ledger:
             self._add_to_queue(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
-        """Record that an inference was leased, after it left the queue; call only if `notifies`."""
+        """Record that an inference was leased and has left the queue; call only if `notifies`."""
         if self.observer is not None:
             passing = self.queue.passes_some
             nothing_waits = not passing and not len(self.queue)

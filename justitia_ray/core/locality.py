@@ -54,7 +54,7 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            # If an engine has evicted a context, it has evicted those used less recently before.
+            # An engine evicts contexts in order of use, so all contexts used earlier are gone too.
             if application.reuse > 0:
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)

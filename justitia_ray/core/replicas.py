@@ -289,7 +289,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _separate_suspect(self, inference: Inference) -> None:
-        """Remove a suspected engine killer from a replica on which another one runs."""
+        """Move a suspected engine killer away from a replica that runs another suspect."""
         state = self._state
         lease = state.leases.get(inference.lease_id or "")
         if lease is None:
@@ -548,7 +548,7 @@ class Replicas:
                     self._inferences.end(inference, inference.outcome)
 
     def _adopt_or_abort(self, replica: KnownReplica, report: Report) -> bool:
-        """Record or abort a lease that this scheduler did not grant, or that has ended.
+        """Record or abort a lease that has ended or was granted by an earlier scheduler.
 
         Return whether the lease was adopted.
         """

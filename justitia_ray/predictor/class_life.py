@@ -77,8 +77,8 @@ _WARM_UP = 10
 begins.
 """
 _CLIP = 3.0
-"""Largest prediction error that counts, in standard deviations, so that one extreme application
-does not look like a change.
+"""Largest prediction error that counts, in standard deviations. One extreme application must not
+look like a change.
 """
 _PRIOR_VARIANCE = 0.25
 _PRIOR_WEIGHT = 5

@@ -110,7 +110,7 @@ class DrainTimePolicy:
         return wanted, {"wanted": wanted, "reason": reason}
 
     def _target_without_answer(self, ctx: AutoscalingContext) -> int:
-        """Return Serve's target number of replicas, or the number that it runs if that is larger.
+        """Return the larger of Serve's target and its present number of replicas.
 
         Serve counts only few of the calls, because most use separate connections, so a low count is
         no reason to remove replicas.

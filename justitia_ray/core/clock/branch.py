@@ -24,9 +24,7 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MAXIMUM_CACHED_LEVELS = 32
-"""Maximum number of cached lookups of a tenant's virtual time, because an event repeats the same
-few.
-"""
+"""Maximum number of cached lookups of a tenant's virtual time. An event repeats few lookups."""
 
 
 class _ServiceCourse:

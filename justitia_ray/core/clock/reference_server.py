@@ -219,7 +219,7 @@ class ReferenceServer:
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Serve applications until virtual time is `now`; return those that were served."""
+        """Serve applications until virtual time is `now`; return the served applications."""
         served = self._serve_in_order(share, at_once=False)
         self.since = now
         return served

@@ -207,7 +207,7 @@ class LagMeter:
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return how far a live application lags behind GPS; if it waits, as if it started now."""
+        """Return how far a live application lags behind GPS, as if a waiting one started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:

@@ -159,7 +159,7 @@ class VtcPolicy(ClientPolicy):
         self._cost = self.options.cost_function
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
-        """Clients that waited before a restart, whether or not they wait again; empty after the
+        """Clients that waited before a restart and may not have submitted again; empty after the
         first lease.
         """
 
@@ -255,7 +255,7 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the charges of an application's inferences, also of those lost in a restart."""
+        """Drop the charges of an application's inferences, even of inferences lost in a restart."""
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:

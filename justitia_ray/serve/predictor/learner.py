@@ -38,7 +38,7 @@ logger = logging.getLogger("ray.serve")
 
 _TICK_S: Seconds = 0.5
 _HOLD_S: Seconds = 10.0
-"""Seconds after which another replica takes over from a learner that was killed or is blocked."""
+"""Seconds after which another replica replaces a killed or blocked learner."""
 _AT_ONCE = 25
 """Number of applications that are learned in about 10 ms, before the event loop serves estimates
 again.
@@ -96,7 +96,7 @@ class Learner:
         self._revision = -1
         self._applied = ""
         self._ended: set[str] = set()
-        """Classes whose training has ended and whose progress is not saved yet."""
+        """Classes with an ended training whose progress is not saved yet."""
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._ends = False

@@ -190,7 +190,7 @@ class ModelVersions:
 
 
 def _best_readable(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
-    """Return the best version of a class that this release can read; log the others."""
+    """Return the best version of a class that this release can read; log unreadable versions."""
     for version, data in directory.candidates(name):
         try:
             if isinstance(data, StoreError):

@@ -91,9 +91,7 @@ class ClaimExchange:
         self._told: Exchange | None = None
         """Exchange that was sent to the quota accounts and has no answer yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}
-        """Claims on quotas that the unanswered exchange requests. A later claim may have the same
-        name.
-        """
+        """Claims on quotas in the unanswered exchange. A later claim may have the same name."""
         self.known = KnownQuotas()
         self.meter = ExchangeMeter()
 

@@ -69,9 +69,7 @@ class SchedulerService:
         reused since.
         """
         self._reopening: set[ApplicationId] = set()
-        """Cancelled or closed applications that have not ended yet, and whose ids callers want to
-        reuse.
-        """
+        """Cancelled or closed applications that still run, and whose ids callers want to reuse."""
         self.connected: Container[ReplicaId] = ()
         """Ids of the replicas that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf

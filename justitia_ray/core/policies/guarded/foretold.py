@@ -80,7 +80,7 @@ class _UrgencyRates(NamedTuple):
 
 
 class _UrgentCandidate(NamedTuple):
-    """An application that may be urgent, with limits that exclude most cheaply.
+    """An application that may be urgent, with two limits that quickly rule most applications out.
 
     It is urgent from the time `lead` before its last inference starts under VTC.
     """
@@ -398,7 +398,7 @@ class ForetoldVtc:
         return _UrgentCandidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
-        """Return applications whose last inference VTC may start so soon that they are urgent."""
+        """Return applications whose last inference VTC may soon start, which makes them urgent."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s

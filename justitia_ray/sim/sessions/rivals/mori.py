@@ -74,7 +74,7 @@ class MoriArm(ProgramArm):
         return super().close(session, now)
 
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause the agents that wait longest for tools until the others fit."""
+        """Pause the agents that wait longest for tools until the remaining agents fit."""
         excess = -self._room(replica)
         if excess <= 0:
             return
