@@ -67,7 +67,7 @@ class _Claim:
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
     def sizes(self, unit: Unit) -> tuple[float, float]:
-        """Return the unused amount of a reservation: in full, and as far as use is expected."""
+        """Return the unused part of a reservation: the whole, and as far as use is expected."""
         return self.unused(unit), self.expected_unused(unit)
 
 

@@ -30,8 +30,8 @@ class Ask:
     inference runs.
     """
     needs: Amounts = field(default_factory=dict)
-    """Amounts that the inference is expected to use. A quota with less left refuses the claim.
-    Amounts that are missing here are expected to be used in full.
+    """Amounts that the inference is expected to use; a quota with less left refuses the claim.
+    Units that are missing here are expected to be used in full.
     """
 
 
@@ -64,12 +64,12 @@ class Exchange:
     uses: tuple[Use, ...] = ()
     asks: tuple[Ask, ...] = ()
     accounts: Epoch = 0
-    """Epoch of the accounts actor that the scheduler expects; another one books nothing."""
+    """Epoch of the accounts actor for which the message is meant; another actor books nothing."""
     wants_nodes: bool = False
     """Whether the answer must include the state of all tenants' quotas."""
     survivors: tuple[ClaimName, ...] | None = None
-    """Names of all live quota claims of this scheduler, so that its earlier claims without a name
-    here count as lost. None: not known yet after a restart.
+    """Names of all live quota claims of this scheduler; its other claims count as lost. None: not
+    known yet after a restart.
     """
 
 

@@ -165,7 +165,7 @@ class EndApplication:
 
 @dataclass(frozen=True, slots=True)
 class ForgetApplication:
-    """Tell another ingress that has this application open that the application has ended."""
+    """Notify every other ingress of an application that the application has ended."""
 
     application_id: ApplicationId
     ingress_id: IngressId

@@ -107,7 +107,7 @@ class Applications:
         self._set_idle_deadline(application)
 
     def expire_restored(self, application_id: ApplicationId) -> None:
-        """Settle or end a restored application if nothing was submitted again in time."""
+        """Settle or end a restored application whose inferences were not resubmitted in time."""
         application = self._state.applications.get(application_id)
         if application is None or not application.is_idle or application.state.is_settled:
             return
@@ -127,7 +127,7 @@ class Applications:
         self.end_if_over(application)
 
     def cancel(self, application: Application) -> None:
-        """Stop accepting inferences of an application; the caller ends those it has."""
+        """Stop accepting inferences of an application; the caller also ends its inferences."""
         if not application.state.is_cancelled:
             is_settled = application.state.is_settled
             finish = ApplicationState.STOPPED if is_settled else ApplicationState.STOPPING
@@ -148,7 +148,7 @@ class Applications:
         self._state.changed[application.application_id] = None
 
     def resubmitted(self, ingress_id: IngressId) -> None:
-        """Stop awaiting an ingress that has resubmitted all its inferences, or that is lost."""
+        """Stop waiting for the resubmissions of an ingress that is complete or lost."""
         for application in self.resubmissions.complete(ingress_id):
             self.end_if_over(application)
 
@@ -162,7 +162,7 @@ class Applications:
             self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
-        """Move an application behind all applications within quota, or back among them."""
+        """Move an application behind all applications within quota, or undo this."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)

@@ -55,10 +55,12 @@ start at once when a load ends; without a limit, the percentile of a long queue 
 times the outcome.
 """
 _MISS_FRACTION = 0.1
-"""Fraction of waits that should end before the predicted 10th percentile, and after the 90th."""
+"""Fraction of waits that should end before the predicted 10th percentile, and likewise after the
+90th percentile.
+"""
 _LEVEL_GAIN = 0.04
-"""Change of a predicted quantile's level after a wait beyond the quantile. After any other wait the
-level changes by a ninth in the other direction.
+"""Change of a predicted quantile's level after a wait beyond the quantile. The opposite change
+after any other wait is a ninth as large.
 """
 _COMPACT_ABOVE = 1_024
 """Number of outdated heap entries above which they are removed, if they are the majority."""
@@ -108,7 +110,7 @@ class Expectation:
     """Whether the wait has already been counted as longer than the 90th percentile."""
     is_over: bool = False
     is_watched: bool = False
-    """Whether the forecast is in the heap of those that must be updated."""
+    """Whether the forecast is in the heap of forecasts to be updated."""
 
     @property
     def next_bin_at(self) -> Seconds:
@@ -124,7 +126,7 @@ class Expectation:
 
 
 class _LifeTable:
-    """Weighted numbers of waits that reached each histogram bin, and of those that ended there.
+    """Weighted numbers of waits that reached each histogram bin, and of waits that ended in it.
 
     Newer waits weigh more: weights grow with the number of the expectation, instead of a decay of
     all earlier ones.
@@ -202,7 +204,7 @@ class Calibration:
         return expectation
 
     def settle(self, expectation: Expectation, now: Seconds) -> None:
-        """Record that an event whose time was predicted has happened now."""
+        """Record the time at which a predicted event has happened."""
         self.note_time(now)
         self._count_outcome_above_p90(expectation)
         table = self._table_for(expectation.expected_s)

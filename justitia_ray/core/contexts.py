@@ -58,19 +58,18 @@ class Context:
     used: int = 0
     """Rank of the context's last use; 0 if the context is from an earlier scheduler."""
     idle_since: Seconds = 0.0
-    """Time at which the last lease that used the context ended; 0 if the context is from an earlier
-    scheduler.
+    """End of the last lease that used the context; 0 if the context is from an earlier scheduler.
     """
     leases: int = 0
     """Number of leases that use the context."""
     is_live: bool = True
     """Whether the application of the context may submit more inferences."""
     shared: Tokens = 0
-    """Tokens of the context that belong to another context, from which it branched."""
+    """Tokens that this context has in common with the context from which it branched."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Return the KV tokens of this context, without those of the context it branched from."""
+        """Return the KV tokens of this context that it does not share with its parent context."""
         return max(0, self.tokens - self.shared)
 
 
@@ -114,7 +113,7 @@ class Contexts:
     def found_instead(
         self, application_id: ApplicationId, prompt_tokens: Tokens, found: Tokens, missed: Context
     ) -> Context | None:
-        """Return the other context that explains best how many prompt tokens were cached.
+        """Return the other context that best explains the number of cached prompt tokens.
 
         None if none fits: the engine finds most of a context that a prompt continues.
         """
@@ -201,14 +200,14 @@ class Contexts:
             self.shrink(room)
 
     def forget(self, application_id: ApplicationId, context: Context) -> None:
-        """Remove a context that the engine did not find; leases that use the context keep it."""
+        """Remove a context that the engine did not find; its leases keep it until they end."""
         if context in self._idle:
             self._remove_idle_context(context)
         else:
             self._remove_from_application(application_id, context)
 
     def forget_before(self, context: Context) -> None:
-        """Remove the idle contexts that were last used before a context that has been evicted."""
+        """Remove the idle contexts that were used less recently than an evicted context."""
         while self._idle:
             oldest = next(iter(self._idle))
             if oldest.used >= context.used:
@@ -224,7 +223,7 @@ class Contexts:
                     self.live_tokens -= context.own_tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the least recently used contexts until the others fit.
+        """Evict the least recently used contexts until the remaining contexts fit.
 
         The last of them is only shortened.
         """

@@ -46,7 +46,7 @@ class _GrantCandidates:
         self._tiers: dict[str, None] = {}
         """Service tiers whose applications this dispatch does not start."""
         self._nodes: dict[ClientId, None] = {}
-        """Tenant nodes whose applications, and those below them, this dispatch does not start."""
+        """Tenant nodes below which this dispatch starts no application."""
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
         """Applications that may start, by position in the order. Filled when a tier or a tenant is
         excluded for the first time.
@@ -171,7 +171,7 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._blocked is not None and self._is_blocked(inference):
-                break  # no replica has memory for this inference, as before
+                break  # no memory was freed since this inference fitted on no replica
             if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
                     candidates.hide_first()
@@ -239,7 +239,7 @@ class Leases:
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
     def _most_tokens(self, inference: Inference) -> Tokens:
-        """Return the most KV tokens that an inference may add on any replica that pulls."""
+        """Return the most KV tokens that an inference may add on any replica asking for leases."""
         most = inference.expected_footprint().full_tokens
         if not inference.shares:
             return most

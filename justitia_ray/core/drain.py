@@ -30,12 +30,12 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, Seconds
 
 HORIZON_S: Seconds = 120.0
-"""Longest time in seconds after which a refused caller may be asked to retry. OpenAI's client gives
-up before a later time.
+"""Longest retry time in seconds for a refused caller. With a longer one, OpenAI's client gives up
+before the retry.
 """
 DEFAULT_RATE = 1.0
-"""Departures per second that are assumed before any departure. The assumption counts as one
-departure at first, and less with each observed departure.
+"""Assumed departures per second before any observation. The assumption counts as one departure at
+first, and less with each observed departure.
 """
 _MEMORY_S: Seconds = 30.0
 """Time constant, in seconds, with which observed departures decay while anything can depart."""
@@ -57,8 +57,8 @@ _RETRY_SLOT_DEVIATIONS = 1.5
 twice, and in nine of ten cases a place is free by then.
 """
 _SLOT_TIME_FACTOR = 1.04
-"""Factor on a caller's retry time, so that callers that come back early by the jitter find a free
-place.
+"""Factor on a caller's retry time, so that a caller who returns slightly early (jitter) finds a
+free place.
 """
 _LATE_FRACTION = 0.1
 """Share of its wait by which a caller may come back late and still find its reserved place. Answers
@@ -292,7 +292,7 @@ class Drain:
         return len(self._sharing_until) + (name not in self._sharing_until)
 
     def _tenant_entry(self, tenant: ClientId) -> _TenantDepartures:
-        """Return the departures of a topmost tenant, or those of all tenants beyond the table."""
+        """Return the departures of a topmost tenant; tenants beyond the table share one entry."""
         top = _top_node(tenant)
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
@@ -331,7 +331,7 @@ class TenantQuota:
         self._drain = Drain()
 
     def count_of(self, tenant: str) -> int:
-        """Return the number counted for a tenant's topmost tenant."""
+        """Return the number counted for the topmost ancestor of a tenant."""
         return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:

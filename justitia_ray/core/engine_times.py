@@ -13,7 +13,8 @@ from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _ITERATIONS = 16
 """Smallest number of iterations in a busy period whose times are used. A prompt counts with its
-first output token, although it may have been computed in part before the period.
+first output token, so a prompt that was computed in part before the period distorts the times of a
+short one.
 """
 
 

@@ -70,7 +70,8 @@ class HolderWait:
     until: Seconds
     """Latest time at which the wait ends. An inference never waits twice."""
     full_until: Seconds = 0.0
-    """Time until which the replica is expected to lack memory for the inference, as last computed.
+    """Time until which the replica probably lacks memory for the inference, by the last
+    computation.
     """
 
 
@@ -161,7 +162,7 @@ class Inference:
         return (self.copies - 1) * max(0, each - prompts * block_size)
 
     def found_before(self, block_size: Tokens) -> Tokens | None:
-        """Return the cached prompt tokens of the last attempt, without those shared by its choices.
+        """Return the last attempt's cached prompt tokens, without tokens that its choices share.
 
         None: not known yet.
         """
@@ -316,7 +317,7 @@ class Application:
     kv_token_time: KvTokenTime = 0
     """Service that the application received, in token·iterations."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """Part of `kv_token_time` that inferences have received which have not ended yet."""
+    """Part of `kv_token_time` that unfinished inferences have received."""
     booked_before: KvTokenTime = 0
     """Part of `unfinished_kv_token_time` that an earlier scheduler has already counted."""
     predicted_cost: float | None = None
@@ -385,7 +386,7 @@ class Application:
 
     @property
     def keepers(self) -> list[IngressId]:
-        """Return the ingresses that store records of ended inferences until the scheduler has."""
+        """Return the ingresses that keep records of ended inferences until these are stored."""
         return [name for name, opener in self.ingresses.items() if opener.keeps_ends]
 
     @property
@@ -500,9 +501,7 @@ class KnownReplica:
     draining: bool = False
     drains_since: Seconds | None = None
     stalled_since: Seconds | None = None
-    """Time at which the replica first reported an engine that makes no steps; None: the engine
-    makes steps.
-    """
+    """Time of the first report that the engine makes no steps; None: the engine makes steps."""
     stall_id: str = ""
     """Name of the engine's standstill, if inferences are suspected of causing it; otherwise empty.
     """
@@ -516,13 +515,12 @@ class KnownReplica:
     takes_leases: bool = True
     """Whether the replica may be granted leases: it is not draining, stalled or silent."""
     pulls_again_by: Seconds = 0.0
-    """Time until which the replica is expected to ask again for leases after an answer."""
+    """Time by which the replica should ask for leases again after an answer."""
     prompt_budget: Tokens | None = None
     """Prompt tokens that the replica may be leased before it has computed some; None: no limit."""
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
-    """KV tokens that the engine uses and no lease explains, for instance those of an aborted call.
-    """
+    """KV tokens in use by the engine that belong to no lease, for instance to an aborted call."""
     grown_tokens: Tokens = 0
     """KV tokens that the engine has filled since the last progress report of the leases."""
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
@@ -532,7 +530,7 @@ class KnownReplica:
     each with the time of its lease. A crash of the replica's process is reported later.
     """
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
-    """Inferences for which the replica has no memory as long as it does not change."""
+    """Inferences for which the replica has no memory in its present state."""
     contexts: Contexts = field(default_factory=Contexts)
     """Contexts in the replica's prefix cache; empty if it has none."""
     uncomputed_tokens: Tokens = 0
@@ -554,7 +552,7 @@ class KnownReplica:
 
     @property
     def unleased_tokens(self) -> Tokens:
-        """Return the KV tokens that no lease uses and that idle contexts may fill."""
+        """Return the KV tokens that are not leased, so that idle contexts may fill them."""
         return self.capacity.cache_tokens - self.context_tokens
 
     @property

@@ -121,7 +121,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationDeprioritised:
-    """An application has exhausted a quota that deprioritises, or has quota again."""
+    """An application has exhausted a deprioritising quota, or that quota is available again."""
 
     application_id: ApplicationId
     is_deprioritised: bool
@@ -150,9 +150,8 @@ class InferenceSubmitted:
     it.
     """
     stage: int | None = None
-    """Number of the application's stage, as the ingress counts stages. The ingress learns earlier
-    than the scheduler that an inference has ended, but may not see all inferences of the
-    application.
+    """Number of the application's stage, as the ingress counts stages. The ingress learns ends of
+    inferences earlier than the scheduler, but may not see all inferences of the application.
     """
     remaining_kv_token_time: KvTokenTime | None = None
     """Predicted service of the application from this stage on, in token·iterations; None: unknown.

@@ -160,14 +160,14 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self.context_tokens: Tokens = 0
         """KV tokens held now by all leases, not rounded to blocks."""
         self.full_tokens: Tokens = 0
-        """KV tokens held if all leases reached their largest size at the same time."""
+        """KV tokens that all leases would hold at their largest sizes together."""
         self.sequences = 0
         self.changes = 0
         """Number of changes of any lease's KV memory."""
         self.beginnings: Beginnings | None = None
         """Beginnings of prompts that leases may share; None until a lease has one."""
         self._contexts: dict[LeaseId, Tokens] = {}
-        """Tokens of the leases whose prompts have known beginnings, as if each lease were alone."""
+        """Tokens of each lease whose prompt has known beginnings, without sharing any."""
         self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
         """Shared beginnings of prompts, each with its KV tokens and the application charged for
         them.
@@ -293,7 +293,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         block_size: Tokens,
         extension: Extension = (),
     ) -> bool:
-        """Return whether these leases and another one would ever need more than `kv_tokens`.
+        """Return whether one more lease would ever make the memory need exceed `kv_tokens`.
 
         O(log n) if a cached forecast of a subset of the leases already exceeds it; otherwise the
         cost of `forecast`. `extension` is that of `Forecast.peak_with`.

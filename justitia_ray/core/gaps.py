@@ -36,8 +36,8 @@ class Gaps:
         self._of: dict[GapClass, deque[_ToolGap]] = {}
         """Tool gaps by class; the class with the latest new gap is last."""
         self._kept: dict[GapClass, tuple[Seconds, Seconds]] = {}
-        """Last result of each class with the gap at which keeping a context costs as much as
-        computing it; valid until a gap is added.
+        """Last result of each class, with the break-even tool gap of keeping a context; valid until
+        a gap is added.
         """
         self.last_kept_s: dict[GapClass, Seconds] = {}
         """Last result of `kept_s` for each class; later gaps may change it."""

@@ -34,7 +34,7 @@ class Choice:
 
 
 class HolderWaits:
-    """Decides which inferences wait for the replicas that have their contexts cached."""
+    """Decides which inferences wait for the replica that has their context in its cache."""
 
     def __init__(self, state: State, ledger: Ledger, placement: Placement) -> None:
         self._state = state

@@ -44,7 +44,7 @@ class Inferences:
         self._recovery = recovery
 
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
-        """Queue a new inference; return the inference instead if it already runs under a lease.
+        """Queue a new inference; if it already runs under a lease, return the inference.
 
         A known inference, and an ended inference that was counted, change nothing.
         """
@@ -258,7 +258,7 @@ class Inferences:
         self._count_ended(application, inference, departure.outcome, is_counted=is_counted)
 
     def _note_serving_replica(self, application: Application, replica_id: ReplicaId) -> None:
-        """Record that a replica is the last one that has served an application."""
+        """Record which replica served an application last."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
             others = [name for name in application.replicas if name in known]

@@ -15,8 +15,8 @@ from justitia_ray.core.records import Record, RecordReader
 from justitia_ray.units import ApplicationId, IngressId, KvTokenTime, RequestId
 
 _MOST = 100_000
-"""Maximum number of records of ended inferences, of which the oldest are dropped first. They
-accumulate only while the store is unavailable, and ingresses drop their copies after a minute.
+"""Maximum number of records of ended inferences; the oldest are dropped first. Records accumulate
+only while the store is unavailable, and ingresses drop their copies after a minute.
 """
 
 _Key = tuple[IngressId, ApplicationId, RequestId | None]
@@ -47,7 +47,7 @@ class KeptEnds:
         """Records of ended inferences and applications, oldest first."""
         self._new: dict[_Key, None] = {}
         self._taken: dict[_Key, None] = {}
-        """Records that are being saved, and whose save is not confirmed yet."""
+        """Records that are being saved, without a confirmation so far."""
         self._changed: dict[ApplicationId, None] = {}
         self._inherited: set[ApplicationId] = set()
 

@@ -41,7 +41,7 @@ class KvShares:
         self._held: dict[ClientId, Tokens] = {}
         """KV tokens that each tenant uses; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
-        """Child tenants that reserve KV memory, or have descendants that do, by parent."""
+        """Child tenants by parent, as far as the child or a descendant reserves KV memory."""
         self.limits_nodes = False
         """Whether the configuration gives any tenant a share of the KV memory."""
         self.limits_tiers = False

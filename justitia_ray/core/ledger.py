@@ -231,7 +231,7 @@ class Ledger:
             self._add_to_queue(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
-        """Record that an inference was leased, after it left the queue; call only if `notifies`."""
+        """Record that an inference was leased and has left the queue; call only if `notifies`."""
         if self.observer is not None:
             passing = self.queue.passes_some
             nothing_waits = not passing and not len(self.queue)
@@ -447,7 +447,7 @@ class Ledger:
         return apart, self.fair_share.tag(application_id)
 
     def place(self, inference: Inference) -> Place:
-        """Return the position of an inference in the order, as if its application had no other.
+        """Return the order position of an inference as if it were its application's only one.
 
         Also used as the engine priority of a grant, if the policy keeps the order while inferences
         run.
@@ -570,7 +570,7 @@ class Ledger:
         return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__)
 
     def _reopen_branched(self) -> None:
-        """Sort tenants again in which a tenant got its first child."""
+        """Sort the tenants again below which a tenant got its first child."""
         for client in self.fair_share.take_branched():
             self.queue.reopen(client)
 

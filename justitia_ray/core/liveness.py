@@ -63,7 +63,7 @@ class Ingresses:
             self._readmit_inferences(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
-        """Suspect an ingress that has been silent since the grant of a lease that expired.
+        """Suspect an ingress that sent nothing between the grant and the expiry of a lease.
 
         An ingress is not suspected for a lease of an earlier scheduler, whose grant this scheduler
         did not send.
@@ -97,7 +97,7 @@ class Ingresses:
         return True
 
     def expire(self, ingress_id: IngressId) -> list[Inference]:
-        """Return all inferences of an ingress if it is dead, to be ended; otherwise none."""
+        """Return the inferences to end if an ingress is dead; none if it is alive."""
         due = self._state.ingresses[ingress_id] + self._state.timeouts.ingress_s
         if due > self._state.now:
             self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
@@ -142,14 +142,13 @@ class Recovery:
         self.holding = False
         """Whether no leases are granted until the replicas have reported."""
         self.reported: dict[LeaseId, ReportedLease] = {}
-        """Leases that a replica reported and whose inference no ingress has submitted again."""
+        """Leases reported by a replica, without an inference from an ingress so far."""
         self.claims: dict[LeaseId, RequestId] = {}
-        """Leases under which inferences run, as their ingresses say, and that no replica has
-        reported.
+        """Leases named by the ingresses of running inferences, without a replica's report so far.
         """
 
     def hold_grants(self, expected: Iterable[ReplicaId], until: Seconds) -> None:
-        """Grant no leases until these replicas have reported, but no longer than `until`."""
+        """Grant no leases until these replicas have reported, at the latest at `until`."""
         self._expected = set(expected)
         self._until = until
         self.holding = True

@@ -54,7 +54,7 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            # If an engine has evicted a context, it has evicted those used less recently before.
+            # An engine evicts contexts in order of use, so all contexts used earlier are gone too.
             if application.reuse > 0:
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
@@ -126,7 +126,7 @@ def missing_tokens(replica: KnownReplica, application: Application, inference: I
 def rank(
     replicas: list[KnownReplica], application: Application, inference: Inference
 ) -> list[KnownReplica]:
-    """Sort replicas for an inference: the one where it delays inferences least is first.
+    """Sort replicas by the delay that a start there would cause, the least delay first.
 
     The order is by the delay that the prompt causes, if prompts are cached; then replicas that have
     served the application; then by free KV, then by name. If no inference of the application runs,

@@ -88,14 +88,14 @@ class Held:
 
 
 HeldBy = Callable[[Application], Held | None]
-"""Function that returns the limit or store for which an application waits; None: it waits only in
-the queue.
+"""Function that returns the limit or store for which an application waits; None: only the queue
+delays the application.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Expected progress of one application; the fields are those of its JSON form."""
+    """Expected progress of one application, with the fields of the JSON answer."""
 
     reason: str
     """Reason for which the application is not running, as `reason_text` returns it."""
@@ -103,8 +103,8 @@ class Outlook:
     position: int | None = None
     """Number of applications before this one in the order; None: none of its inferences waits."""
     position_is_least: bool = False
-    """Whether more applications than `position` may be before this one, because only the first
-    thousands are counted.
+    """Whether `position` is only a lower bound, because the count ends after thousands of
+    applications.
     """
     ahead_kv_token_time: KvTokenTime | None = None
     """Service expected before the application starts, in token·iterations."""
@@ -123,8 +123,8 @@ class Outlook:
     `reason` is `context`; otherwise None.
     """
     missing_kv_tokens: Tokens | None = None
-    """KV tokens that must become free before the application starts, if `reason` is `working_set`;
-    otherwise None.
+    """KV tokens that must become free before the application starts; None unless `reason` is
+    `working_set`.
     """
 
 
@@ -213,7 +213,7 @@ class Outlooks:
         *,
         calibrates: bool = True,
     ) -> dict[ApplicationId, Outlook]:
-        """Return the expected progress of those of these applications that are live.
+        """Return the expected progress of the live applications among these.
 
         Args:
             application_ids: The applications.
@@ -274,7 +274,7 @@ class Outlooks:
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
 
     def position(self, inference: Inference) -> int | None:
-        """Return the number of applications before that of a waiting inference.
+        """Return the number of applications before the application of a waiting inference.
 
         None: the inference is behind all applications in the profile of the queue. The cached
         profile may be a millisecond old for each waiting application, so that computing profiles

@@ -41,8 +41,8 @@ class OwnContexts:
         cannot have evicted more tokens itself.
         """
         self.forgivable: Tokens = 0
-        """Prompt tokens for which the application's tag has paid, and for which it may still get a
-        refund if others evict its contexts.
+        """Prompt tokens paid by the application's tag, for which a refund is due if other
+        applications evict its contexts.
         """
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:

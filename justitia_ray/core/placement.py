@@ -199,7 +199,7 @@ class Placement:
 
 
 class Line:
-    """Waiting inferences that lack memory, in order, at each replica that could run them.
+    """Inferences that wait for memory, in order, at each replica that could run them.
 
     Each inference is checked once against each replica, when it joins the line.
     """
@@ -212,8 +212,8 @@ class Line:
         self._most_passes: dict[ReplicaId, int] = {}
         """Most overtakings of any waiting inference, by replica."""
         self.kept: dict[ReplicaId, list[Inference]] = {}
-        """Inferences that wait for another replica, by the replica that keeps memory and seats for
-        them.
+        """Inferences that wait for another replica, by the replica with memory and seats reserved
+        for them.
         """
 
     def __len__(self) -> int:

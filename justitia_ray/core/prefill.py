@@ -47,12 +47,10 @@ class Prefill:
     """Part of `forgiven` for tokens that engines computed again after preemptions."""
     recomputed_tokens: Tokens = 0
     expected_tokens: Tokens = 0
-    """Prompt tokens that a replica would have to compute if it has the context that the prompt
-    continues.
-    """
+    """Prompt tokens that a replica with the continued context would have to compute."""
     lost_tokens: Tokens = 0
-    """Tokens of the continued context that the replica lacks, and that the application itself
-    cannot have evicted.
+    """Tokens of the continued context that the replica lacks for a reason other than the
+    application's own use.
     """
     computed_tokens: Tokens = 0
     """Prompt tokens that engines have computed."""
@@ -220,7 +218,7 @@ def _expected_tokens(
 
 
 def _paid_and_forgiven(prefill: Prefill) -> KvTokenTime:
-    """Return the costs of a prompt that the tag pays and that only the tenant pays."""
+    """Return two costs of a prompt: one paid by the tag, the other paid only by the tenant."""
     return prefill.paid + prefill.forgiven - prefill.recomputed
 
 

@@ -36,15 +36,15 @@ class PrefillAccount:
     pending: KvTokenTime = 0
     """Cost expected for submitted prompts that are not computed yet."""
     pending_before: KvTokenTime = 0
-    """Part of `pending` that an earlier scheduler charged, and that is not charged again."""
+    """Part of `pending` that an earlier scheduler has already charged."""
     unfinished: KvTokenTime = 0
     """Prompt cost of unfinished inferences that the application's tag has paid."""
     paid_before: KvTokenTime = 0
-    """Part of `unfinished` that an earlier scheduler counted, and that is not counted again."""
+    """Part of `unfinished` that an earlier scheduler has already counted."""
     forgiven: KvTokenTime = 0
     """Prompt cost of unfinished inferences that only the tenant pays, not the application's tag."""
     forgiven_before: KvTokenTime = 0
-    """Part of `forgiven` that an earlier scheduler counted, and that is not counted again."""
+    """Part of `forgiven` that an earlier scheduler has already counted."""
     contexts: OwnContexts | None = None
     """The last contexts of the application; None: none was computed."""
 

@@ -100,8 +100,8 @@ class Beginnings:
         self._found: dict[LeaseId, Tokens] = {}
         """Cached tokens that each lease found, once they are known."""
         self.shared: dict[LeaseId, Tokens] = {}
-        """Tokens of a lease's prompt that another lease also has; no entry for a lease that never
-        shared.
+        """Tokens of a lease's prompt that another lease also has; leases that never shared are
+        missing.
         """
 
     def __len__(self) -> int:

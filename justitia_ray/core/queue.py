@@ -201,8 +201,8 @@ class Queue:
         self._order = LazyHeap()
         """Clients (applications or tenants) that may get leases, in order."""
         self._parked = LazyHeap()
-        """Clients (applications or tenants) that the policy holds back, by the time until which it
-        does.
+        """Clients (applications or tenants) without leases by the policy's decision, by the time at
+        which that ends.
         """
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}

@@ -159,7 +159,7 @@ class Replicas:
                 self._separate_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
-        """Match a lease of an earlier scheduler with a replica's report of it."""
+        """Match a replica's report of a lease with the lease of an earlier scheduler."""
         reported = self._recovery.claim(lease_id, inference.request_id)
         if reported is not None and reported.replica_id in self._state.replicas:
             replica = self._state.replicas[reported.replica_id]
@@ -289,7 +289,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _separate_suspect(self, inference: Inference) -> None:
-        """Remove a suspected engine killer from a replica on which another one runs."""
+        """Move a suspected engine killer away from a replica that runs another suspect."""
         state = self._state
         lease = state.leases.get(inference.lease_id or "")
         if lease is None:
@@ -548,7 +548,7 @@ class Replicas:
                     self._inferences.end(inference, inference.outcome)
 
     def _adopt_or_abort(self, replica: KnownReplica, report: Report) -> bool:
-        """Record or abort a lease that this scheduler did not grant, or that has ended.
+        """Record or abort a lease that has ended or was granted by an earlier scheduler.
 
         Return whether the lease was adopted.
         """
@@ -579,7 +579,7 @@ class Replicas:
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # started on another replica meanwhile
+        if inference.lease_id is not None:  # the inference has started on another replica meanwhile
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True

@@ -46,8 +46,8 @@ _STARTS_NOTHING = frozenset(
         ev.StateStored,
     }
 )
-"""Events that neither free memory nor add waiting inferences. A deadline that expires with them may
-do either.
+"""Events that neither free memory nor add waiting inferences, unlike deadlines that may expire at
+the same time.
 """
 
 

@@ -38,7 +38,7 @@ class ServedRate:
         self.busy_s: Seconds = 0
         """Total busy seconds at the last sample; the next sample is due `SAMPLE_S` later."""
         self._service: KvTokenTime = 0
-        """Service in the decaying window; the fields below that are sums decay, too."""
+        """Service in the decaying window, in which older samples weigh less."""
         self._decoded_service: KvTokenTime = 0
         self._waited_service: KvTokenTime = 0
         """Service in samples with waiting inferences, decaying with the time in `_waited_s`."""

@@ -28,9 +28,7 @@ class StartDelay(NamedTuple):
     seconds are counted from now.
     """
     report: KvTokenTime
-    """Service of the report in which GPS finished the application; 0 if a refund did, or if GPS has
-    not.
-    """
+    """Service of the report in which GPS finished the application; 0 without such a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class ServiceHistory:
         return self._levels[index] if index < len(self._levels) else None
 
     def late(self, start: Start, tag: VirtualTime, now: Seconds) -> StartDelay | None:
-        """Return how late a start was; None if this is unknown, because the tag was reached before.
+        """Return how late a start was; None if GPS had finished before the history began.
 
         Args:
             start: The start.

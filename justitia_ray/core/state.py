@@ -55,7 +55,7 @@ class Timeouts:
     """Times of silence, in seconds, after which a lease, a replica or an ingress counts as lost."""
 
     lease_s: Seconds = 5.0
-    """Seconds after which a lease expires whose payload has not reached its replica."""
+    """Seconds after which a lease without a payload expires."""
     replica_s: Seconds = 4.0
     """Seconds without a report after which a replica is lost; its inferences should run elsewhere
     within 5 s.
@@ -63,10 +63,10 @@ class Timeouts:
     ingress_s: Seconds = 30.0
     """Seconds without a call after which an ingress is lost; long polls of an ingress take 20 s."""
     application_s: Seconds = 600.0
-    """Seconds without inferences after which an application ends, unless it has a time of its own.
+    """Seconds without inferences after which an application ends; an application may override it.
     """
     reconnect_s: Seconds = 2.0
-    """Seconds after which an inference tries unreachable replicas again, if no other replica could
+    """Seconds after which an inference tries unreachable replicas again if no other replica could
     run it. An inference may use up 20 leases, and connections recover in less time.
     """
     recovery_s: Seconds = 3.0
@@ -108,8 +108,7 @@ class Counters:
     rejected_applications: int = 0
     """Number of applications rejected by quotas; a repetition soon after does not count again."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Number of ended inferences by outcome, without those that an earlier scheduler has counted.
-    """
+    """Number of ended inferences by outcome, without inferences counted by an earlier scheduler."""
     made_tokens: Tokens = 0
     """Output tokens in all reports of replicas."""
     iterations: int = 0
@@ -121,9 +120,9 @@ class Counters:
     forgiven: KvTokenTime = 0
     """Part of `prefill` that tenants paid, but not the tags of their applications."""
     contexts_found: int = 0
-    """Number of returns of applications that found the context for which memory was kept."""
+    """Number of returning applications that found the context kept for them."""
     contexts_missed: int = 0
-    """Number of returns of applications that missed the context for which memory was kept."""
+    """Number of returning applications that missed the context kept for them."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service counted, by tenant."""
     _rows: TenantRows = field(default_factory=lambda: TenantRows(_MAXIMUM_TENANTS, OTHER))
@@ -135,7 +134,7 @@ class Counters:
     """Output tokens of inferences that had begun and ended, by tenant."""
 
     def count_waiting(self, inference: Inference, sign: int) -> None:
-        """Add an inference that joined the queue (+1), or subtract an inference that left (-1).
+        """Count an inference into the queue (+1) or out of it (-1).
 
         The sizes of an inference do not change while it waits.
         """
@@ -267,7 +266,7 @@ class State:
     count.
     """
     headroom_changes: int = 0
-    """Counter that rises whenever memory may have become free for an inference that did not fit."""
+    """Counter that rises whenever a waiting inference may fit because memory became free."""
     late_reports: int = 0
     """Number of dropped reports about leases that had ended before."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)

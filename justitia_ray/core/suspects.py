@@ -47,14 +47,12 @@ _MOST_CONVICTED = 20
 _MOST_DEATHS = 1_000
 """Maximum number of remembered engine deaths; the oldest deaths are removed first."""
 _ABSENT_DEADLINE: RequestId = ""
-"""Name of the deadline after which suspects are removed that no ingress has submitted again."""
+"""Name of the deadline for the removal of suspects that no ingress has resubmitted."""
 RENAMED = "+"
 """Suffix that an ingress adds to the id of an inference to submit it under another id."""
 
 CallName: TypeAlias = str
-"""Id under which an inference was first submitted, which does not change when it is submitted
-again.
-"""
+"""Id of an inference at its first submission, unchanged by resubmissions."""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
 """Tenant, output limit and number of sequences: equal for an inference and its repetition by the
@@ -99,8 +97,8 @@ class Suspects:
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspected inferences by name; while there are none, a dispatch pays only for checking
-        that.
+        """Suspected inferences by name; a dispatch skips all checks of suspects while there are
+        none.
         """
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """Inferences that ran when each engine died."""
@@ -109,7 +107,7 @@ class Suspects:
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
         """Inferences found to kill engines, the latest last, for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
-        """Leases of an earlier scheduler that ran when an engine died, until their ingresses claim
+        """Leases of an earlier scheduler that ran at an engine's death, until their ingresses claim
         them.
         """
 
@@ -345,7 +343,7 @@ class Suspects:
         return tenant, inference.max_output_tokens, inference.choices
 
     def _always_beside(self, name: CallName, suspicion: Suspicion) -> frozenset[CallName]:
-        """Return the other inferences that ran in all engine deaths of a suspect."""
+        """Return the inferences that ran beside a suspect in all of its engine deaths."""
         members = [self._members.get(failure_id, frozenset()) for failure_id in suspicion.ran_s]
         return frozenset.intersection(*members) - {name}
 

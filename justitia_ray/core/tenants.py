@@ -16,8 +16,8 @@ from justitia_ray.units import ClientId, KvTokenTime, Seconds
 
 SEPARATOR = "/"
 ANY = "*"
-"""Last part of the path `parent/*`, which describes all children of a tenant that are not described
-themselves.
+"""Last part of the path `parent/*`, which describes all children without a description of their
+own.
 """
 
 
@@ -90,7 +90,7 @@ class Quota:
 
     @property
     def name(self) -> str:
-        """Return the unit and period of the quota, which identify it among those of its tenant."""
+        """Return the unit and period of the quota, its name among the quotas of its tenant."""
         return f"{self.unit}/{self.per}"
 
 
@@ -264,7 +264,7 @@ def _refuse_above(what: str, value: float | None, whose: str, most: float | None
 
 
 def check_guaranteed(tree: TenantTree, tiers: Mapping[str, Tier]) -> None:
-    """Reject shares of tiers that exceed all memory together with those of topmost tenants.
+    """Reject guaranteed shares of tiers and topmost tenants that together exceed all memory.
 
     A tier's guaranteed memory may be used by any tenant, and a tenant's by any tier: both
     guarantees hold only if there is memory for both.

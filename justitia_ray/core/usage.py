@@ -77,7 +77,7 @@ class UsageBook:
         self._changed: dict[tuple[Day, ClientId], None] = {}
         self._rows: dict[Day, TenantRows] = {}
         self._taken: dict[tuple[Day, ClientId], None] = {}
-        """Usage totals that are being saved, and whose save is not confirmed yet."""
+        """Usage totals that are being saved, without a confirmation so far."""
 
     def of(self, tenant: ClientId, now: Seconds) -> UsageTotals:
         """Return the totals of today to which a tenant's usage is added."""

@@ -47,9 +47,8 @@ _FEW_CONTEXTS = 256
 ends.
 """
 _REFUSAL_S_PER_CONTEXT: Seconds = 2e-5
-"""Seconds, per idle context, for which a refused application is not examined again when leases end,
-if there are many contexts. Examining a context takes 1 to 2 µs, so that this takes at most a tenth
-of the time.
+"""Seconds, per idle context, for which a refused application is not examined again when leases end.
+Examining takes 1 to 2 µs a context, and so at most a tenth of the time.
 """
 _DEFAULT_BREAK_EVEN_S: Seconds = 3.0
 """Longest useful tool gap in seconds for which a context is kept, used until the time of a prompt
@@ -70,8 +69,7 @@ sequence.
 class _KeptPlace:
     place: Place
     until: KvTokenTime
-    """Service up to which the application keeps the position in the order that it had at its start.
-    """
+    """Service up to which the application keeps the position from its start."""
 
 
 class WorkingSet:
@@ -94,8 +92,7 @@ class WorkingSet:
         self.has_place = False
         """Whether the application that was admitted last keeps the position of an earlier start."""
         self._refused: tuple[Inference, int] | None = None
-        """Inference that was refused last, with the value of `State.memory_releases` at that time.
-        """
+        """Inference that was refused last, with the value of `State.memory_releases` then."""
         self._refused_at: Seconds = 0.0
         self._stands_s: Seconds = 0.0
         """Seconds for which the last refusal is valid although leases end."""
@@ -156,7 +153,7 @@ class WorkingSet:
         self._gaps.add(gap_class, idle_s, has_returned=True)
 
     def ended(self, application: Application) -> None:
-        """Forget an application that has ended, after recording its tool gap if it was idle."""
+        """Forget an ended application; record the tool gap of an idle one first."""
         name = application.application_id
         self._starts.pop(name, None)
         self._waiting.pop(name, None)
@@ -168,7 +165,7 @@ class WorkingSet:
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
-        """Return the waiting applications that stay before this one, because they started earlier.
+        """Return the waiting applications that stay first because they started earlier.
 
         O(started applications that wait).
         """
@@ -222,7 +219,7 @@ class WorkingSet:
         return tokens
 
     def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
-        """Return the number of started applications, and of those that wait for their start.
+        """Return the number of started applications, and of applications waiting for their start.
 
         O(started applications).
         """
@@ -319,7 +316,7 @@ class WorkingSet:
         return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
-        """Return the seconds in which a replica computes prompts that fill its memory."""
+        """Return the seconds that a replica needs to compute prompts that fill its memory."""
         token_s = self._state.engine_times.token_s
         return _DEFAULT_BREAK_EVEN_S if token_s is None else token_s * replica.capacity.cache_tokens
 

@@ -45,7 +45,9 @@ _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
 """A replica with room for about 220 of the load's inferences at their largest size."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
 _SHARED_TOKENS = (16, 32, 48)
-"""Lengths of the beginnings that the prompts of all applications, and of one, share."""
+"""Length of the prefix that all prompts share, and of the prefix that an application's prompts
+share.
+"""
 _CACHED_TOKENS = 32
 _TENANTS = 100
 _DEPTH = 4

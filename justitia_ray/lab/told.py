@@ -46,7 +46,7 @@ class ToldVtc(ForetoldVtc):
     def urgent(
         self, now: Seconds, waits: Callable[[ApplicationId], bool] | None = None
     ) -> list[ApplicationId]:
-        """Return the applications that must run now to end as early as under VTC.
+        """Return the applications that must run now to end no later than under VTC.
 
         Args:
             now: Time of the check.

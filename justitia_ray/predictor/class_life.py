@@ -77,8 +77,8 @@ _WARM_UP = 10
 begins.
 """
 _CLIP = 3.0
-"""Largest prediction error that counts, in standard deviations, so that one extreme application
-does not look like a change.
+"""Largest prediction error that counts, in standard deviations. One extreme application must not
+look like a change.
 """
 _PRIOR_VARIANCE = 0.25
 _PRIOR_WEIGHT = 5
@@ -170,7 +170,7 @@ class ClassLife:
         """Number of samples with features added since the last training began."""
         self._before: int | None = None
         self._undone: tuple[int, int | None] | None = None
-        """Numbers of samples before the running training, to restore them if it fails."""
+        """Sample counts from before the running training, restored if the training fails."""
         self._failures = 0
         self._not_before: Seconds = -math.inf
 

@@ -114,7 +114,7 @@ class ClassMeanPredictor:
         return name
 
     def relearn(self, name: str, samples: Iterable[Sample]) -> None:
-        """Replace the statistics of a changed class by those of its latest samples.
+        """Replace a changed class's statistics by the statistics of its latest samples.
 
         Args:
             name: The class, as `observe_cost` returned it.

@@ -140,7 +140,7 @@ def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTi
 
 
 def pinball_ratio(loss: float, baseline: float) -> float:
-    """Return the ratio of a pinball loss to that of constant predictions; 1 if both are zero."""
+    """Return a pinball loss over the loss of constant predictions; 1 if both are zero."""
     if baseline <= _NO_LOSS:
         return 1.0 if loss <= _NO_LOSS else math.inf
     return loss / baseline

@@ -114,7 +114,7 @@ class ModelDirectory:
             raise StoreError(f"{path}: {error}") from error
 
     def save_index(self, application_class: str, index: VersionIndex) -> None:
-        """Write which versions of a class's model are kept, and which one serves."""
+        """Write the kept versions of a class's model, and the number of the serving version."""
         self._write_file(self._class_folder(application_class) / _INDEX, encode_index(index))
 
     def _model_path(self, application_class: str, number: int) -> Path:

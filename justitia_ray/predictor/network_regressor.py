@@ -64,8 +64,8 @@ def _checked_array(
 
 
 _MOST_MEMBERS = 256
-"""Maximum number of networks in a model file, against hostile files. The next two limits are for
-the same purpose.
+"""Maximum number of networks in a model file, as a protection against hostile files, like the two
+limits below.
 """
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8

@@ -100,11 +100,11 @@ class Observation(Stored):
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Rules that recognise an application by what its caller sends, and whose callers close it."""
+"""Rules that recognise an application by data from its caller, where the caller also closes it."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
-    """Return whether an application ended as planned, so that a predictor may learn its cost.
+    """Return whether an application ended as planned; only then a predictor may learn its cost.
 
     A recognised session or conversation, which no caller closes, ends as planned when it expires.
     """

@@ -93,7 +93,7 @@ class LearningPredictor:
         return self.estimate_many([request])[0]
 
     def estimate_many(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
-        """Estimate applications; those of one class are predicted in one batch.
+        """Estimate applications, all applications of a class in one batch.
 
         Raises:
             RequestError: If a class name is not valid or a count is below its minimum.

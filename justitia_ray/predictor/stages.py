@@ -41,7 +41,7 @@ of inferences.
 CHARGE_FACTOR = 2.0
 
 _LARGEST = 10**30
-"""Limit of all sums in stored statistics, far above those of real applications."""
+"""Limit of all sums in stored statistics, far above the sums of real applications."""
 _Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
 _SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
@@ -66,7 +66,7 @@ class Expectation:
 def still_needed(
     expected: Expectation | None, output_tokens: Tokens, prompt_tokens: float, sequences: int
 ) -> KvTokenTime:
-    """Return an application's work from a stage on, at least that of its submitted inferences.
+    """Return an application's work from a stage on, at least the work of its submitted inferences.
 
     Submitted inferences will be served, whatever the statistics of the class: an application of a
     new class that begins with forty inferences is larger than one inference. On the nine-class

@@ -28,9 +28,7 @@ class CostPrediction:
 
 
 WIDEST_DEVIATIONS = 4.0
-"""Standard deviations to which inputs are clipped, so that a model does not extrapolate to huge
-inputs.
-"""
+"""Standard deviations to which inputs are clipped, against extrapolation to huge inputs."""
 
 
 @dataclass(frozen=True, slots=True)

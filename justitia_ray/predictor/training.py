@@ -32,8 +32,8 @@ errors.
 HELD_BACK_SHARE = 5
 """Share of the samples, the latest, on which a new model is compared with the present model."""
 GROWTH = 0.25
-"""Factor by which samples must have grown before the next training, so that the work stays
-proportional to the samples.
+"""Factor by which samples must have grown before the next training, so that the work of trainings
+stays proportional to the samples.
 """
 LEAST_NEW = 10
 _LARGEST_SEED = 2**32 - 1

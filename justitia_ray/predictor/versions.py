@@ -37,7 +37,7 @@ class Version(Stored):
     """
 
     def holds(self, data: bytes) -> bool:
-        """Return whether bytes are those of this version's model."""
+        """Return whether bytes are the bytes of this version's model."""
         return len(data) == self.size_bytes and _sha256(data) == self.sha256
 
 

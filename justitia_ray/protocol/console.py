@@ -205,14 +205,14 @@ class Queue:
 
     rows: tuple[QueueRow, ...]
     waiting: int
-    """Number of waiting applications, including those that are not in `rows`."""
+    """Number of waiting applications, including applications that `rows` omits."""
     by_reason: Mapping[str, int]
     """Number of live applications by reason for waiting, without the tenant of a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Waiting times of applications, each that of the application's oldest waiting inference."""
+    """Waiting times of applications, each since its oldest waiting inference was submitted."""
 
     p50_s: Seconds
     p95_s: Seconds

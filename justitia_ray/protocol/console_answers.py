@@ -33,7 +33,7 @@ class CallSpan:
     started_at: Seconds | None = None
     """Time of the latest lease of the inference, where its queue ends and its prefill begins."""
     first_token_at: Seconds | None = None
-    """Time at which the inference's first token was reported, where its decode begins."""
+    """Time of the report of the inference's first token, where its decode begins."""
     ended_at: Seconds | None = None
     outcome: str | None = None
     """How the inference ended: `finished`, `failed`, `cancelled` or `expired`; None if it has not

@@ -54,7 +54,7 @@ class Hold(NamedTuple):
     for_s: Seconds
     """Seconds for which a context is kept after its inference; 0: not at all."""
     ended: tuple[ApplicationId, ...] = ()
-    """Ids of applications that have ended recently, whose contexts the engine need not keep."""
+    """Ids of recently ended applications; the engine need not keep their contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class EngineCall:
     earlier: tuple[Output, ...] = ()
     """Outputs of an earlier attempt on another engine, from which this engine continues."""
     tenant: str = ""
-    """Tenant of the call, which determines the prefix-cache entries that it may read."""
+    """Tenant of the call; the call may read only prefix-cache entries of this tenant's group."""
     hold: Hold | None = None
     """How long to keep the call's context, if the engine can hold contexts
     (`engine.hold_contexts`).

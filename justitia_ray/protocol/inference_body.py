@@ -20,8 +20,7 @@ writers fail at about a thousand.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER = TypeAdapter(int)
 _BOOLEAN = TypeAdapter(bool)
-"""Texts that vLLM accepts as booleans, as pydantic does: `"true"` is true, but `"5"` is an error.
-"""
+"""Texts that vLLM accepts as booleans, like pydantic: `"true"` is true, but `"5"` is an error."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -219,7 +218,7 @@ class PromptSize:
     total_tokens: Tokens
     longest_tokens: Tokens
     is_exact: bool = True
-    """Whether the engine will count the same number of prompt tokens."""
+    """Whether the engine will count exactly this number of prompt tokens."""
     prefixes: bytes = b""
     """Hashes of prompt prefixes that other requests may share, packed by
     `core.prefixes.pack_prefixes`.
@@ -272,8 +271,8 @@ class PromptCount:
 
     tokens: Tokens
     is_exact: bool = True
-    """Whether the engine counts the same number of tokens. A request is never refused because of an
-    estimate.
+    """Whether the engine will count exactly this number of tokens. A request is never refused
+    because of an estimate.
     """
     ids: "array[int] | None" = None
     """Token ids of the prompt, if they were requested and all are known."""
@@ -289,8 +288,8 @@ between.
 """
 PromptCounting: TypeAlias = Generator[None, None, PromptCount]
 CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], PromptCounting]
-"""Function that counts the tokens of a prompt, if possible as the model's engine does. Above the
-limit in its third argument it may stop; None: no limit.
+"""Function that counts the tokens of a prompt as the model's engine does, if possible. It may stop
+at the limit in its third argument.
 """
 
 

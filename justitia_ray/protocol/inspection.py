@@ -50,8 +50,8 @@ class ApplicationFacts(_InspectionModel):
     out its next submission.
     """
     clock: VirtualTime
-    """Virtual time V to compare with the application's F. With `fairness: tenant`, it is that of
-    the application's tenant.
+    """Virtual time V to compare with the application's F. With `fairness: tenant`, it is the
+    virtual time in the application's tenant.
     """
     active: bool
     """Whether GPS, the ideal fair schedule, still serves the application (F > V)."""
@@ -101,7 +101,7 @@ class ReplicaFacts(_InspectionModel):
     kv_tokens: Tokens
     block_size: Tokens = 1
     unexplained_kv_tokens: Tokens = 0
-    """KV tokens in use on the replica beyond those of its leases, at its last report."""
+    """KV tokens in use on the replica that belong to no lease, at its last report."""
     leases: int = 0
     unread: int = 0
     """Number of messages to the replica that it has not acknowledged."""
@@ -170,7 +170,7 @@ class SchedulerReport(_InspectionModel):
     recovering: bool = False
     waiting: int = 0
     held_back: int = 0
-    """Number of applications that wait until they are stored; their inferences are missing here."""
+    """Number of applications that wait until they are stored; the report omits their inferences."""
     first: RequestId | None = None
     """First inference of the queue; None if no waiting inference can start."""
     limits: SilenceLimits | None = None
@@ -296,8 +296,8 @@ class DeploymentFacts(_InspectionModel):
     fitting_nodes: int = 0
     """Number of cluster nodes that have the requested resources, free or used."""
     failed_starts: int = 0
-    """Number of replicas that ended before they ran, since the deployment. It is 0 once the
-    deployment is complete.
+    """Number of replicas that ended before they ran, since the deployment; 0 once the deployment is
+    complete.
     """
     failed_log: str | None = None
     """Log file and node of the last replica that failed to start."""
@@ -323,7 +323,7 @@ class ServeReport(_InspectionModel):
 
 
 class Inspection(_InspectionModel):
-    """Reports of all processes of a model; `silent` names those that did not answer."""
+    """Reports of all processes of a model; `silent` names the processes without an answer."""
 
     name: str
     model: str

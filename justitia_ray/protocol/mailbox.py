@@ -51,7 +51,7 @@ class Cursor:
         self.ack = 0
 
     def fresh(self, messages: Iterable[tuple[int, Message]]) -> list[Message]:
-        """Return the messages that were not read before, and mark them as read."""
+        """Return the messages that the reader has not read before, and mark them as read."""
         new = []
         for number, message in messages:
             if number > self.ack:

@@ -132,12 +132,12 @@ class Pull:
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
     progress: tuple[LeaseProgress, ...] | None
-    """Token counts of all leases that the replica holds, sent every `replica.report_interval_s`.
-    None in calls between, which report only ends.
+    """Token counts of all leases on the replica, sent every `replica.report_interval_s`; None in
+    calls that report only ends.
     """
     finished: tuple[LeaseFinished, ...]
-    """Ended inferences that the scheduler has not confirmed; for a new leader also those of the
-    last minute.
+    """Ended inferences that the scheduler has not confirmed; a new leader also gets the inferences
+    of the last minute.
     """
     preemptions: int
     wait_s: Seconds

@@ -30,7 +30,7 @@ def proxy_variable(url: str, environment: Mapping[str, str]) -> str | None:
 def proxied_addresses(
     addresses: Iterable[str], environment: Mapping[str, str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return the addresses that are called through an HTTP proxy, with the variable that names it.
+    """Return the addresses called through an HTTP proxy, each with the proxy's variable.
 
     Args:
         addresses: Addresses of machines.

@@ -24,7 +24,7 @@ class ReducedBody(NamedTuple):
 
     value: Any
     positions: dict[Place, list[int]]
-    """For each list in the reduced body, by path: positions of its items in the original body."""
+    """Positions in the original body of the items of each list in the reduced body, by path."""
 
     def whole_place(self, place: Place) -> Place:
         """Return the path in the original body that corresponds to a path in the reduced body."""

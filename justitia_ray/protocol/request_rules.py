@@ -14,7 +14,7 @@ from justitia_ray.protocol.inference_body import boolean
 
 Fields = dict[str, Any]
 _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    # Ranges are those of vllm/sampling_params.py:631; a round bracket excludes an end.
+    # Ranges are from vllm/sampling_params.py:631; a round bracket excludes an end.
     "temperature": ("[0, 2]", lambda value: 0.0 <= value <= 2.0),
     "top_p": ("(0, 1]", lambda value: 0.0 < value <= 1.0),
     "top_k": ("[-1, ∞)", lambda value: value >= -1),
@@ -90,7 +90,7 @@ def _check_chat(fields: Fields) -> None:
     if type(top) is int and top and not fields.get("logprobs"):  # :836
         raise _value_error("top_logprobs", top, "it needs logprobs: true")
     if fields.get("continue_final_message") is True and (
-        # The rule is in chat_completion/protocol.py:1023; the default is that of transformers.
+        # The rule is in chat_completion/protocol.py:1023; the default is from transformers.
         fields.get("add_generation_prompt", True) is True
     ):
         raise RequestError(

@@ -121,8 +121,8 @@ class KeptKvView:
     reported.
     """
     held_kv_tokens: Tokens | None = None
-    """Cached tokens of the held contexts, common tokens once. They count as free memory unless a
-    running inference uses them.
+    """Cached tokens of the held contexts, common tokens once; free memory unless a running
+    inference uses them.
     """
     host_kv_tokens: Tokens | None = None
     """KV tokens in host memory (`engine.host_kv_gib`); None: off."""
@@ -170,7 +170,7 @@ class HeadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSetView:
-    """Applications that share the KV memory (working set), and those that wait to join them."""
+    """Applications that share the KV memory (working set), and applications that wait to join."""
 
     started: int
     """Number of applications that have started and may keep their KV memory."""
@@ -181,11 +181,9 @@ class WorkingSetView:
     room_tokens: Tokens
     """KV tokens that running inferences and counted contexts may hold together."""
     found: int
-    """Number of inferences that found their application's context in the cache while it counted as
-    used.
-    """
+    """Number of inferences that found their application's counted context in the cache."""
     missed: int
-    """Number of inferences whose application's context was evicted while it counted as used."""
+    """Number of inferences whose application's counted context had been evicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +294,7 @@ class SchedulerStatus:
     engine_failures: Mapping[str, int] = field(default_factory=dict)
     """Number of engines that died, by cause."""
     suspects: int = 0
-    """Number of inferences that run on separate engines, because an engine died while it ran them.
-    """
+    """Number of inferences that run on separate engines, because they may have killed an engine."""
     recovering: bool = False
     ingresses: int = 0
     replicas: Mapping[ReplicaId, ReplicaView] = field(default_factory=dict)

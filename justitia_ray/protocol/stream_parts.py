@@ -35,7 +35,7 @@ class Part(NamedTuple):
     chunks: int
     """Number of engine chunks in this part of the stream."""
     outputs: tuple[Output, ...]
-    """Engine outputs sent with this part: those of its chunks, and possibly later ones."""
+    """Engine outputs sent with this part: for its chunks, and possibly for later chunks."""
     obstacle: str = ""
     """Reason why no other replica can continue the stream; see `Engine.obstacle`."""
 
@@ -167,7 +167,7 @@ async def without_delivered(
 
 
 def _renaming(resume: Resume) -> Callable[[bytes], bytes]:
-    """Return a function that replaces ids and times of a new attempt by those already sent."""
+    """Return a function that replaces a new attempt's ids and times by the ones already sent."""
     known: dict[bytes, bytes] = {}
 
     def rename_id(found: re.Match[bytes]) -> bytes:

@@ -37,9 +37,7 @@ class LoadTimes:
 
     def __init__(self) -> None:
         self._asked_at: list[float | None] = []
-        """Times at which the replicas that do not run yet were requested or found missing; None:
-        time unknown.
-        """
+        """Time since which each missing replica has been requested; None: unknown."""
         self._running: int | None = None
         """Number of running replicas at the last call of `observe`; None before any call."""
         self._loads: deque[float] = deque(maxlen=_LOADS_KEPT)
@@ -112,7 +110,7 @@ class DrainTimePolicy:
         return wanted, {"wanted": wanted, "reason": reason}
 
     def _target_without_answer(self, ctx: AutoscalingContext) -> int:
-        """Return Serve's target number of replicas, or the number that it runs if that is larger.
+        """Return the larger of Serve's target and its present number of replicas.
 
         Serve counts only few of the calls, because most use separate connections, so a low count is
         no reason to remove replicas.

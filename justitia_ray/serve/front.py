@@ -44,8 +44,8 @@ limit.
 _UNLIMITED = 2**20
 """Largest limit of open files that is used, the default maximum of Linux."""
 _IDLE_SHARE = 0.1
-"""Number of other connections per waiting caller: kept alive between calls, for health checks, of
-operators.
+"""Number of other connections per waiting caller: kept alive between calls, for health checks, and
+for operators.
 """
 _IDLE_LEAST = 256
 _HAS_NO_TLS = (

@@ -29,8 +29,7 @@ WINDOW_S: Seconds = 60.0
 """Window in seconds over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""Seconds after which a table of service rates is sampled, so that each window lies within the run.
-"""
+"""Seconds after which a table samples service rates, so that each window lies within the run."""
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
 """Assumed length in seconds of a request that ends with its first token."""

@@ -101,8 +101,8 @@ class EngineProfile:
     `prompt`: the prompt must fit now (vLLM). `peak`: the peak of future KV must fit, too.
     """
     admit_every: _Count = 1
-    """Number of iterations after a prefill until new inferences are considered; an empty replica
-    considers them at once.
+    """Number of iterations between a prefill and the next admission of inferences; an empty replica
+    admits at once.
     """
     overflow: Literal["swap", "recompute"] = "swap"
     """Treatment of preempted inferences.

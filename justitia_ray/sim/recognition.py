@@ -20,7 +20,7 @@ all.
 NAMELESS_CLASS = "default"
 """Class of applications that their callers do not name."""
 IDLE_S: Seconds = 60.0
-"""Seconds without a call after which an application ends that no caller closes."""
+"""Seconds without a call after which an application ends that its caller does not close."""
 
 
 def continued_call(

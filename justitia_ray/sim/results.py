@@ -142,7 +142,7 @@ def summarise(results: Mapping[str, RunResult]) -> dict[str, Summary]:
 def ratios_to_reference(
     run: RunResult, reference: RunResult
 ) -> list[tuple[ApplicationId, float, Seconds]]:
-    """Return ratios of completion times to those under `reference`, in workload order.
+    """Return completion times over the times under `reference`, in workload order.
 
     Each is a tuple of application, ratio and completion time under `reference`.
 

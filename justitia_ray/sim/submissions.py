@@ -122,7 +122,7 @@ class Submissions:
             self._opened += 1
 
     def submit_successors(self, finished: InferenceResult, now: Seconds) -> None:
-        """Submit the inferences that waited for a finished one, at once or after a delay."""
+        """Submit the successors of a finished inference, at once or after a delay."""
         answered_at = self._front_end.passed_at(now)
         following = self._graph.finish(finished.application_id, finished.inference_id)
         for application, inference in following:

@@ -300,7 +300,7 @@ def _from_spans(spans: Iterable[InferenceSpan]) -> list[WorkloadApplication]:
 def application_of_spans(
     application_id: str, spans: Sequence[InferenceSpan], began_ns: int
 ) -> WorkloadApplication:
-    """Return an application, each of whose calls waits for those that had ended when it began.
+    """Return an application, each of whose calls waits for all calls that had ended before it.
 
     Args:
         application_id: Id of the application.

@@ -190,7 +190,7 @@ class EmbeddedRedis:
     def _spawn_with_thread(
         self, command: list[str], server_lock: int
     ) -> tuple[threading.Thread, subprocess.Popen[bytes]]:
-        """Start the server from a thread that lives as long as the server; return both.
+        """Start the server from a thread with the same lifetime; return server and thread.
 
         Linux sends the parent-death signal when the *thread* that forked ends, and the calling
         thread may belong to a pool.

@@ -50,7 +50,8 @@ class SyncedLog:
         """Size of each file at its last sync, in bytes."""
         self._failures = 0
         self._is_incomplete = False
-        """Whether the disk may lack data after a failed sync, which the system reports only once.
+        """Whether the disk may lack data after a failed sync; the system reports the failure only
+        once.
         """
 
     def sync(self) -> None:

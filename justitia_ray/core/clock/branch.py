@@ -24,9 +24,7 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MAXIMUM_CACHED_LEVELS = 32
-"""Maximum number of cached lookups of a tenant's virtual time, because an event repeats the same
-few.
-"""
+"""Maximum number of cached lookups of a tenant's virtual time. An event repeats few lookups."""
 
 
 class _ServiceCourse:
@@ -160,11 +158,11 @@ class Branch:
         return None if name is None else self.to_parent(self._upcoming.key(name)[0])
 
     def to_parent(self, level: VirtualTime) -> VirtualTime:
-        """Return the parent's virtual time at which this tenant's reaches a level."""
+        """Return the parent's virtual time at which this tenant's virtual time reaches a level."""
         return self._parent_level_after(self.since, self.clock.until(level))
 
     def catch_up(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend the service that this tenant has received until the parent's time is `now`.
+        """Pass on the service that this tenant has received until its parent's time `now`.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.

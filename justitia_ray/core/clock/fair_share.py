@@ -65,9 +65,9 @@ class ServedShare:
     moves_with_time: ClassVar[bool] = False
     """Whether virtual time moves with time (`advance`) instead of service."""
     sets_apart: ClassVar[bool] = False
-    """Whether tenants share, instead of applications. Then a charge may move the tags of other
-    applications (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`)
-    and keep their weight.
+    """Whether service is shared between tenants instead of applications. Then a charge may move the
+    tags of other applications (`take_rekeyed`), and applications beyond a quota have a separate
+    clock (`move`) and keep their weight.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -155,7 +155,7 @@ class ServedShare:
             self._refund_application(application_id, -amount)
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Book a prompt computed again for which the application's tag does not pay.
+        """Charge a tenant for a recomputed prompt for which the application's tag does not pay.
 
         Return the service by which V moved: 0 here, because only tenants pay it.
         """
@@ -171,7 +171,7 @@ class ServedShare:
             self._refund_application(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
-        """Charge an application's refund of rule 4 again (rule 5); return whether it had one."""
+        """Charge again what rule 4 refunded (rule 5); return whether there was a refund."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             return False

@@ -34,12 +34,10 @@ class Hierarchy:
         """GPS clock of applications beyond a quota; its only session is `BEYOND`."""
         self.weights = weights
         self.leaves: dict[ClientId, Tenant] = {}
-        """Tenants without children, by path, also those that their parents' GPS clocks have
-        dropped.
+        """Tenants without children, by path, including those dropped by their parents' GPS clocks.
         """
         self.branches: dict[ClientId, Branch] = {}
-        """Tenants with children, by path, also those that their parents' GPS clocks have dropped.
-        """
+        """Tenants with children, by path, including those dropped by their parents' GPS clocks."""
         self.path_of: dict[ApplicationId, ClientId] = {}
         """Path of the tenant that each application belongs to."""
         self.looked_at: dict[ClientId, Tenant] = {}

@@ -167,9 +167,7 @@ class ReferenceServer:
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
-        """Virtual time of the root of the tenant tree up to which the received service has been
-        spent.
-        """
+        """Virtual time of the tenant tree's root until which the applications have been served."""
         self.weight = weight
         """Weight φ of the tenant: service that it receives while the root's virtual time rises by
         1.
@@ -221,7 +219,7 @@ class ReferenceServer:
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Serve applications until virtual time is `now`; return those that were served."""
+        """Serve applications until virtual time is `now`; return the served applications."""
         served = self._serve_in_order(share, at_once=False)
         self.since = now
         return served

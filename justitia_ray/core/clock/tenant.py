@@ -99,7 +99,7 @@ class Tenant:
         return self.server.next_finish()
 
     def catch_up(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend the service that this tenant has received until the parent's time is `now`.
+        """Pass on the service that this tenant has received until its parent's time `now`.
 
         `idle`: the parent owes nothing more.
 

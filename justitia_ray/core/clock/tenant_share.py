@@ -158,7 +158,7 @@ class TenantShare(ServedShare):
         return recharged + (self._book_deliveries(without, self.nodes.beyond) if without else [])
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge a tenant, at all levels, for a prompt for which no application pays.
+        """Charge a tenant, at all levels, for a recomputed prompt for which no application pays.
 
         It is served at once (rules 6 and 2) to an application of the tenant's own that has ended:
         GPS gives it the service later, from the tenant's share.
@@ -173,7 +173,7 @@ class TenantShare(ServedShare):
         return amount
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an application to another tenant, which is charged the unserved part.
+        """Move an application to another tenant, and charge its unserved part there.
 
         Service that the servers of the old leaf still owe to the application was received before
         GPS gave it. This debt stays in the old leaf, owed to an ended application: otherwise the
@@ -454,7 +454,7 @@ class TenantShare(ServedShare):
         return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
     def _branch_of(self, path: ClientId, *, looks: bool) -> Branch | None:
-        """Return the tenant at a path as one that has children; None for the root.
+        """Return the tenant at a path, made a tenant with children; None for the root.
 
         Args:
             path: The path; empty for the root.
@@ -469,7 +469,7 @@ class TenantShare(ServedShare):
         return parent
 
     def _grow_branch(self, path: ClientId, parent: Branch | None, *, looks: bool) -> Branch:
-        """Add a tenant with children; its own applications become one of these children."""
+        """Add a tenant with children; its own applications move into one of the children."""
         if looks and parent is not None:
             self._update_path(parent)
         leaf = self.nodes.leaves.get(path)
@@ -518,7 +518,7 @@ class TenantShare(ServedShare):
         return tenant
 
     def _update_path(self, node: Node) -> None:
-        """Spend the service that the tenants on a path have received so far."""
+        """Pass on the service that the tenants on a path have received so far."""
         self._tags.clear()
         clock = self.nodes.clock_of(top(node))
         for branch in reversed(node.up):

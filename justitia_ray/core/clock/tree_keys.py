@@ -58,7 +58,7 @@ class TreeKeys:
         return leaf.above[application_id][leaf.up.index(branch)]
 
     def top_time(self, path: ClientId) -> VirtualTime:
-        """Return the virtual time at the top of the tree for the path of a tenant."""
+        """Return the virtual time of the clock at the top of a tenant's tree."""
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
     def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
@@ -84,7 +84,7 @@ class TreeKeys:
 
 
 def _still_owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
-    """Return whether GPS has not served all charges of a tenant at a virtual time."""
+    """Return whether GPS still owes a tenant service at a virtual time."""
     return node.name in clock and clock.session(node.name).finish > now
 
 
@@ -102,7 +102,7 @@ def _service_until(
     child: Node,
     amount: KvTokenTime,
 ) -> KvTokenTime:
-    """Return the service during which virtual time rises to a level after one more charge."""
+    """Return the service that moves virtual time to a level after one more charge."""
     tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
     owed: KvTokenTime = 0
     if child.name in clock:

@@ -53,7 +53,7 @@ class VirtualClock:
         return self._active_weight
 
     def start(self, virtual_time: VirtualTime) -> None:
-        """Set virtual time to that of an earlier clock.
+        """Set virtual time to the virtual time of an earlier clock.
 
         Raises:
             ValueError: If the clock has sessions, whose tags are relative to its V.

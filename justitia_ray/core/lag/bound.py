@@ -66,8 +66,8 @@ class DelayBound:
         """Work in flight I: the most service that all running inferences can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_RecordedStart((inf,), 0, 0, 0)]
-        """Starts in order of time, of which a later one with a larger sort key replaces earlier
-        ones.
+        """Starts in order of time; each start removes earlier ones with an equal or smaller sort
+        key.
         """
         self._count = 0
 

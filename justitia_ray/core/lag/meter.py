@@ -64,7 +64,7 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Return to the scheduler's own accounts if possible; return whether this was a change.
+        """Use the scheduler's own accounts again if possible; return whether this was a change.
 
         Called when no application is live.
         """
@@ -183,8 +183,8 @@ class LagMeter:
         self._by_tag: Order | None = None
         """The policy, if its order bounds the lags; otherwise None."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
-        """Function that returns the slack needed by the last start that overtook; None if none may
-        overtake.
+        """Function that returns the slack needed by the last start that overtook; None if no
+        application may overtake.
         """
 
     # --- queries
@@ -207,7 +207,7 @@ class LagMeter:
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return how far a live application lags behind GPS; if it waits, as if it started now."""
+        """Return how far a live application lags behind GPS, as if a waiting one started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:

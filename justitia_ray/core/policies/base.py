@@ -65,7 +65,7 @@ class PolicyContext:
     application: Callable[[ApplicationId], Application]
     """Function that returns a live application by its id."""
     now: Callable[[], Seconds]
-    """Function that returns the time of the event that is being handled."""
+    """Function that returns the time of the present event."""
     clients: Queue
     """Queue of the core, with the first client and the waiting clients."""
     kv_in_flight: Callable[[], KvTokenTime]
@@ -73,8 +73,8 @@ class PolicyContext:
     see `State.kv_in_flight`.
     """
     kv_per_iteration: Callable[[], KvTokenTime]
-    """Function that returns the service that all replicas deliver an iteration while inferences
-    wait, as measured.
+    """Function that returns the measured service of all replicas in an iteration while inferences
+    wait.
     """
 
 
@@ -86,7 +86,7 @@ class Order(ABC):
     """
 
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
-    """Options of the policy in addition to those of every policy."""
+    """Options of this policy besides the options of every policy."""
     CLOCKS: ClassVar[tuple[str, ...]] = ("served", "nominal", "unsettled")
     """Clocks (values of the option `clock`) with which the policy works."""
     DEFAULT_COST: ClassVar[str] = "kv_token_time"
@@ -96,7 +96,7 @@ class Order(ABC):
     GOES_ON_FROM: ClassVar[tuple[str, ...]] = ()
     """Names of other policies whose stored state this policy can restore."""
     INVARIANTS: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
-    """Additional invariants of the core's state, in the form of those in `core.invariants`."""
+    """Additional invariants of the core's state, written like the ones in `core.invariants`."""
     BY_TAG: ClassVar[bool] = False
     """Whether applications are ordered by their tags, so that the bound on their lag holds."""
     holds_back: ClassVar[bool] = False
@@ -115,8 +115,8 @@ class Order(ABC):
     moves_with_service: bool = False
     """Whether the service in a report may by itself make another client first."""
     lets_pass: bool = False
-    """Whether an application may be first without having the smallest key; `INVARIANTS` then define
-    the first.
+    """Whether an application without the smallest key may be first; `INVARIANTS` then define the
+    first.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -130,7 +130,7 @@ class Order(ABC):
 
     @abstractmethod
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the key of a client with waiting work whose first application is this one."""
+        """Return the key of a waiting client, given its first waiting application."""
 
     def order(self) -> LazyHeap:
         """Return an empty order of clients; called once, when the policy is selected.

@@ -20,7 +20,7 @@ _RANKS_BEYOND_QUOTA = 0x7FF0 << 48
 
 
 class JustitiaPolicy(Order):
-    """Policy that serves the application with the smallest tag F first, as far as memory allows."""
+    """Policy that serves the application with the smallest tag F first, if memory allows."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set", True, flag),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True

@@ -61,7 +61,7 @@ def number(
 
 
 def whole(least: int, *, or_unlimited: bool = False) -> Callable[[Any], int | None]:
-    """Return a parser that accepts a whole number, or `unlimited` (None) if that is allowed."""
+    """Return a parser that accepts a whole number and, if allowed, `unlimited` (None)."""
     allowed = f"a whole number of at least {least}" + (f" or {UNLIMITED}" if or_unlimited else "")
 
     def parse(value: Any) -> int | None:
@@ -102,7 +102,7 @@ COMMON: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """Parsed options of a policy: those of accounts and admission, and those of its own."""
+    """Parsed options of a policy: for accounts, for admission, and its own."""
 
     clock: str = "served"
     """Clock that moves virtual time V: by delivered service (`served`), by time at the nominal rate

@@ -32,7 +32,7 @@ class AppFcfsPolicy(Order):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the arrival sequence, so that the engine uses the same order."""
+        """Return the arrival sequence, so that the engine keeps the scheduler's order."""
         return application.sequence
 
 
@@ -55,7 +55,7 @@ class SjfPolicy(Order):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the predicted output tokens, so that the engine uses the same order."""
+        """Return the predicted output tokens, so that the engine keeps the scheduler's order."""
         return inference.predicted_output_tokens
 
 

@@ -159,7 +159,7 @@ class VtcPolicy(ClientPolicy):
         self._cost = self.options.cost_function
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
-        """Clients that waited before a restart, whether or not they wait again; empty after the
+        """Clients that waited before a restart and may not have submitted again; empty after the
         first lease.
         """
 
@@ -248,14 +248,14 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.counter_of(client, application).value -= refund / bill.weight
         else:
-            # A scheduler that ended before booking a last report leaves a charge to be made.
+            # An earlier scheduler may have ended before it booked the inference's last report.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)
         return (client,)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the charges of an application's inferences, also of those lost in a restart."""
+        """Drop the charges of an application's inferences, even of inferences lost in a restart."""
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:

@@ -121,7 +121,7 @@ class PairedComparison:
 
 
 def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
-    """Return table columns that compare several metrics with those of one variant."""
+    """Return table columns that compare several metrics with one variant's metrics."""
     return tuple(PairedComparison(metric, against) for metric in metrics)
 
 
@@ -138,7 +138,7 @@ class Target:
 
 
 Arms: TypeAlias = Callable[[Scale, int], Mapping[Arm, Task]]
-"""Function that returns the variants that an experiment compares, for a seed."""
+"""Function that returns the compared variants of an experiment for a seed."""
 Charts: TypeAlias = Callable[[Scale, Found], list[Chart]]
 Measure: TypeAlias = Callable[[Outcomes], Measures]
 """Function that computes the metrics of all variants from their results with one seed."""
@@ -156,7 +156,7 @@ class Experiment:
     name: str
     title: str
     source: str
-    """Figure or table of the paper that the experiment reproduces, or a note that there is none."""
+    """Figure or table of the paper that the experiment reproduces, or a note that none exists."""
     about: str
     """Text about the experiment's runs, how to read them, and the differences from the paper."""
     arms: Arms

@@ -123,7 +123,7 @@ def calls_of(listed: str, name: str) -> list[str]:
 
 
 async def outputs(program: str, calls: list[str]) -> list[str]:
-    """Return what each call prints in a program; "" for calls that were not reached."""
+    """Return the output of each call in a program; "" for calls that were not reached."""
     run = await run_python(program + _RUN_CALLS.format(calls=calls))
     said = [line[3:] for line in run.output.splitlines() if line.startswith("-> ")]
     return (said + [""] * len(calls))[: len(calls)]

@@ -64,7 +64,7 @@ def is_true(verdict: str) -> bool:
 
 
 def rank_sentences(queries: str, text: str) -> str:
-    """Return the sentences of a text, those that share most words with the queries first.
+    """Return the sentences of a text, sorted by the number of words shared with the queries.
 
     It replaces the web search, so that no application depends on a network; the tool time before
     the stage replaces the duration of the search.

@@ -83,7 +83,7 @@ def _observe(game: Game | None, command: str) -> str:
 
 
 def examples_for(text: str) -> tuple[str, ...]:
-    """Return two example games with the same kind of task, as text."""
+    """Return two example games, as text, for the kind of task in an opening text."""
     verb = _task_verb(text)
     return (
         _examples_by_kind()[verb]

@@ -37,7 +37,7 @@ class SandboxLimits:
     """Limits on a program that a model wrote."""
 
     wall_s: Seconds = 30.0
-    """Seconds after which a program that waits is killed; `cpu_s` ends one that computes. The time
+    """Seconds after which a waiting program is killed; `cpu_s` limits computing programs. The time
     is long because a busy machine delays every program.
     """
     cpu_s: int = 5

@@ -231,7 +231,7 @@ class Steps:
         return answer
 
     async def use_tool(self, stage: str) -> None:
-        """Wait as long as the planned tool call before a stage takes."""
+        """Wait for the planned duration of the tool call before a stage."""
         await asyncio.sleep(self._lengths.stages[stage].gap_s)
 
     async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:

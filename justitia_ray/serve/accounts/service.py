@@ -136,7 +136,7 @@ class AccountsService:
             await asyncio.shield(self._save_soon())
 
     def _save_soon(self) -> "asyncio.Task[None]":
-        """Return a task that saves usage and quota claims, now or after the save that is running.
+        """Return a task that saves usage and quota claims, if needed after a running save.
 
         Saves run one after the other, because of two concurrent ones the older might be written
         last.

@@ -47,11 +47,9 @@ class FakeSequence(EngineSequence):
 
     lease_id: LeaseId
     chunk_began_at: Seconds = 0.0
-    """Time at which the engine step began that computes the latest chunk of the prompt (loop clock,
-    seconds).
-    """
+    """Start of the engine step that computes the prompt's latest chunk (loop clock, seconds)."""
     chunk_s: Seconds = 0.0
-    """Seconds that the engine step takes that computes the latest chunk of the prompt."""
+    """Duration in seconds of the engine step that computes the prompt's latest chunk."""
     read_before: Tokens = 0
     """Number of prompt tokens that are computed or cached before the latest chunk."""
     read: Tokens = 0

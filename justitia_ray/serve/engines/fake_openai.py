@@ -196,7 +196,7 @@ class FakeAnswer:
         self._sequences = range(len(request.prompts) * request.body.n)
         self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
         self._model = model
-        # crc32 gives each process the same text, unlike hash().
+        # Unlike hash(), crc32 gives every process the same text.
         self._seeds = [
             zlib.crc32(f"{text}\0{choice}".encode())
             for text in map(_seed_text, request.body.prompts)

@@ -33,8 +33,8 @@ from justitia_ray.units import ClientId, Seconds
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 2
-"""Number of grammars that are compiled at once, each of another tenant, so that a slow grammar
-delays only its own tenant.
+"""Number of grammars that are compiled at once. Each belongs to another tenant, so a slow grammar
+delays only its tenant.
 """
 _KNOWN_BYTES = 32 * 2**20
 """Maximum bytes of cached results of grammar checks."""
@@ -76,8 +76,7 @@ class _Worker:
     results: int = 0
     """Number of grammars for which the worker has returned a result."""
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Lock held while a job is sent to the worker, because a large job takes several writes that
-    must not interleave.
+    """Lock for sending a job to the worker, because the writes of large jobs must not interleave.
     """
 
     def send(self, job: Job) -> None:
@@ -251,7 +250,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # also an unpicklable configuration, or no main guard
+        except Exception as error:  # for instance an unpicklable configuration
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():

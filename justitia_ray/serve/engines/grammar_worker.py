@@ -46,7 +46,7 @@ _BY_ITS_GRAMMAR = frozenset(
         -signal.SIGILL,
     }
 )
-"""Exit codes that show that the grammar ended its fork. Others, such as that of SIGKILL, are
+"""Exit codes of a fork that was ended by its grammar. Other codes, such as SIGKILL's, are
 accidents.
 """
 _HAS_DIED = "the fork that was at this grammar has died; try again"

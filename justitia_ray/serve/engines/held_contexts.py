@@ -25,8 +25,8 @@ _SHARE = 0.75
 queue.
 """
 _WORTH = 0.25
-"""Fraction of the held KV blocks that must have been freed behind them before they are moved again,
-so that moves stay cheap.
+"""Held KV blocks are moved again when the blocks freed behind them exceed this fraction of their
+number.
 """
 _MOST_OF_ONE = 8
 """Maximum number of held contexts of one application."""
@@ -101,9 +101,7 @@ class HeldContexts:
         self._moved = 0
         """Number of held KV blocks that the last move put at the end of the eviction queue."""
         self.changes = 0
-        """Number of changes of the held contexts so far, from which a reader sees whether they have
-        changed.
-        """
+        """Number of changes of the held contexts so far, by which a reader notices new changes."""
 
     def __len__(self) -> int:
         return len(self._holds)

@@ -84,7 +84,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         self._reports = HoldReports(self._held, self._block_size, time.monotonic)
 
     def on_new_request(self, request: Any) -> None:
-        """Stop holding the contexts of applications that have ended, which a new request lists."""
+        """Stop holding the contexts of the ended applications that a new request lists."""
         given = read_hold(request.kv_transfer_params)
         if given is not None and self._held is not None:
             for application_id in given.ended:

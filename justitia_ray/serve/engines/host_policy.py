@@ -140,7 +140,7 @@ class HostContexts(CachePolicy):
             context.used, context.ends_at = self._uses, self._clock() + hold.for_s
 
     def _end_application(self, application_id: ApplicationId) -> None:
-        """Evict an ended application's KV chunks like those of a call that has just used them."""
+        """Assign an ended application's KV chunks to no application, so that they go first."""
         if application_id and application_id in self._contexts:
             for key in list(self._contexts[application_id].chunks):
                 self._assign_chunk(key, _NOBODY)

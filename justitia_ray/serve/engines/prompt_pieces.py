@@ -16,10 +16,9 @@ from justitia_ray.protocol.inference_body import Counting
 from justitia_ray.units import Tokens
 
 PIECE = 16_384
-"""Number of characters that are tokenized at once, which takes 10 to 30 ms."""
+"""Number of characters that are tokenized at once (10 to 30 ms)."""
 _SEEN = 128
-"""Number of characters on each side of a cut that are tokenized, to check that no token crosses it.
-"""
+"""Number of characters tokenized on each side of a cut, to check that no token crosses the cut."""
 _SEARCHED = 2_048
 """Number of characters at the end of a piece of text that are searched for a cut."""
 _TRIED = 4

@@ -194,7 +194,7 @@ class VllmEngine:
         )
 
     def _count_host(self, gib: float) -> Tokens:
-        """Return the KV tokens that fit into the host memory, and start to count those in it."""
+        """Return the KV tokens that fit into the host memory, and start to count its content."""
         from justitia_ray.serve.engines.host_memory import HostKv, host_tokens
 
         tokens = host_tokens(gib, self._llm.vllm_config)
@@ -430,7 +430,7 @@ def _cause_of(error: EngineError) -> BaseException | None:
 
 
 def _refused_stream(path: str, error: EngineError, cause: BaseException | None) -> StreamRefused:
-    """Return the error that ended a stream after its head, although the engine lives."""
+    """Return the error that ended a stream after its head while the engine stayed alive."""
     status = 500 if cause is None else status_of(cause)
     if status >= 500:
         reason = type(cause).__name__  # the error's text may contain a prompt

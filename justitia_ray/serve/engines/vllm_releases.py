@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 ABSENT_OPTIONS = frozenset({"sse_keep_alive_interval"})
-"""Options of `vllm serve` that some vLLM releases lack; such a release behaves as if they were off.
+"""Options of `vllm serve` that some vLLM releases lack. These releases behave as if the options
+were off.
 """
 
 

@@ -49,7 +49,7 @@ _NEEDS_PROBABILITIES = (
     "prompt_logprobs",
     "prompt_logprob_token_ids",
 )
-"""Sampling parameters that request log probabilities, which are not kept when a stream is
+"""Sampling parameters that request log probabilities. These are not kept when a stream is
 continued.
 """
 

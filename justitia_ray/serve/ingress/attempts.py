@@ -230,7 +230,7 @@ class Attempts:
             raise (error if delivered.status is None else _error_to_report(error)) from None
 
     def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
-        """Abort an attempt whose inference has a new lease, so that it does not run twice.
+        """Abort an attempt of an inference that has a new lease, so that it does not run twice.
 
         A stream that no other engine can continue is left running.
         """
@@ -268,7 +268,7 @@ def _call_facts(path: str, context: RequestContext) -> CallFacts:
 
 
 def _replica_headers(trace: CallTrace | None, inference: PendingInference) -> dict[str, str]:
-    """Return the trace and tenant headers that a replica needs and that no caller may set."""
+    """Return the trace and tenant headers for a replica, which callers must not set."""
     tenant, _ = split_key(inference.item.application_id)
     return {TENANT_HEADER: tenant} if trace is None else {**trace.headers, TENANT_HEADER: tenant}
 

@@ -19,8 +19,7 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 2**10
-"""Largest request body in bytes that is not limited, because it is read in less than a millisecond.
-"""
+"""Largest request body in bytes without a limit; reading it takes less than a millisecond."""
 _READ_ON_LOOP_BYTES = 256 * 2**10
 """Largest request body in bytes that is parsed on the event loop, within some milliseconds."""
 _RETURNED_BYTES = 256 * 2**10
@@ -35,7 +34,7 @@ bodies.
 """
 
 _Waiting = tuple[int, asyncio.Future[None]]
-"""Bytes of a request body that waits to be parsed, and the future that is done when it may be."""
+"""A request body's bytes, and the future that is done when the body may be parsed."""
 
 
 def give_memory_back() -> None:

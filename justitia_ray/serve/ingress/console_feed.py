@@ -99,7 +99,7 @@ class Viewer:
 
 @dataclass(eq=False)
 class _Audience:
-    """Console viewers that get the same updates of a model, because they have the same tenant."""
+    """Console viewers of one tenant, who get the same updates of a model."""
 
     viewers: list[Viewer] = field(default_factory=list)
     has: tuple[Epoch, int] | None = None
@@ -182,7 +182,7 @@ class ModelFeed:
     async def _send_frames(
         self, tenant: ClientId | None, audience: _Audience, *, is_due: bool
     ) -> None:
-        """Send changes to viewers that are up to date, and the whole state to the others."""
+        """Send changes to viewers that are up to date, and the whole state to other viewers."""
         up_to_date = [one for one in audience.viewers if self.model not in one.behind]
         if is_due and up_to_date:
             told = await self._frames.console_frame(tenant, *(audience.has or (None, None)))

@@ -14,9 +14,7 @@ T = TypeVar("T")
 
 _THREADS = 2
 _TURN_S: Seconds = 0.005
-"""Seconds for which a thread works for one tenant before the next, because a switch of threads
-costs 0.1 ms.
-"""
+"""Seconds for which a thread works for one tenant before the next; a switch costs 0.1 ms."""
 
 
 class _SteppedWork:

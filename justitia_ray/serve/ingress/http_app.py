@@ -258,7 +258,7 @@ async def _model_status(model: ServedModel, applications: int) -> dict[str, Any]
 
 
 async def _status_or_error(model: ServedModel, applications: int) -> dict[str, Any]:
-    """Return a model's status, or its error, so that one failing model does not hide the others."""
+    """Return a model's status or its error, so that a failing model does not hide other models."""
     try:
         return await asyncio.wait_for(_model_status(model, applications), _ANSWER_S)
     except TimeoutError:

@@ -15,8 +15,8 @@ from justitia_ray.units import Seconds
 
 _EARLIER = 0.05
 _EARLIER_MOST_S: Seconds = 0.5
-"""Seconds by which the ingress ends a call earlier than Ray Serve would, because Serve's own
-timeout sends no answer that a client parses.
+"""Seconds by which the ingress ends a call before Ray Serve's timeout, after which a client gets no
+readable answer.
 """
 
 

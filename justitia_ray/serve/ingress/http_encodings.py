@@ -17,8 +17,8 @@ _STEP_BYTES = 2**18
 """Maximum decoded bytes of a request body in one step, which takes a millisecond."""
 _MOST_CODINGS = 4
 _MOST_MEMBERS = 1_024
-"""Maximum number of gzip members or zstd frames in a request body, because an empty member of 20
-bytes takes as long as decoding 10 kB.
+"""Maximum number of gzip members or zstd frames in a request body. An empty member of 20 bytes
+takes as long as decoding 10 kB.
 """
 _ZSTD_PIECE_BYTES = 512
 """Bytes given to the zstd decoder at once. Every 4 bytes may decode to a block of 128 KiB, so 512

@@ -30,7 +30,7 @@ UNFORESEEN = JustitiaError("the service failed to answer; its log says why")
 
 
 def route_path(scope: Message) -> str:
-    """Return the path that routes are matched with; the authentication must check the same one."""
+    """Return the path for matching routes; the authentication must check the same path."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path

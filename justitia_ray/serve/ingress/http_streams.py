@@ -83,7 +83,7 @@ class SignsOfLife:
         return self._task is not None
 
     async def settle(self) -> None:
-        """Wait for a keepalive that is being sent, and cancel one that is only being prepared."""
+        """Wait until a keepalive is sent, or cancel it if it is only being prepared."""
         task = self._task
         if task is None:
             return
@@ -167,8 +167,7 @@ class Reply:
         self.early_head: Mapping[str, str] = {}
         """Additional response headers of a stream that starts with a keepalive."""
         self.on_failure: Callable[[int], None] = lambda status: None
-        """Function that is called if the stream fails after its head, with the status that the call
-        would have had.
+        """Function that is called with an error's HTTP status if the stream fails after its head.
         """
         self.signs: SignsOfLife | None = None
         """Keepalives of the stream; None before `keep_alive` is called."""

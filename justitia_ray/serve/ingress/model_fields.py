@@ -22,7 +22,7 @@ from justitia_ray.protocol.inference_body import read_object
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _SMALL_BYTES = 65_536
-"""Maximum bytes of request bodies that are parsed in one step, which takes at most 20 ms."""
+"""Maximum bytes of request bodies that are parsed in one step (at most 20 ms)."""
 _PIECE_BYTES = 2**20
 """Maximum bytes of text that one step decodes, and of one element of a list; both take about 3 ms.
 """
@@ -113,7 +113,7 @@ def _refused_fields(reason: str) -> dict[str, int]:
 
 
 async def _field_value(kind: type[BaseModel], name: str, value: memoryview) -> object:
-    """Return a request field's value; a scalar that is too long becomes [], which is refused."""
+    """Return a request field's value; a too long scalar becomes [], which is refused later."""
     if value[0] == ord('"'):
         return "".join([piece async for piece in _in_steps(text_pieces(value))])
     if value[0] == ord("[") and _takes_lists(kind.model_fields[name].annotation):

@@ -33,7 +33,7 @@ class SchedulerCalls:
     """Pending inferences and applications of this ingress, which also record closed applications.
     """
     ended: EndedByOwner
-    """Applications that callers ended at this ingress, which the next scheduler must know."""
+    """Applications ended by callers at this ingress, for the next scheduler."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the scheduler's state of an application; None if it is unknown.
@@ -45,7 +45,7 @@ class SchedulerCalls:
         return found
 
     async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
-        """Return the first applications in order, of a tenant or of all, and count the others."""
+        """Return a tenant's or all tenants' first applications in order, and count further ones."""
         found: dict[str, Any] = await self._call_scheduler("applications", most, tenant)
         return found
 

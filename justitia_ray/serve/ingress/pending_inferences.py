@@ -59,16 +59,14 @@ class PendingInferences:
     def __init__(self) -> None:
         self.inferences: dict[RequestId, PendingInference] = {}
         self.applications: dict[ApplicationId, ApplicationArrived] = {}
-        """Applications that were opened at this ingress and whose end the scheduler has not
-        reported.
-        """
+        """Applications that were opened at this ingress, without a reported end so far."""
         self._closed: set[ApplicationId] = set()
         """Applications that have not ended, but accept no more inferences."""
         self._positions: dict[ApplicationId, StagePosition] = {}
         """Current stage of each open application that has submitted an inference."""
         self._drain = Drain()
-        """Rate at which inferences end at this ingress, from which a refused call's Retry-After
-        follows.
+        """Rate at which inferences end at this ingress; it determines the Retry-After of refused
+        calls.
         """
         self.unstored = UnstoredEnds()
         """Ended inferences and applications whose end may not be stored yet; a new leader gets
@@ -235,7 +233,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions with their present contents; some ends may be stored by now.
+        """Return a batch of submissions with their present contents, without ends stored by now.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """

@@ -40,7 +40,7 @@ from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, Virt
 
 @dataclass(frozen=True, slots=True)
 class OpenedApplication:
-    """Application that a call has opened, or that was already open."""
+    """Application that was open before a call or was opened by it."""
 
     arrival: ApplicationArrived
     """Event that opened the application."""

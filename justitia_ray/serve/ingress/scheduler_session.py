@@ -30,8 +30,8 @@ _RETRY_S: Seconds = 0.2
 _PREPARED_WITHIN_S: Seconds = 5.0
 """Maximum seconds for which submissions wait until a new leader has received its settings."""
 _GIVE_UP_S: Seconds = 10.0
-"""Seconds for which a scheduler may answer that another one leads, before pending inferences are
-refused.
+"""Seconds after which pending inferences are refused if the scheduler answers that it does not
+lead.
 """
 
 
@@ -83,8 +83,7 @@ class SchedulerSession:
         self._pending = pending
         self._on_new_epoch = on_new_epoch
         self._superseded_at: Seconds | None = None
-        """Time in seconds (loop clock) since which the called scheduler answers that another one
-        leads; None: it leads.
+        """Loop time since which the called scheduler answers that it does not lead; None: it leads.
         """
         self._submit_interval_s = submit_interval_s
         self._cursor = Cursor()
@@ -155,7 +154,7 @@ class SchedulerSession:
                 return still_waits or self._present_terms != asked, answer
 
     async def _read_reason(self, asked: _Terms) -> SchedulerAnswer:
-        """Fetch messages at once, because an inference that was refused must not run again.
+        """Fetch messages at once, because a refused inference must not run again.
 
         Example: its application was cancelled. The replica then aborts the inference, and the
         replica's answer may arrive before the scheduler's refusal.
@@ -200,7 +199,7 @@ class SchedulerSession:
         self._has_unsent.set()
 
     async def polls(self) -> AsyncGenerator[SchedulerAnswer]:
-        """Long-poll for messages, one call after the other, and yield each answer."""
+        """Long-poll for messages, one call at a time, and yield each answer."""
         while True:
             asked = self._present_terms
             answer = await self._call_scheduler("poll_grants")

@@ -12,9 +12,7 @@ from justitia_ray.units import Tokens
 T = TypeVar("T")
 
 _INLINE_CHARACTERS = 2_000
-"""Maximum characters of bodies that are counted on the event loop, which is faster than a switch to
-a thread.
-"""
+"""Maximum characters of bodies that are counted on the event loop; a thread would take longer."""
 
 
 class TokenCounter:

@@ -25,7 +25,7 @@ _EARLY = 0.2
 
 
 def silence_s(keepalive_s: Seconds) -> Seconds:
-    """Return the silence after which to prepare a keepalive, so that it comes in `keepalive_s`.
+    """Return the silence after which a keepalive is prepared, to be sent after `keepalive_s`.
 
     The remaining time is for the scheduler's answer and for a busy event loop.
     """

@@ -38,7 +38,7 @@ logger = logging.getLogger("ray.serve")
 
 _TICK_S: Seconds = 0.5
 _HOLD_S: Seconds = 10.0
-"""Seconds after which another replica takes over from a learner that was killed or is blocked."""
+"""Seconds after which another replica replaces a killed or blocked learner."""
 _AT_ONCE = 25
 """Number of applications that are learned in about 10 ms, before the event loop serves estimates
 again.
@@ -96,7 +96,7 @@ class Learner:
         self._revision = -1
         self._applied = ""
         self._ended: set[str] = set()
-        """Classes whose training has ended and whose progress is not saved yet."""
+        """Classes with an ended training whose progress is not saved yet."""
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._ends = False
@@ -124,7 +124,7 @@ class Learner:
     async def observe_many(self, observations: Iterable[Observation]) -> None:
         """Accept finished applications, from which the learning replica will learn soon."""
         self._unsent.extend(self._stored_form(observation) for observation in observations)
-        with suppress(StoreError):  # sent again, and logged, by the next tick
+        with suppress(StoreError):  # the next `tick` sends again and logs the error
             await self._send_observations()
         self._news.set()
 

@@ -40,7 +40,7 @@ class ModelVersions:
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
     ) -> None:
-        """Make a predictor use active models whose index has changed, or all models if it is new.
+        """Load active models with a changed index into a predictor; into a new one, load all.
 
         The caller holds the lock `changing`, and has loaded `stored` while holding it.
 
@@ -190,7 +190,7 @@ class ModelVersions:
 
 
 def _best_readable(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
-    """Return the best version of a class that this release can read; log the others."""
+    """Return the best version of a class that this release can read; log unreadable versions."""
     for version, data in directory.candidates(name):
         try:
             if isinstance(data, StoreError):

@@ -15,7 +15,7 @@ _LOOK_S: Seconds = 0.25
 
 
 async def wait_until_filled(leases: LeaseTable, kv_tokens: Tokens, limit_s: Seconds) -> bool:
-    """Wait until a replica has computed as many prompt tokens as its KV memory holds.
+    """Wait until a replica has computed a KV memory's size of prompt tokens.
 
     Args:
         leases: Leases of the replica, which already pulls.

@@ -13,7 +13,7 @@ logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and t
 
 
 class EngineWatch:
-    """Watches an engine for stalls, and kills it after a lasting stall so that it is replaced.
+    """Watches an engine for stalls; after a lasting stall kills it, so that it is replaced.
 
     Args:
         engine: The engine.

@@ -19,7 +19,8 @@ from justitia_ray.protocol.messages import ReplicaMessage
 from justitia_ray.units import LeaseId, ReplicaId, Seconds, Tokens
 
 _REMEMBERED_S: Seconds = 60.0
-"""Seconds for which finished leases are reported to a new leader, which may not have stored them.
+"""Seconds for which finished leases are reported to a new leader, in case the last leader did not
+store them.
 """
 
 
@@ -37,8 +38,8 @@ class HeldLease:
     """Time at which the lease's payload arrived, in seconds of the loop's clock."""
     aborted: bool = False
     outcome: Outcome | None = Outcome.CANCELLED
-    """Outcome to report when the lease ends; None if the engine died, or if the call may run again
-    on another replica.
+    """Outcome to report when the lease ends; None if the engine died or the call may run again
+    elsewhere.
     """
 
 
@@ -58,7 +59,7 @@ class LeaseTable:
         self.held_leases: dict[LeaseId, HeldLease] = {}
         """Leases that the replica may run or runs, by id. Other objects must not change them."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
-        """Events, by lease id, that wake up a payload which arrived before its lease."""
+        """Events, by lease id, that wake up a payload when its lease arrives later."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
         """Reports of ended leases that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
@@ -67,8 +68,7 @@ class LeaseTable:
         self.failure_told = asyncio.Event()
         """Event that is set once the current leader has received `failure`."""
         self._cut: list[LeaseRun] = []
-        """Leases that ended because the engine died, kept until the engine's failure is recorded.
-        """
+        """Leases cut off by the engine's death, kept until the engine's failure is recorded."""
         self.prompt_tokens: Tokens = 0
         """Prompt tokens of all calls that have ended on this replica."""
         self.output_tokens: Tokens = 0
@@ -76,7 +76,7 @@ class LeaseTable:
         self.cached_tokens: Tokens = 0
         """Prompt tokens of ended calls that were found in the engine's prefix cache."""
         self.news = asyncio.Event()
-        """Event that is set when a report should be sent at once."""
+        """Event that is set when a report is urgent."""
         self._freed = asyncio.Event()
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:

@@ -212,7 +212,7 @@ class Puller:
             mail: ReplicaMail = await self._scheduler.call("pull", pull)
         except JustitiaError as error:
             self._progress_due_at = 0.0
-            # A restarting scheduler is not logged; the sender of SchedulerSuperseded logs it.
+            # Errors of a restarting scheduler are not logged; the sender logs SchedulerSuperseded.
             if not isinstance(error, ConnectionLost | SchedulerSuperseded):
                 reason = str(error)
                 log_event(

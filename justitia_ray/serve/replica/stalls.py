@@ -24,8 +24,8 @@ _FIRST_ALLOWANCES = 4
 kernels.
 """
 _KEPT_S: Seconds = 600.0
-"""Seconds for which the longest step is remembered (at most twice as long), so that one slow step
-does not raise the limit forever.
+"""Seconds (at most twice as many) for which the longest step is remembered. One slow step must not
+raise the limit forever.
 """
 _SUSPICIOUS_S: Seconds = 1.0
 """Seconds without a step after which the engine's processes are checked for suspension."""

@@ -115,7 +115,7 @@ class Checkpointer:
         """Why the scheduler's store cannot be used now; None if it can."""
 
     async def become_leader(self, above: Epoch = 0) -> tuple[Epoch, StoredState]:
-        """Return a new epoch, also above the given one, and the state that the last leader saved.
+        """Return a new epoch, higher than `above`, and the state that the last leader saved.
 
         Waits for the store without limit, because the epoch is unknown without it.
         """

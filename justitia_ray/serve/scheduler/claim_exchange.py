@@ -87,15 +87,11 @@ class ClaimExchange:
         self._last_accounts: Epoch = 0
         """Epoch of the quota accounts that answered last."""
         self._greeted: Epoch = 0
-        """Epoch of the quota accounts that have received the ends of claims which a restart may
-        have lost.
-        """
+        """Epoch of the quota accounts to which possibly lost ends of claims were sent again."""
         self._told: Exchange | None = None
         """Exchange that was sent to the quota accounts and has no answer yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}
-        """Claims on quotas that the unanswered exchange requests. A later claim may have the same
-        name.
-        """
+        """Claims on quotas in the unanswered exchange. A later claim may have the same name."""
         self.known = KnownQuotas()
         self.meter = ExchangeMeter()
 

@@ -22,11 +22,11 @@ UNREACHABLE = LimitStanding("", "", 0, 0, 0)
 _MOST_REFUSED = 10_000
 _MOST_TOLD = 100_000
 _TOLD_KEPT_S: Seconds = 10.0
-"""Seconds for which an ended claim can be reported again to restarted quota accounts, longer than
+"""Seconds for which an ended claim can be reported again to restarted quota accounts. This exceeds
 the lag of a Redis replica that becomes master.
 """
 _STORED_WITHIN_S: Seconds = 5.0
-"""Maximum seconds that an ended quota claim waits until the scheduler has stored that it ended."""
+"""Maximum seconds for which an ended quota claim waits until the scheduler has stored its end."""
 
 
 class Accounts(Protocol):
@@ -69,8 +69,7 @@ class Claim:
     refused: Decision | None = None
     """Refusal of the claim by the quota accounts; None while undecided or if granted."""
     waits: Decision | None = None
-    """Refusal after which the claim waits until running inferences end, because a quota has too
-    little left; None if it does not wait.
+    """Refusal of a claim that waits because a quota has too little left; None if it does not wait.
     """
     in_the_way: tuple[Decision, Seconds] | None = None
     """Last refusal of an inference of the application, with its time. Only the quota claim of an
@@ -95,7 +94,7 @@ class Claim:
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return the amounts that count as used if this scheduler has not admitted the claim."""
+        """Return the amounts that an earlier scheduler may have used under the claim."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -283,7 +282,7 @@ class EndedClaims:
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this report of an ended quota claim is among them."""
+        """Return whether exactly this report of an ended quota claim is kept."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
@@ -303,7 +302,7 @@ class _ReportedEnd:
     """Amounts that were used, in the units of the quota claim."""
     use: Use
     number: int
-    """Number of the exchange that reports that the quota claim ended."""
+    """Number of the exchange that reported the end of the quota claim."""
     at: Seconds
 
 
@@ -339,7 +338,7 @@ class RecentlyReportedEnds:
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Note the exchange that reports that the end of a quota claim is now stored."""
+        """Note the exchange that reports a quota claim's end as stored."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget_end(place)
@@ -358,7 +357,7 @@ class RecentlyReportedEnds:
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
-        """Return requests that cover the usage which `after` returns.
+        """Return claim requests for the usage that `after` returns.
 
         If another tenant has reused a name since, the first tenant's usage is counted when the
         second one claims.

@@ -24,11 +24,11 @@ from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 LINGER_S: Seconds = 120.0
-"""Seconds without a viewer of the console after which recording ends, so that a viewer who returns
-soon sees earlier events.
+"""Seconds without a viewer of the console after which recording ends. A viewer who returns earlier
+still sees past events.
 """
 RETRY_S: Seconds = 15.0
-"""Seconds after which a request for the history may be retried while nothing is recorded yet."""
+"""Seconds after which a request for the history may be retried while nothing is recorded."""
 MOST_FRAMES = 64
 """Maximum number of JSON texts made from one snapshot, which differ by tenant and by the reader's
 last state.

@@ -204,7 +204,7 @@ class CoreDriver:
         return True
 
     def begin_holds(self) -> None:
-        """Order replicas that can hold contexts to do so after each lease."""
+        """From now on, tell replicas that can hold contexts how long to hold them."""
         from justitia_ray.serve.scheduler.context_holds import ContextHolds
 
         self.holds = ContextHolds()

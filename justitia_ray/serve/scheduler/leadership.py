@@ -35,8 +35,7 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, ReplicaId, Second
 logger = logging.getLogger(__name__)
 
 _SETTINGS_WITHIN_S: Seconds = 5.0
-"""Maximum seconds that a call waits for the scheduling settings, which ingresses send when they
-notice the new term.
+"""Maximum seconds for which a call waits for the scheduling settings from an ingress in a new term.
 """
 _ALIKE = 2.0
 """If two measured prefill costs differ by more than this factor, their engines are of different
@@ -50,7 +49,7 @@ _ADVICE = (
 
 
 class Term:
-    """Term of a scheduler as leader: it serves calls until it is ended or another one leads.
+    """A scheduler's term as leader, from its start until it is ended or superseded.
 
     Args:
         config: The application's arguments.
@@ -89,7 +88,7 @@ class Term:
         leads.
         """
         self.has_successor = False
-        """Whether the new leader is another process of the same actor, which Ray started as a
+        """Whether the new leader is another process of the same actor, started by Ray as a
         replacement.
         """
         self.clock = clock = clock or SteadyClock()

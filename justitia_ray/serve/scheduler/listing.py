@@ -94,7 +94,7 @@ def json_outlooks(
 def listing(
     core: SchedulerCore, now: Seconds, most: int, tenant: str | None = None
 ) -> dict[str, Any]:
-    """Return the first live applications in order with predicted starts, and counts of the others.
+    """Return the first live applications in order with predicted starts, and count the rest.
 
     Args:
         core: The core.

@@ -73,7 +73,7 @@ class Outbox(Mailbox[Any]):
         return read
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
-        """Remove the unread messages that say that an application has ended."""
+        """Remove the unread messages about an application's end."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
 
@@ -127,12 +127,12 @@ class Outboxes:
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ids of ingresses that were given up because of their silence. An ingress that calls again
-        is told so.
+        """Ids of ingresses that were given up because of their silence; they learn this at their
+        next call.
         """
         self.replicas: dict[ReplicaId, Outbox] = {}
         self.on_lost_replica: Callable[[ReplicaId], None] = lambda replica_id: None
-        """Function that is called for every replica that the core has given up."""
+        """Function that is called for every lost replica."""
         self._to_notify: dict[int, Outbox] = {}
         self._last_dropped = 0
         """Highest number of a message in an outbox that was dropped."""

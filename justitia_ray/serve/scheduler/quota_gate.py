@@ -129,7 +129,7 @@ class QuotaGate:
         self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
 
     def _claim_again(self) -> None:
-        """Add claims for all that was admitted before this term or before quotas existed."""
+        """Add claims for everything admitted before this term or before quotas existed."""
         state = self._driver.core.state
         for application in state.applications.values():
             if units_of(self._tree, application.tenant):
@@ -272,7 +272,7 @@ class QuotaGate:
         return (refused, left_s) if left_s > 0 else (None, None)
 
     def unopened_application(self, application_id: ApplicationId) -> Unopened | None:
-        """Return an application that waits for the accounts, or that a quota recently refused.
+        """Return an application that waits for the accounts or was recently refused by a quota.
 
         None if the application is live, or may be opened by now.
         """

@@ -69,9 +69,7 @@ class SchedulerService:
         reused since.
         """
         self._reopening: set[ApplicationId] = set()
-        """Cancelled or closed applications that have not ended yet, and whose ids callers want to
-        reuse.
-        """
+        """Cancelled or closed applications that still run, and whose ids callers want to reuse."""
         self.connected: Container[ReplicaId] = ()
         """Ids of the replicas that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
@@ -362,7 +360,7 @@ class SchedulerService:
         """
         term, core = self.term, self.term.driver.core
         if not term.standing()["ready"] or core.recovery.holding:
-            return None  # not before all have reported their inferences
+            return None  # unknown until the replicas have reported their leases
         return term.fleet.answer(core, term.driver.now(), question)
 
     # --- usage
@@ -448,7 +446,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: ev.InferenceSubmitted) -> ev.InferenceSubmitted:
-        """Return a resubmitted inference with a mark if its end was counted before."""
+        """Return a resubmitted inference, marked as counted if its end was counted before."""
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(
             item.application_id, item.request_id

@@ -9,8 +9,8 @@ from justitia_ray.protocol.status import NodeShare
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
-"""Maximum number of tenants in an answer about shares. Those with most KV in use come first, then
-those with most waiting inferences.
+"""Maximum number of tenants in an answer about shares. Tenants with most KV in use come first, then
+tenants with most waiting inferences.
 """
 
 

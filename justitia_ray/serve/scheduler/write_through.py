@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds
 
 
 class _WaitingApplication:
-    """An application that waits to be stored, and its submissions that are held back."""
+    """An application that waits to be stored, with the submissions held back until then."""
 
     def __init__(self, deadline: asyncio.TimerHandle) -> None:
         self.deadline = deadline

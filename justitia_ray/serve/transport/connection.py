@@ -23,7 +23,7 @@ _MAX_MESSAGE_BYTES = 2**30
 _PING_S: Seconds = 1.0
 _SILENT_PINGS = 5
 """Number of unanswered pings, one second apart, after which a silent process is given up unless its
-machine answers. Pings are counted, not timed, because a blocked event loop sends none.
+machine answers. Pings are counted, not timed, because a blocked event loop sends no pings.
 """
 CLOSE_S: Seconds = 0.5
 """Timeout in seconds of a WebSocket's closing handshake; the other process may have exited."""

@@ -63,7 +63,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class PauseStream(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Message that pauses a stream whose reader is slow, until `ResumeStream`."""
+    """Message that pauses a stream because its reader is slow, until `ResumeStream`."""
 
     id: int
 
@@ -83,7 +83,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Message that shows that its sender is alive."""
+    """Message by which a process shows that it is alive."""
 
     id: int = 0
 

@@ -108,7 +108,7 @@ class Listener:
         self._tls = tls
         self._refused = 0
         self._strangers: dict[web.RequestHandler, _Stranger] = {}
-        """Connections that have not authenticated yet, by aiohttp's protocol of each."""
+        """Connections that have not authenticated yet, by aiohttp's protocol object."""
         self._served: list[_Served] = []
         self._http: web.Server | None = None
         self._server: asyncio.Server | None = None
@@ -189,7 +189,7 @@ class Listener:
         opening = socket.prepare(cast("web.Request", request))
         stranger = self._strangers.get(request.protocol)
         peer = await self.shake_hands(socket, opening, stranger)
-        self._strangers.pop(request.protocol, None)  # reached only by a WebSocket's request
+        self._strangers.pop(request.protocol, None)  # only WebSocket requests get here
         if peer is not None:
             if stranger is not None:
                 stranger.lift_limit()

@@ -154,7 +154,7 @@ _PACES = (0.99, 1.0, 1.01)
 batches.
 """
 _DIGITS = 4
-"""Significant digits of a written time: few enough that files are the same on every machine."""
+"""Significant digits of a written time, few enough for equal files on every machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import InferenceId, Tokens
 
 SHARE_OF_KV = 0.8
-"""Share of the KV memory that the largest calibration batch fills; below 1, so that no request
-waits.
-"""
+"""Share of the KV memory that the largest calibration batch fills. Below 1, no request waits."""
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG_BATCHES = (1, 4, 8)
 SHORT_PROMPT: Tokens = 16

@@ -64,14 +64,14 @@ class SessionArm(ABC):
     """Time at which `wake` is called next."""
 
     def open(self, session: Session, now: Seconds) -> None:  # noqa: B027
-        """Register a session that begins, in schedulers that need it."""
+        """Register a beginning session, in schedulers with state of sessions."""
 
     @abstractmethod
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Submit a turn; return the turns that start now."""
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:  # noqa: B027
-        """Keep the prompt of a turn that ends in the replica's cache, if the scheduler wants that.
+        """Keep an ended turn's prompt in the replica's cache, if the scheduler wants this.
 
         Called before its engine plans further.
         """

@@ -39,7 +39,7 @@ class Holds:
         return name in self._holds
 
     def add(self, name: Hashable, content: Content, tokens: Tokens, rank: float) -> None:
-        """Keep the blocks of a prompt in the cache, in place of those kept under the same name.
+        """Keep the blocks of a prompt in the cache, in place of earlier blocks under the same name.
 
         Args:
             name: Name of the hold, for example its session.

@@ -208,7 +208,7 @@ class PlanStages:
     choose_model_share: float
     """Share of subtasks in which an inference chooses a model to run."""
     llm_task_share: float
-    """Share of subtasks that are an inference; in the others a model runs that is not an LLM."""
+    """Share of subtasks that are an inference; other subtasks run a model that is not an LLM."""
     choose_model: Stage
     llm_task: Stage
     exec_s: Spread

@@ -63,7 +63,7 @@ def evenly(
 
 
 def on_off(stream: RequestStream) -> RequestStream:
-    """Return a client's requests without those in OFF phases; the first phase is an ON phase."""
+    """Return a client's requests in ON phases; the first phase is an ON phase."""
     return lambda rng: [at for at in stream(rng) if int(at // ON_OFF_S) % 2 == 0]
 
 

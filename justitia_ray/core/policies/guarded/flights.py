@@ -64,7 +64,7 @@ class Flights:
         self._by_end = LazyHeap()
         """Heap of applications by the time at which VTC would end their first inferences."""
         self._cohorts: list[_Cohort] = []
-        """Heap of the groups of inferences that started together, by the time at which they end."""
+        """Heap of the groups of inferences with the same start, by the time of their end."""
         self._gathered: KvTokenTime = 0
         """Service of the inferences that will start together next."""
         self._gathered_rate: float = 0
@@ -81,7 +81,7 @@ class Flights:
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the remaining service of all running inferences, none of which has ended."""
+        """Return the remaining service of the running inferences; none of them may have ended."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 
@@ -118,7 +118,7 @@ class Flights:
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
-        """Add inferences of this length to those that will start together."""
+        """Add inferences of this length to the group that starts next."""
         if length_s:
             self._gathered += service
             self._gathered_rate += service / length_s

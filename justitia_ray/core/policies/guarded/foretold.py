@@ -74,13 +74,13 @@ class _UrgencyRates(NamedTuple):
         )
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the shortest time of some iterations (may be negative), at similar rates."""
+        """Return the shortest time of `iterations` (may be negative) at similar rates."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
 
 class _UrgentCandidate(NamedTuple):
-    """An application that may be urgent, with limits that exclude most cheaply.
+    """An application that may be urgent, with two limits that quickly rule most applications out.
 
     It is urgent from the time `lead` before its last inference starts under VTC.
     """
@@ -341,7 +341,7 @@ class ForetoldVtc:
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow to all shadows, with as many tokens in flight as fit now."""
+        """Advance the model of VTC by delivered service, with the present tokens in flight."""
         kv_in_flight = self._kv_in_flight()
         if kv_in_flight is not None:
             self.clock.kv_in_flight = kv_in_flight
@@ -398,7 +398,7 @@ class ForetoldVtc:
         return _UrgentCandidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
-        """Return applications whose last inference VTC may start so soon that they are urgent."""
+        """Return applications whose last inference VTC may soon start, which makes them urgent."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s

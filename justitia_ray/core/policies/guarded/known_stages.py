@@ -154,7 +154,7 @@ class KnownStages:
         self._update_stage(stage)
 
     def all(self) -> Sequence[ExpectedStage]:
-        """Return every stage: as submitted if it has begun, otherwise as expected."""
+        """Return every stage, as submitted if the stage has begun, otherwise as expected."""
         if self._all is None:
             count = max(len(self._expected), len(self.submitted))
             self._all = [self._known_stage(number) for number in range(count)]

@@ -90,7 +90,7 @@ class Promised(NamedTuple):
 
 
 class Promises(Protocol):
-    """Accounts whose guarantees an order with overtaking keeps."""
+    """Accounts with guarantees to applications, which overtaking must keep."""
 
     def watch(self) -> dict[ApplicationId, None]:
         """Return the set in which changed applications are recorded, at first all of them."""
@@ -214,8 +214,7 @@ class PassingOrder(LazyHeap):
         promises.advance(self._slack)
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
-        """Application that was put first because it is urgent, and the slack that this required;
-        None if none was.
+        """Urgent application that was put first, with the slack required for it; None without one.
         """
         self._aside: dict[ApplicationId, None] = {}
         """Waiting applications that this dispatch skips and the slack still contains."""
@@ -223,7 +222,7 @@ class PassingOrder(LazyHeap):
     def put(self, name: str, key: Key) -> None:
         """Insert an application by its tag F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # only a return from this dispatch
+        if name in self._aside:  # the application returns after it was set aside
             del self._aside[name]
         else:
             self._record_changed_account(name)
@@ -240,7 +239,7 @@ class PassingOrder(LazyHeap):
             self._aside[name] = None
 
     def first(self) -> str | None:
-        """Return the first application: one that may overtake, or that with the smallest tag.
+        """Return the first application: an overtaking one, or the one with the smallest tag.
 
         Else the shortest, or that of least F.
         """
@@ -296,7 +295,7 @@ class PassingOrder(LazyHeap):
         return self._let_pass[1]
 
     def _urgent_applications(self) -> Iterator[tuple[ApplicationId, KvTokenTime]]:
-        """Yield the urgent applications that wait, with the slack that each needs."""
+        """Yield the waiting urgent applications, each with the slack that it needs."""
         if self._guard is None or not (urgent := self._guard.urgent()):
             return
         budget = self._guard.budget()
@@ -367,8 +366,8 @@ class TenantOrder(PassingOrder):
         self._share = share
         self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
-        """Unfinished inferences whose work counts at the position of an application that they
-        overtook.
+        """Unfinished inferences that overtook another application; their work counts at its
+        position.
         """
         super().__init__(
             TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost

@@ -34,7 +34,7 @@ comes before all others.
 
 
 class GuardedPolicy(JustitiaPolicy, Policy):
-    """Policy that orders applications by tag, except for those that may overtake."""
+    """Policy that orders applications by tag, with exceptions for overtaking applications."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("order", "sgps", one_of("finish", "sgps")),
@@ -65,7 +65,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     @property
     def guard_budget(self) -> KvTokenTime:
-        """Return B: service that the guard may take from those before an urgent application.
+        """Return B, the service that an urgent application may take from applications before it.
 
         It is the service that all replicas deliver in `guard_iterations` iterations, as measured
         while inferences wait.
@@ -113,7 +113,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the tag F as an integer priority, so that the engine uses the same order.
+        """Return the tag F as an integer priority, so that the engine keeps the scheduler's order.
 
         An application that the guard put first comes before all others, by VTC's deadline: by F it
         would be among the last, and the first to be preempted if memory overflows. An application

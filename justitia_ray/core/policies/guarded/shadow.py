@@ -377,13 +377,13 @@ class VtcModel:
         room, starting = self._in_flight() - self.owed, self._starting.total
         lacking = (level - self.level) * starting - room
         if lacking > 0 and room > 0 and starting:
-            # Rounding must not raise VTC's level past that of the next event.
+            # Rounding must not raise VTC's level past the level of the next event.
             self.level = min(self.level + room / starting, level)
             self._start_inferences(room)
         return lacking
 
     def _rise_to_level(self) -> None:
-        """Raise VTC's level X to that of the next event, and process the event."""
+        """Raise VTC's level X to the level of the next event, and process the event."""
         level = self._by_level.least_value()
         self._start_inferences((level - self.level) * self._starting.total)
         self.level = level
@@ -452,7 +452,7 @@ class VtcModel:
             self._enter_stage(name, shadow, shadow.at + 1)
 
     def _add_requester(self, shadow: Shadow, ratio: float) -> None:
-        """Add an application to those that request more service as VTC's level X rises."""
+        """Add an application whose requested service grows as VTC's level X rises."""
         shadow.density = self.density.add(ratio)
         shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 

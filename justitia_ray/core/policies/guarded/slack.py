@@ -115,9 +115,7 @@ class Slack:
         self._overdue: list[Entry] = []
         """Applications that GPS has finished but the replicas have not, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Smallest slack of applications that GPS has finished, to which the total service is
-        added; None: unknown.
-        """
+        """Smallest slack of applications finished in GPS, plus the total service; None: unknown."""
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None

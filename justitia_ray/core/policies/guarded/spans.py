@@ -33,7 +33,8 @@ class Entry:
         self.waits = False
         self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
-        """Service of all replicas when GPS finished the application; None before that."""
+        """Service of all replicas when GPS finished the application; None: GPS has not finished it.
+        """
         self.block: Block
         """Block that contains the application; None once GPS has finished it."""
 
@@ -41,7 +42,7 @@ class Entry:
 key_of: Callable[[Entry], Key] = attrgetter("key")
 """Sort key of an application in the order of tags."""
 rank_of: Callable[[Entry], Rank] = attrgetter("rank")
-"""Sort key of an application among those that may overtake, the shortest first."""
+"""Sort key of an application among the ones that may overtake, the shortest first."""
 
 
 class Span:

@@ -69,7 +69,7 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
 
 
 def earlier_load(load: SuiteLoad) -> SuiteLoad:
-    """Return an earlier load of the same kind, from which a predictor has learned."""
+    """Return an earlier load of this kind, from which a predictor has learned."""
     return replace(load, seed=load.seed + _EARLIER)
 
 
@@ -122,7 +122,7 @@ def measure(outcomes: Outcomes) -> Measures:
 
 
 def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None = None) -> Charts:
-    """Return a function that charts completion times relative to those under VTC.
+    """Return a function that charts completion times relative to the times under VTC.
 
     A curve is a cumulative distribution over all seeds: the share of applications below a ratio.
     """

@@ -79,7 +79,7 @@ class MoriArm(ProgramArm):
         return super().close(session, now)
 
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause the agents that wait longest for tools until the others fit."""
+        """Pause the agents that wait longest for tools until the remaining agents fit."""
         excess = -self._room(replica)
         if excess <= 0:
             return
@@ -130,7 +130,7 @@ class MoriArm(ProgramArm):
             self.pause(other, now)
 
     def _idler(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Program]:
-        """Return the agents of a replica that wait longer for tools than a given one."""
+        """Return the agents of a replica that wait longer for tools than a given agent."""
         own = self._idleness(program, now)
         acting = [one for one in self.on(replica) if not one.is_running]
         idler = [one for one in acting if self._idleness(one, now) > own]

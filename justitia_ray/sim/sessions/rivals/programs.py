@@ -124,7 +124,7 @@ class ProgramArm(SessionArm):
 
     @abstractmethod
     def relieve(self, replica: SessionReplica, now: Seconds) -> None:
-        """Pause agents of a replica until its memory suffices for the others."""
+        """Pause agents of a replica until its memory suffices for the remaining agents."""
 
     def returned(self, program: Program, now: Seconds) -> None:
         """Record that an agent submits a turn, before its status changes."""
@@ -138,7 +138,7 @@ class ProgramArm(SessionArm):
         return [program for program in self.programs.values() if program.replica is replica]
 
     def need(self, program: Program) -> Tokens:
-        """Return the memory that an agent takes, at most that of a replica."""
+        """Return the memory that an agent takes, limited to a replica's memory."""
         return min(program.tokens + _BUFFER, self.replicas[0].profile.kv_tokens)
 
     def pending(self) -> list[Program]:
