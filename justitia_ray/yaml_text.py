@@ -9,7 +9,7 @@ from justitia_ray.errors import ConfigError
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Compose a YAML mapping, and refuse equal keys, of which PyYAML would take the last."""
         node = super().compose_mapping_node(anchor)
@@ -36,7 +36,7 @@ def read_yaml(text: str, where: str) -> Any:
         ConfigError: If it is not valid, also by its dates, numbers, depth and doubled keys.
     """
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _UniqueKeyLoader)
     except RecursionError:
         reason = "it nests too deep"
     except (yaml.YAMLError, ValueError) as error:  # such as the date 2026-02-30

@@ -33,9 +33,9 @@ from scripts.bench.agents_report import (
     Pair,
     document,
     figures,
-    hops_table,
-    kinds_table,
+    session_kinds_table,
     table,
+    turn_time_table,
     write_turns,
 )
 from scripts.bench.agents_targets import PLAN, label, verdicts
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 },
             }
 
-            def keep_pair(pairs: Sequence[Pair]) -> None:
+            def write_played_pairs(pairs: Sequence[Pair]) -> None:
                 # Write the file after each run, because the next run may fail.
                 points = [asdict(point) for point in curve(pairs)]
                 write_json(options.json, {**facts, "curve": points, "plays": document(pairs)})
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     write_turns(options.csv, pairs)
 
             deadline = None if options.budget_s is None else began_at + options.budget_s
-            bench = AgentBench(arms_up, loads, options, say, keep_pair, deadline)
+            bench = AgentBench(arms_up, loads, options, say, write_played_pairs, deadline)
             pairs = asyncio.run(bench.run())
     except JustitiaError as error:
         print(f"scripts/bench_agents: {error}", file=sys.stderr)
@@ -101,11 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         files.cleanup()
     print(f"\n{describe(options, arms_up)}\n\n{table(pairs, PINNED.name)}")
-    if kinds := kinds_table(pairs):
+    if kinds := session_kinds_table(pairs):
         print(f"\nAgents and single calls:\n{kinds}")
     if over_agents := curve_table(curve(pairs)):
         print(f"\nThroughput over concurrent agents, medians:\n{over_agents}")
-    print(f"\nWhere a turn's time goes, medians:\n{hops_table(pairs)}")
+    print(f"\nWhere a turn's time goes, medians:\n{turn_time_table(pairs)}")
     if options.targets:
         print("\n".join(map(str, verdicts(pairs, on_gpu=options.engine == "gpu"))))
     failures = [line for pair in pairs for play in pair.plays.values() for line in play.errors]

@@ -75,10 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"up; front: {front.kind}, connections at most: {front.max_connections}")
             load = WaitingLoad(Target(cluster.port, ""), cluster.model, _SEATS, _LONGEST)
             waited = asyncio.run(
-                load.hold_callers(options.callers, cluster_processes, cluster.drain_ingress)
+                load.drain_with_waiting_callers(
+                    options.callers, cluster_processes, cluster.drain_ingress
+                )
             )
             say("all callers are answered; now they leave")
-            left = asyncio.run(load.disconnect_callers(options.disconnects, options.seed))
+            left = asyncio.run(load.disconnect_at_random(options.disconnects, options.seed))
     except JustitiaError as error:
         print(f"scripts/bench_connections: {error}", file=sys.stderr)
         return 1

@@ -103,7 +103,7 @@ def play(
         return profile_to_start_from(app.config.engine, status)
 
     async def run_all_loads() -> Plays:
-        session = Session(app.url, set_policy, cpu_by)
+        session = Session(app.url, set_policy, cpu_by_process_role)
         try:
             arms = [arm for arm in ARMS if arm.name in options.arms]
             return await play_all(
@@ -117,7 +117,7 @@ def play(
         return asyncio.run(run_all_loads())
 
 
-def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
+def cpu_by_process_role(scheduler: int | None) -> Mapping[str, Seconds]:
     """Return the CPU time so far of this cluster's processes, by role."""
     totals: dict[str, Seconds] = {}
     known = {} if scheduler is None else {scheduler: (APPLICATION, "scheduler")}

@@ -14,7 +14,7 @@ from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.sim.suites.inputs import data_directory
 from scripts.bench.output import print_machine, progress_printer, write_json
 from scripts.bench.recognition import MIXES, ORACLE, SimulatedLoad, simulate_load, ways
-from scripts.bench.recognition_beside import beside_table, read_timelines
+from scripts.bench.recognition_beside import read_timelines, session_rules_table
 from scripts.bench.recognition_cost import cost_table, measure_cost
 from scripts.bench.recognition_live import (
     ARMS,
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if costs:
         print(f"\n{cost_table(costs)}\n", flush=True)
     if "beside" in parts and data_dir is not None:
-        print(f"\n{beside_table(read_timelines(data_dir))}\n", flush=True)
+        print(f"\n{session_rules_table(read_timelines(data_dir))}\n", flush=True)
     loads = simulate(options, seeds, data_dir) if "simulated" in parts else []
     plays = None
     if "live" in parts:

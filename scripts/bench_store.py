@@ -64,7 +64,7 @@ def table(figures: Sequence[Sequence[StoreFigures]]) -> str:
         for percent in (50, 99):
             of = {
                 mode: [
-                    1000 * percentile(getattr(_durations_ms(r, mode), kind), percent)
+                    1000 * percentile(getattr(_figures_of_mode(r, mode), kind), percent)
                     for r in figures
                 ]
                 for mode in MODES
@@ -77,13 +77,14 @@ def table(figures: Sequence[Sequence[StoreFigures]]) -> str:
         ("saves", "saves"),
     ):
         rates = {
-            mode: [float(getattr(_durations_ms(r, mode), name)) for r in figures] for mode in MODES
+            mode: [float(getattr(_figures_of_mode(r, mode), name)) for r in figures]
+            for mode in MODES
         }
         rows.append([text, *(spread(values).format(0) for values in rates.values()), ""])
     return text_table(rows, numbers_from=1)
 
 
-def _durations_ms(repeat: Sequence[StoreFigures], mode: str) -> StoreFigures:
+def _figures_of_mode(repeat: Sequence[StoreFigures], mode: str) -> StoreFigures:
     return next(figures for figures in repeat if figures.mode == mode)
 
 

@@ -22,7 +22,7 @@ from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.sim.suites.live_loads import demo_load
 from justitia_ray.sim.suites.load_plan import PlannedApplication
 from scripts.bench.demo import (
-    Headroom,
+    DecodeHeadroom,
     PolicyRun,
     closing_table,
     completion_ratios,
@@ -90,7 +90,7 @@ class ProgressLine:
 
 async def run_all_policies(
     app: Any, warm_up: list[PlannedApplication], load: list[PlannedApplication]
-) -> tuple[Headroom, list[PolicyRun]]:
+) -> tuple[DecodeHeadroom, list[PolicyRun]]:
     """Warm up, measure the headroom, then run the load under each policy."""
     async with JustitiaClient.connect(app.url) as client:
         transport = HttpTransport(app.url)
@@ -166,7 +166,7 @@ async def service_status(transport: HttpTransport) -> dict[str, Any]:
 
 
 def report(
-    options: argparse.Namespace, headroom: Headroom, runs: list[PolicyRun], total_s: float
+    options: argparse.Namespace, headroom: DecodeHeadroom, runs: list[PolicyRun], total_s: float
 ) -> None:
     fcfs, justitia = runs
     compared = completion_ratios(justitia, fcfs)

@@ -28,8 +28,9 @@ def run_search(options: argparse.Namespace) -> int:
         told = len(result.findings)
     print(
         f"{result.simulations} simulations from seed {options.seed} in {result.took_s:.0f} s, "
-        f"{result.per_minute:.0f} a minute: {result.inferences} inferences, {result.grants} leases,"
-        f" {result.virtual_s / 3600:.1f} virtual hours; {len(result.findings)} failed"
+        f"{result.simulations_per_minute:.0f} a minute: {result.inferences} inferences,"
+        f" {result.grants} leases, {result.virtual_s / 3600:.1f} virtual hours;"
+        f" {len(result.findings)} failed"
     )
     for kind, count in sorted(result.struck.items()):
         print(f"  {kind:<28} {count}")
@@ -41,7 +42,7 @@ def run_search(options: argparse.Namespace) -> int:
             "jobs": options.jobs,
             **asdict(result),
             "struck": dict(result.struck),  # `asdict` would turn a Counter into a Counter of pairs.
-            "per_minute": round(result.per_minute, 1),
+            "per_minute": round(result.simulations_per_minute, 1),
         },
     )
     return 1 if result.findings else 0

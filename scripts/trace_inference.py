@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def table(trace: CallTrace) -> str:
     """Return a table with a row for each folder, and the sums."""
     rows: list[tuple[str, ...]] = [("folder", "files", "functions", "calls")]
-    folders = trace.by_folder()
+    folders = trace.counts_by_folder()
     rows += [(name, *map(str, counts)) for name, counts in folders.items()]
     rows.append(("all", *(str(sum(c[i] for c in folders.values())) for i in range(3))))
     return text_table(rows, numbers_from=1)

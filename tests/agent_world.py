@@ -18,7 +18,7 @@ from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import kv_token_time
 from justitia_ray.sim.sessions.profiles import LongContextProfile
 from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
-from justitia_ray.sim.sessions.trace import Chain, TurnContent
+from justitia_ray.sim.sessions.trace import TextChain, TurnContent
 from justitia_ray.sim.sessions.trace import Turn as RecordedTurn
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 from tests.core_driver import PATIENT
@@ -164,7 +164,7 @@ class AgentWorld:
         self._waiting: dict[str, _Call] = {}
         self._leased: dict[str, dict[str, _Call]] = {name: {} for name in self._replicas}
         self._calls: dict[TurnSequence, _Call] = {}
-        self._chains: dict[str, Chain] = {}
+        self._chains: dict[str, TextChain] = {}
         self._arrived: dict[str, Seconds] = {}
         self._followers: dict[str, list[Agent]] = {}
         self.core = self._new_core()
@@ -209,7 +209,7 @@ class AgentWorld:
 
     def _arrive(self, one: Agent, now: Seconds) -> None:
         self._arrived[one.name] = now
-        self._chains.setdefault(one.context or one.name, Chain())
+        self._chains.setdefault(one.context or one.name, TextChain())
         cost = one.cost if one.predicted is None else one.predicted
         self._handle(ev.ApplicationArrived(one.name, one.kind, one.tenant, 1.0, cost, "i"), now)
         self._at(now + one.turns[0].gap_s, partial(self._submit, one, 0))
@@ -228,7 +228,7 @@ class AgentWorld:
         if turn.is_aside:
             self._at(now + one.turns[place + 1].gap_s, partial(self._submit, one, place + 1))
 
-    def _chain_of(self, one: Agent) -> Chain:
+    def _chain_of(self, one: Agent) -> TextChain:
         return self._chains[one.context or one.name]
 
     def _submission(self, call: _Call, lease_id: str | None = None) -> ev.InferenceSubmitted:

@@ -87,7 +87,7 @@ class Issuer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verified:
+class _VerifiedToken:
     """Cached result of verifying a token."""
 
     identity: Identity
@@ -133,7 +133,7 @@ class TokenVerifier:
         }
         self._clock = clock
         self._calendar = calendar
-        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._verified: OrderedDict[bytes, _VerifiedToken] = OrderedDict()
 
     async def identify(self, token: str) -> Identity:
         """Verify a token and return the identity of its caller.
@@ -158,7 +158,7 @@ class TokenVerifier:
         issuer, claims = await self._verify(token)
         ends_at = _check_times(claims, self._calendar(), issuer.leeway_s)
         identity = _identity_of(issuer, claims)
-        self._verified[digest] = _Verified(identity, ends_at, self._clock() + REMEMBERED_S)
+        self._verified[digest] = _VerifiedToken(identity, ends_at, self._clock() + REMEMBERED_S)
         if len(self._verified) > MOST_REMEMBERED:
             self._verified.popitem(last=False)
         return identity
@@ -221,10 +221,10 @@ def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | No
     except jwt.InvalidSignatureError:
         return None
     except jwt.InvalidAudienceError:
-        raise Unauthenticated(_wrong_audience(issuer)) from None
+        raise Unauthenticated(_wrong_audience_message(issuer)) from None
     except jwt.MissingRequiredClaimError as error:
         if error.claim == "aud":
-            raise Unauthenticated(_wrong_audience(issuer)) from None
+            raise Unauthenticated(_wrong_audience_message(issuer)) from None
         raise Unauthenticated(f"the token has no {error.claim}") from None
     except (jwt.PyJWTError, ValueError):
         raise Unauthenticated(
@@ -233,7 +233,7 @@ def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | No
     return claims
 
 
-def _wrong_audience(issuer: Issuer) -> str:
+def _wrong_audience_message(issuer: Issuer) -> str:
     return f"the token is not for this service: its aud has to name {issuer.audience!r}"
 
 

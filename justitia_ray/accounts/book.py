@@ -61,14 +61,14 @@ class _Claim:
         """Return the reserved amount of a unit that is not used yet."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
 
-    def expected_unused(self, unit: Unit) -> float:
+    def expected_further_use(self, unit: Unit) -> float:
         """Return the usage of a unit that is still expected under this reservation."""
         holds = self.holds.get(unit, 0)
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
     def sizes(self, unit: Unit) -> tuple[float, float]:
         """Return the unused part of a reservation: the whole, and as far as use is expected."""
-        return self.unused(unit), self.expected_unused(unit)
+        return self.unused(unit), self.expected_further_use(unit)
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ _NOTHING = (0.0, 0.0)
 
 
 @dataclass(slots=True)
-class _Term:
+class _SchedulerTerm:
     """Latest term of a scheduler as leader, with its open claims on quotas."""
 
     epoch: Epoch = 0
@@ -135,7 +135,7 @@ class QuotaBook:
         self._accounts: dict[_AccountKey, _Account] = {}
         self._kept: dict[_AccountKey, tuple[str, dict[int, float]]] = {}
         """Stored usage windows of quotas that have not been used since the restart."""
-        self._terms: dict[str, _Term] = {}
+        self._terms: dict[str, _SchedulerTerm] = {}
         self._now: Seconds = 0.0
         self._changed: dict[str, None] = {}
 
@@ -155,7 +155,7 @@ class QuotaBook:
         for term in self._terms.values():
             for claim in term.claims.values():
                 for unit in claim.holds:
-                    for account in self._accounts_for(claim.tenant, unit):
+                    for account in self._limited_accounts(claim.tenant, unit):
                         account.resize(_NOTHING, claim.sizes(unit))
         for path in (*tree.described, *(path for path, _ in [*self._kept])):
             if not path.endswith(ANY):
@@ -171,7 +171,7 @@ class QuotaBook:
         present state, and otherwise the answer is marked as stale.
         """
         self._now = now = max(self._now, now)
-        term = self._terms.setdefault(told.scheduler, _Term())
+        term = self._terms.setdefault(told.scheduler, _SchedulerTerm())
         began_with = term.restored[1] if term.restored[0] == told.epoch else 0
         if (told.epoch, told.number) < (term.epoch, term.number):
             return Answer(self.epoch, is_stale=True, began_with=began_with)
@@ -181,7 +181,7 @@ class QuotaBook:
             term.epoch, term.number = told.epoch, told.number
             self._changed[f"term:{told.scheduler}"] = None
             for use in told.uses:
-                self._apply_use(told.scheduler, term, use)
+                self._count_reported_use(told.scheduler, term, use)
             if told.survivors is not None:
                 for name in term.claims.keys() - set(told.survivors):
                     self._end_lost_claim(told.scheduler, term, name)
@@ -291,16 +291,16 @@ class QuotaBook:
                 _stored_window(*self._kept[path, quota])
             elif kind == "term":
                 reader = RecordReader(record, ("epoch", "number"), None, where=name)
-                term = self._terms.setdefault(of, _Term(heard_at=self._now))
+                term = self._terms.setdefault(of, _SchedulerTerm(heard_at=self._now))
                 term.epoch, term.number = reader.integer("epoch"), reader.integer("number")
                 term.restored = term.epoch, term.number
             else:
                 scheduler, _, claim_name = of.partition("|")
-                term = self._terms.setdefault(scheduler, _Term(heard_at=self._now))
+                term = self._terms.setdefault(scheduler, _SchedulerTerm(heard_at=self._now))
                 term.claims[claim_name] = _read_claim(record, name)
         self.configure(self._tree, self._now)
 
-    def _answer_ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
+    def _answer_ask(self, scheduler: str, term: _SchedulerTerm, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
         # Another tenant already has a quota claim with this name.
         if claim is not None and claim.tenant != ask.tenant:
@@ -325,14 +325,14 @@ class QuotaBook:
             claim.holds[unit] = ask.wants[unit]
             if unit in ask.needs:
                 claim.needs[unit] = ask.needs[unit]
-            for account in self._accounts_for(claim.tenant, unit):
+            for account in self._limited_accounts(claim.tenant, unit):
                 account.resize(before, claim.sizes(unit))
         if more:
             term.claims[ask.name] = claim
             self._changed[f"claim:{scheduler}|{ask.name}"] = None
         is_demoted = False
         for unit in claim.holds.keys() | ask.wants.keys():
-            for account in self._accounts_for(claim.tenant, unit):
+            for account in self._limited_accounts(claim.tenant, unit):
                 how = account.quota.on_exhausted
                 if how is not OnExhausted.REJECT and account.left_after_expected(self._now) < 0:
                     account.exceeded += unit in more
@@ -359,7 +359,7 @@ class QuotaBook:
                 found.append((False, 0.0, _Refusal(path, account, amount, None, waits=True)))
         return max(found, key=lambda one: one[:2])[2] if found else None
 
-    def _apply_use(self, scheduler: str, term: _Term, use: Use) -> None:
+    def _count_reported_use(self, scheduler: str, term: _SchedulerTerm, use: Use) -> None:
         claim = term.claims.get(use.name)
         if claim is None:
             return
@@ -380,10 +380,10 @@ class QuotaBook:
             del term.claims[use.name]
         self._changed[f"claim:{scheduler}|{use.name}"] = None
 
-    def _end_lost_claim(self, scheduler: str, term: _Term, name: ClaimName) -> None:
+    def _end_lost_claim(self, scheduler: str, term: _SchedulerTerm, name: ClaimName) -> None:
         """Count a quota claim that its scheduler no longer reports as fully used."""
         claim = term.claims[name]
-        self._apply_use(scheduler, term, Use(name, {**claim.holds}, is_over=True))
+        self._count_reported_use(scheduler, term, Use(name, {**claim.holds}, is_over=True))
 
     def _book(
         self,
@@ -401,7 +401,7 @@ class QuotaBook:
                     account.window.add(used, self._now)
                     self._changed[f"window:{path}|{account.quota.name}"] = None
 
-    def _accounts_for(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
+    def _limited_accounts(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
         return (
             account for _, account in self._accounts_on_path(tenant) if account.quota.unit is unit
         )
@@ -413,11 +413,11 @@ class QuotaBook:
                 account = self._accounts.get(key)
                 if account is None:
                     account = self._accounts[key] = _Account(
-                        quota, self._restored_window(key, quota)
+                        quota, self._restore_usage_window(key, quota)
                     )
                 yield path, account
 
-    def _restored_window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
+    def _restore_usage_window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
         """Return a quota's usage window; if its period has changed, old usage counts as new."""
         window = UsedWindow(quota)
         kind, parts = self._kept.pop(key, (window.kind, {}))

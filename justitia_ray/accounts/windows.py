@@ -42,7 +42,7 @@ class UsedWindow:
         return f"{self._period}/{self._kind}"
 
     def add(self, amount: float, now: Seconds) -> None:
-        part = self._part_at(now)
+        part = self._window_part_at(now)
         if self.parts:
             part = max(part, next(reversed(self.parts)))  # the clock may have been set back
         self.parts[part] = self.parts.get(part, 0) + amount
@@ -67,11 +67,11 @@ class UsedWindow:
                 return self._part_expires_at(part) - now
         return None
 
-    def _part_at(self, now: Seconds) -> int:
+    def _window_part_at(self, now: Seconds) -> int:
         if self._kind is Window.ROLLING:
             return floor(now * PARTS / self._length)
         day = floor(now / _DAY)
-        return day if self._period is Period.DAY else _month_of(day)
+        return day if self._period is Period.DAY else _month_of_day(day)
 
     def _part_expires_at(self, part: int) -> Seconds:
         """Return the time at which usage in a part of the quota's window expires."""
@@ -80,7 +80,7 @@ class UsedWindow:
         return (part + 1 if self._period is Period.DAY else _first_day(part + 1)) * _DAY
 
 
-def _month_of(day: int) -> int:
+def _month_of_day(day: int) -> int:
     """Convert a day (days since 1970) to its month (months since year 0)."""
     # Years start in March, so that a leap day is the last day of one (Hinnant's algorithm).
     era, of_era = divmod(day + 719_468, 146_097)

@@ -398,14 +398,14 @@ class AuditLog:
             "after": after,
         }
         try:
-            self._append(json.dumps(line) + "\n")
+            self._append_audit_lines(json.dumps(line) + "\n")
         except OSError as error:
             raise ConfigError(
                 f"{self._name}: cannot be written: {error.strerror}; the change of key {key_id} is"
                 " made"
             ) from error
 
-    def _append(self, text: str) -> None:
+    def _append_audit_lines(self, text: str) -> None:
         if self._file is None:
             print(text, end="", file=sys.stderr, flush=True)
             return

@@ -385,12 +385,12 @@ def _training_summary(record: Mapping[str, Any]) -> Sequence[str]:
     return [
         format_cell(record.get("kind")),
         format_cell(record.get("samples")),
-        _percentage(record.get("error")),
-        _percentage(record.get("rival_error")),
+        _format_percentage(record.get("error")),
+        _format_percentage(record.get("rival_error")),
         format_cell(record.get("reason")),
         when,
     ]
 
 
-def _percentage(value: object) -> str:
+def _format_percentage(value: object) -> str:
     return f"{value:.1%}" if isinstance(value, int | float) else "–"

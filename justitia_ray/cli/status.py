@@ -95,7 +95,9 @@ def _engine_facts(status: ModelStatus) -> list[tuple[str, str | None]]:
     return [
         ("replicas", _replica_count(status)),
         ("KV used", None if used is None else f"{used:.0%} on average since the start"),
-        *_kept_facts([one.kept for one in status.replicas.values() if one.kept is not None]),
+        *_kept_context_facts(
+            [one.kept for one in status.replicas.values() if one.kept is not None]
+        ),
         ("preemptions", None if kv.preemptions is None else f"{kv.preemptions:,}"),
         ("engines", _dead_engines(status)),
         ("prefill cost", _prefill_cost(status.prefill_cost)),
@@ -211,7 +213,7 @@ def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | Non
     ]
 
 
-def _kept_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
+def _kept_context_facts(kept: list[KeptKvView]) -> list[tuple[str, str | None]]:
     """Return facts about contexts that replicas keep in GPU memory and host memory."""
     held = [one for one in kept if one.held_contexts is not None]
     host = [one for one in kept if one.host_kv_tokens is not None]
@@ -263,7 +265,7 @@ def _predictor_text(predictor: Json | None) -> str | None:
 # --- tables
 
 
-def _kv_use(replica: ReplicaView) -> float | None:
+def _used_kv_fraction(replica: ReplicaView) -> float | None:
     used, there = replica.used_kv_tokens, replica.kv_tokens
     return None if used is None or not there else used / there
 
@@ -273,7 +275,7 @@ _REPLICAS: Columns[tuple[str, ReplicaView]] = {
     "state": lambda row: row[1].state or ("draining" if row[1].draining else "serving"),
     "KV used": lambda row: format_cell(row[1].used_kv_tokens, ","),
     "KV tokens": lambda row: f"{row[1].kv_tokens:,}",
-    "use": lambda row: format_cell(_kv_use(row[1]), ".0%"),
+    "use": lambda row: format_cell(_used_kv_fraction(row[1]), ".0%"),
     "running": lambda row: format_cell(row[1].running, ","),
     "leases": lambda row: f"{row[1].leases:,}",
     "seqs": lambda row: (

@@ -53,7 +53,7 @@ class Call:
     output_tokens: Tokens = 0
     cached_tokens: Tokens | None = None
 
-    def forget_lease(self) -> None:
+    def forget_lost_lease(self) -> None:
         """Forget a lease that was lost before the inference ended."""
         self.started_at = self.first_token_at = self.replica_id = None
 
@@ -231,7 +231,7 @@ class CallRecorder:
         self._reading.pop(lease_id, None)
         replica_id, recorded, call = running
         if call.request_id in self._core.state.inferences:
-            call.forget_lease()
+            call.forget_lost_lease()
         else:
             call.ended_at, call.outcome = now, outcome or "failed"
         yield EndedLease(replica_id, recorded.application_id, kv_tokens)

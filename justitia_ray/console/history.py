@@ -102,7 +102,7 @@ def history_of(
         max_num_seqs=largest.max_num_seqs,
         caches_prefixes=largest.caches_prefixes,
         iteration_s=_iteration_s(ended) or core.outlooks.iteration_s,
-        applications=tuple(_past_application(core, one) for one in reversed(latest)),
+        applications=tuple(_describe_past_application(core, one) for one in reversed(latest)),
         left_out=len(recorded) - len(latest),
     )
 
@@ -120,7 +120,9 @@ def _latest_arrivals(applications: Iterable[RecordedApplication]) -> Iterator[Re
         yield one
 
 
-def _past_application(core: SchedulerCore, recorded: RecordedApplication) -> PastApplication:
+def _describe_past_application(
+    core: SchedulerCore, recorded: RecordedApplication
+) -> PastApplication:
     end = recorded.end
     is_finished = end is not None and end.outcome is Outcome.FINISHED
     return PastApplication(
@@ -131,11 +133,11 @@ def _past_application(core: SchedulerCore, recorded: RecordedApplication) -> Pas
         arrived_at=recorded.arrived_at,
         finished_at=end.ended_at if end is not None and is_finished else None,
         predicted_kv_token_time=max(1.0, recorded.predicted_kv_token_time),
-        calls=tuple(_past_call(core, call) for call in recorded.calls.values()),
+        calls=tuple(_describe_past_call(core, call) for call in recorded.calls.values()),
     )
 
 
-def _past_call(core: SchedulerCore, call: Call) -> PastCall:
+def _describe_past_call(core: SchedulerCore, call: Call) -> PastCall:
     output = call.output_tokens
     inference = core.state.inferences.get(call.request_id)
     if inference is not None:

@@ -142,7 +142,7 @@ class Lanes:
                 self._close_bar(key, bar)
         while self._ended and now - (self._ended[0].end or now) > PAST_S:
             self._ended.popleft()
-        changed = [_to_bar(key, bar) for key, bar in self._changed.items()] + self._cut
+        changed = [_to_protocol_bar(key, bar) for key, bar in self._changed.items()] + self._cut
         self._changed, self._cut = {}, []
         self.left_out = max(0, len(changed) - MOST_CHANGES)
         self._looks.append((number, self._ids_before, tuple(changed[:MOST_CHANGES])))
@@ -151,7 +151,7 @@ class Lanes:
     def whole(self) -> Iterator[Bar]:
         yield from self._ended
         for key, bar in self._open.items():
-            yield _to_bar(key, bar)
+            yield _to_protocol_bar(key, bar)
 
     def since(self, number: int) -> tuple[Iterable[Bar], int] | None:
         """Return the bars of the chart that have changed since a snapshot.
@@ -184,7 +184,7 @@ class Lanes:
                 bar = None
             if bar is None:
                 if granted_at is None:
-                    granted_at = _granted_at(core)
+                    granted_at = _oldest_grant_times(core)
                 self._close_context_bar(key[1], key[2], now)
                 bar = self._begin_bar(key, granted_at.get(key, now), tokens)
             bar.leases = leases[key]
@@ -266,12 +266,12 @@ class Lanes:
     def _close_bar(self, key: _Key, bar: _OpenBar) -> None:
         del self._open[key]
         self._changed.pop(key, None)
-        told = _to_bar(key, bar)
+        told = _to_protocol_bar(key, bar)
         self._ended.append(told)
         self._cut.append(told)
 
 
-def _to_bar(key: _Key, bar: _OpenBar) -> Bar:
+def _to_protocol_bar(key: _Key, bar: _OpenBar) -> Bar:
     kind, replica_id, application_id = key
     kv_tokens = bar.kv_tokens
     if bar.end is not None and bar.end > bar.start:
@@ -280,7 +280,7 @@ def _to_bar(key: _Key, bar: _OpenBar) -> Bar:
     return Bar(bar.id, replica_id, application_id, kind, round(bar.start, 3), end, kv_tokens)
 
 
-def _granted_at(core: SchedulerCore) -> dict[_Key, Seconds]:
+def _oldest_grant_times(core: SchedulerCore) -> dict[_Key, Seconds]:
     """Return when each application's oldest running lease on each replica was granted."""
     found: dict[_Key, Seconds] = {}
     for lease in core.state.leases.values():

@@ -53,7 +53,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
     """
     iteration_s = core.outlooks.iteration_s
     rooms = {
-        name: _room_of(replica, now, iteration_s)
+        name: _replica_room(replica, now, iteration_s)
         for name, replica in core.state.replicas.items()
         if replica.takes_leases
     }
@@ -64,7 +64,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
         while True:
             for room in rooms.values():
                 room.advance_to(start)
-            best = _choose_room(rooms, application, inference, footprint.full_tokens)
+            best = _choose_replica_room(rooms, application, inference, footprint.full_tokens)
             if best is not None:
                 break
             ends = [room.ends[0][0] for room in rooms.values() if room.ends]
@@ -88,7 +88,7 @@ def _waiting_inferences(core: SchedulerCore) -> Iterator[tuple[Application, Infe
             yield from ((application, one) for one in application.waiting)
 
 
-def _room_of(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _ReplicaRoom:
+def _replica_room(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _ReplicaRoom:
     room = _ReplicaRoom(replica, replica.leasable_tokens, replica.capacity.max_num_seqs)
     block_size = replica.capacity.block_size
     for part in replica.leases.parts():
@@ -97,7 +97,7 @@ def _room_of(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _Repl
     return room
 
 
-def _choose_room(
+def _choose_replica_room(
     rooms: dict[ReplicaId, _ReplicaRoom],
     application: Application,
     inference: Inference,

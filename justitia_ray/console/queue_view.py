@@ -33,7 +33,7 @@ def why(reason: str) -> str:
     return f"{WHY[Reason(kind)]}: {node}" if node else WHY[Reason(kind)]
 
 
-def queue_of(
+def queue_listing(
     core: SchedulerCore,
     applications: Mapping[ApplicationId, Application],
     now: Seconds,
@@ -55,14 +55,14 @@ def queue_of(
     reasons = core.outlooks.count_reasons(applications.values())
     return Queue(
         rows=tuple(
-            row_of(core, applications[name], outlook, now) for name, outlook in asked.items()
+            queue_row(core, applications[name], outlook, now) for name, outlook in asked.items()
         ),
         waiting=len(waiting),
         by_reason={reason.value: count for reason, count in reasons.items()},
     )
 
 
-def row_of(
+def queue_row(
     core: SchedulerCore, application: Application, outlook: Outlook, now: Seconds
 ) -> QueueRow:
     """Return the row of an application in the console's list."""
@@ -102,7 +102,7 @@ def waited_s(application: Application, now: Seconds) -> Seconds | None:
     return None
 
 
-def ages_of(applications: Iterable[Application], now: Seconds) -> Ages | None:
+def waiting_time_quantiles(applications: Iterable[Application], now: Seconds) -> Ages | None:
     """Return quantiles of the waiting times of applications; None if no application waits."""
     waited = sorted(
         age for application in applications if (age := waited_s(application, now)) is not None
@@ -112,7 +112,7 @@ def ages_of(applications: Iterable[Application], now: Seconds) -> Ages | None:
     return Ages(_quantile(waited, 0.5), _quantile(waited, 0.95), waited[-1])
 
 
-def counts_of(applications: Iterable[Application]) -> Counts:
+def count_inferences(applications: Iterable[Application]) -> Counts:
     """Return the number of applications, and of their waiting and running inferences."""
     found = waiting = running = 0
     for application in applications:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from justitia_ray.application_key import split_key
 from justitia_ray.console.calls import Call, call_of
-from justitia_ray.console.queue_view import row_of
+from justitia_ray.console.queue_view import queue_row
 from justitia_ray.console.watch import Watch
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
@@ -59,8 +59,8 @@ def timeline_of(
         cached_prompt_tokens=end.cached_tokens,
         output_tokens=end.output_tokens,
         inferences=end.inferences,
-        calls=tuple(map(_span_of, calls)),
-        tools=tuple(tools_between(calls, end.ended_at)),
+        calls=tuple(map(_call_span, calls)),
+        tools=tuple(tool_intervals(calls, end.ended_at)),
         left_out=recorded.left_out,
         trace=trace,
     )
@@ -109,15 +109,15 @@ def _live_timeline(
         inferences=application.inferences,
         waiting=application.waiting_count,
         running=len(application.in_flight),
-        row=row_of(core, application, asked[name], now) if waits else None,
-        calls=tuple(map(_span_of, calls)),
-        tools=tuple(tools_between(calls, now, begun)),
+        row=queue_row(core, application, asked[name], now) if waits else None,
+        calls=tuple(map(_call_span, calls)),
+        tools=tuple(tool_intervals(calls, now, begun)),
         left_out=0 if recorded is None else recorded.left_out,
         trace=trace,
     )
 
 
-def tools_between(
+def tool_intervals(
     calls: Sequence[Call], until: Seconds, begun: Iterable[Seconds] = ()
 ) -> Iterable[TimeSpan]:
     """Yield the intervals, after an application's first call, in which none of its calls runs.
@@ -138,7 +138,7 @@ def tools_between(
         yield TimeSpan(busy_until, until)
 
 
-def _span_of(call: Call) -> CallSpan:
+def _call_span(call: Call) -> CallSpan:
     return CallSpan(
         inference_id=call.inference_id,
         stage=call.stage,

@@ -9,7 +9,7 @@ from justitia_ray.application_key import split_key
 from justitia_ray.console.calls import CallRecorder
 from justitia_ray.console.lanes import Lanes
 from justitia_ray.console.plan import planned_bars
-from justitia_ray.console.queue_view import ages_of, counts_of, queue_of
+from justitia_ray.console.queue_view import count_inferences, queue_listing, waiting_time_quantiles
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
@@ -100,19 +100,19 @@ class Watch:
         for name, application in state.applications.items():
             by_tenant.setdefault(split_key(name)[0], {})[name] = application
         lanes = tuple(
-            _lane_of(replica, now, used_kv_tokens(name), _running_count(self._core, replica))
+            _replica_lane(replica, now, used_kv_tokens(name), _running_count(self._core, replica))
             for name, replica in state.replicas.items()
         )
         self._record_shares(now, shares)
         self.sight = Sight(
             number,
             now,
-            _with_totals(strip, lanes),
+            _add_kv_totals(strip, lanes),
             shares,
             lanes,
             tuple(planned_bars(self._core, now)),
             by_tenant,
-            counts_of(state.applications.values()),
+            count_inferences(state.applications.values()),
         )
         return self.sight
 
@@ -133,12 +133,14 @@ class Watch:
         seen = None if since is None else self.lanes.since(since)
         bars, known = (self.lanes.whole(), 0) if seen is None else seen
         if tenant is not None:
-            bars = [bar for bar in bars if _is_of(bar.application, tenant)]
+            bars = [bar for bar in bars if _belongs_to_tenant(bar.application, tenant)]
         planned = [
-            bar for bar in sight.planned if tenant is None or _is_of(bar.application, tenant)
+            bar
+            for bar in sight.planned
+            if tenant is None or _belongs_to_tenant(bar.application, tenant)
         ]
         told = tuple(bars)
-        own = counts_of(shown.values())
+        own = count_inferences(shown.values())
         left_out = self.lanes.left_out if seen is not None else 0
         return Frame(
             model=self._model,
@@ -151,9 +153,9 @@ class Watch:
             replicas=tuple(map(_lane_for_tenant, sight.replicas)) if tenant else sight.replicas,
             bars=told,
             planned=tuple(planned),
-            labels=self._labels(told, known, planned),
-            queue=queue_of(self._core, shown, sight.at),
-            ages=ages_of(shown.values(), sight.at),
+            labels=self._application_labels(told, known, planned),
+            queue=queue_listing(self._core, shown, sight.at),
+            ages=waiting_time_quantiles(shown.values(), sight.at),
             own=own,
             others=Counts(
                 sight.counts.applications - own.applications,
@@ -167,14 +169,14 @@ class Watch:
 
     # --- internals
 
-    def _labels(
+    def _application_labels(
         self, bars: Iterable[Bar], known: int, planned: Iterable[PlannedBar]
     ) -> dict[ApplicationId, Label]:
         names = dict.fromkeys(bar.application for bar in bars if bar.id > known)
         names |= dict.fromkeys(bar.application for bar in planned)
-        return {name: self._label(name) for name in names}
+        return {name: self._application_label(name) for name in names}
 
-    def _label(self, name: ApplicationId) -> Label:
+    def _application_label(self, name: ApplicationId) -> Label:
         tenant, plain = split_key(name)
         live = self._core.state.applications.get(name)
         known = live or self.calls.application(name)
@@ -209,7 +211,7 @@ def _applications_below(
     return found
 
 
-def _is_of(application: ApplicationId, tenant: ClientId) -> bool:
+def _belongs_to_tenant(application: ApplicationId, tenant: ClientId) -> bool:
     return is_within(split_key(application)[0], tenant)
 
 
@@ -222,7 +224,7 @@ def _running_count(core: SchedulerCore, replica: KnownReplica) -> int:
     return sum(leases[name].state.name == "RUNNING" for name in replica.leases)
 
 
-def _lane_of(
+def _replica_lane(
     replica: KnownReplica, now: Seconds, used_kv_tokens: Tokens | None, running: int
 ) -> ReplicaLane:
     return ReplicaLane(
@@ -244,7 +246,7 @@ def _lane_for_tenant(lane: ReplicaLane) -> ReplicaLane:
     return ReplicaLane(replica_id=lane.replica_id, kv_tokens=lane.kv_tokens, state=lane.state)
 
 
-def _with_totals(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
+def _add_kv_totals(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
     total = sum(lane.kv_tokens for lane in lanes)
     leased = sum(lane.leased_kv_tokens or 0 for lane in lanes)
     held = sum(lane.held_kv_tokens or 0 for lane in lanes)

@@ -85,9 +85,9 @@ def estimate(history: History, asked: Question) -> WhatIfAnswer:
         inferences=sum(len(one.calls) for one in fitting),
         before=Setting(policy=settings.policy, replicas=history.replicas),
         after=Setting(policy=policy, weights=asked.weights, replicas=replicas),
-        all=change_of(before, after),
+        all=compare_completion_times(before, after),
         tenants={
-            tenant: change_of(
+            tenant: compare_completion_times(
                 _times_of_tenant(tenant, past, before), _times_of_tenant(tenant, past, after)
             )
             for tenant in tenants
@@ -99,7 +99,7 @@ def estimate(history: History, asked: Question) -> WhatIfAnswer:
     )
 
 
-def change_of(
+def compare_completion_times(
     before: Mapping[ApplicationId, Seconds], after: Mapping[ApplicationId, Seconds]
 ) -> Change:
     """Compare the completion times of applications before and after a change."""
@@ -167,7 +167,7 @@ def _simulate(
         ),
         policy,
         options,
-        tenants=tree_with(settings.tenant_tree, weights),
+        tenants=tree_with_weights(settings.tenant_tree, weights),
         replicas=replicas,
         report_interval_s=0.0 if replicas <= _MANY_REPLICAS else _REPORT_S,
         prediction="table",
@@ -179,7 +179,7 @@ def _simulate(
     return {row.application_id: row.jct_s for row in result.applications if row.jct_s is not None}
 
 
-def tree_with(tree: TenantTree, weights: Mapping[ClientId, float]) -> TenantTree:
+def tree_with_weights(tree: TenantTree, weights: Mapping[ClientId, float]) -> TenantTree:
     """Return the tree of tenants, with other weights for some nodes."""
     described: dict[str, TenantNode] = {
         path: replace(node, weight=weights[path]) if path in weights else node

@@ -92,7 +92,7 @@ class Applications:
     def adopt(self, application: Application, *, is_closed: bool) -> None:
         """Restore an application from a snapshot; the caller restores the application's account."""
         state = self._state
-        application.stages.miss_some()
+        application.stages.mark_incomplete()
         state.applications[application.application_id] = application
         state.open_applications.arrive(application.tenant)
         state.sequence = max(state.sequence, application.sequence)
@@ -167,7 +167,7 @@ class Applications:
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)
 
-    def cap_anew(self) -> None:
+    def reapply_caps(self) -> None:
         """Apply changed limits (caps) of tenants, also to applications that are already open."""
         state = self._state
         state.caps = has_caps(state.tenants)

@@ -117,10 +117,10 @@ class Expectation:
         """Return the time at which the wait reaches the next histogram bin; inf in the last bin."""
         if self.bin == _BINS - 1:
             return math.inf
-        return self.at + self.expected_s * _end_ratio(self.bin)
+        return self.at + self.expected_s * _ratio_at_bin_end(self.bin)
 
     @property
-    def late_at(self) -> Seconds:
+    def lateness_deadline(self) -> Seconds:
         """Return the time after which the wait is longer than the predicted 90th percentile."""
         return self.at + self.quantiles.p90
 
@@ -183,13 +183,13 @@ class Calibration:
         expected_s = max(expected_s, LEAST_S)
         lasted, ended = self._interpolated_counts(_doublings_of_time(expected_s))
         of_ended = _shares_by_bin(ended)
-        p50 = expected_s * _ratio_at(of_ended, 0.5)
+        p50 = expected_s * _wait_ratio_quantile(of_ended, 0.5)
         rows = _neighbouring_rows(_doublings_of_time(p50))
         low = sum(share * self._low[row] for row, share in rows)
         high = 1 - sum(share * self._high[row] for row, share in rows)
-        p10 = expected_s * _ratio_at(of_ended, low)
-        most = _MOST_BEYOND * _ratio_at(of_ended, high)
-        p90 = expected_s * min(most, _ratio_at(_shares_of_all(lasted, ended), high))
+        p10 = expected_s * _wait_ratio_quantile(of_ended, low)
+        most = _MOST_BEYOND * _wait_ratio_quantile(of_ended, high)
+        p90 = expected_s * min(most, _wait_ratio_quantile(_shares_of_all(lasted, ended), high))
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def expect(self, expected_s: Seconds, now: Seconds) -> Expectation:
@@ -236,7 +236,7 @@ class Calibration:
             if expectation.is_over:
                 self._over -= 1
                 continue
-            if not expectation.is_late and expectation.late_at <= expectation.next_bin_at:
+            if not expectation.is_late and expectation.lateness_deadline <= expectation.next_bin_at:
                 expectation.is_late = True
                 self._move_levels(self._high, expectation, is_miss=True)
             else:
@@ -256,7 +256,7 @@ class Calibration:
     def _watch_until_due(self, expectation: Expectation) -> None:
         at = expectation.next_bin_at
         if not expectation.is_late:
-            at = min(at, expectation.late_at)
+            at = min(at, expectation.lateness_deadline)
         expectation.is_watched = at < math.inf
         if expectation.is_watched:
             heapq.heappush(self._due, (at, next(self._pushes), expectation))
@@ -301,7 +301,7 @@ def _neighbouring_rows(horizon: float) -> list[tuple[int, float]]:
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
 
 
-def _end_ratio(end_of_bin: float) -> float:
+def _ratio_at_bin_end(end_of_bin: float) -> float:
     return float(2 ** (_LEAST_LOG + _BIN_WIDTH * end_of_bin))
 
 
@@ -324,14 +324,14 @@ def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
     return [*shares[:-1], shares[-1] + left]
 
 
-def _ratio_at(shares: list[float], level: float) -> float:
+def _wait_ratio_quantile(shares: list[float], level: float) -> float:
     """Return a quantile of the ratio of wait to expected wait."""
     reached = 0.0
     for column, share in enumerate(shares[:-1]):
         if reached + share >= level:
-            return _end_ratio(column - 1 + (level - reached) / share) if column else 0.0
+            return _ratio_at_bin_end(column - 1 + (level - reached) / share) if column else 0.0
         reached += share
-    return _end_ratio(_BINS - 2)
+    return _ratio_at_bin_end(_BINS - 2)
 
 
 def _prior_counts() -> tuple[list[float], list[float]]:

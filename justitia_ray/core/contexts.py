@@ -31,7 +31,9 @@ class _Prompted(Protocol):
 PromptedT = TypeVar("PromptedT", bound=_Prompted)
 
 
-def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> PromptedT | None:
+def longest_fitting_context(
+    contexts: Iterable[PromptedT], prompt_tokens: Tokens
+) -> PromptedT | None:
     """Return the longest context with which a prompt may begin, or None.
 
     Of equally long contexts the last.
@@ -108,9 +110,9 @@ class Contexts:
 
     def continued_by(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
         """Return the longest context of an application with which a prompt may begin, or None."""
-        return longest_within(self._of.get(application_id, ()), prompt_tokens)
+        return longest_fitting_context(self._of.get(application_id, ()), prompt_tokens)
 
-    def found_instead(
+    def find_other_context(
         self, application_id: ApplicationId, prompt_tokens: Tokens, found: Tokens, missed: Context
     ) -> Context | None:
         """Return the other context that best explains the number of cached prompt tokens.
@@ -122,14 +124,14 @@ class Contexts:
             for context in self._of.get(application_id, ())
             if context is not missed and found >= min(context.tokens, prompt_tokens) / 2 > 0
         )
-        return longest_within(others, prompt_tokens)
+        return longest_fitting_context(others, prompt_tokens)
 
     def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
         """Let a lease use the context that its prompt continues; return the context or None."""
         context = self.continued_by(application_id, prompt_tokens)
-        return None if context is None else self.hold_this(application_id, context)
+        return None if context is None else self.hold_known_context(application_id, context)
 
-    def hold_this(self, application_id: ApplicationId, context: Context) -> Context:
+    def hold_known_context(self, application_id: ApplicationId, context: Context) -> Context:
         if context in self._idle:
             self._hold_idle_context(context)
             context.is_live = True
@@ -191,7 +193,9 @@ class Contexts:
             )
         self.shrink(room)
 
-    def recall(self, application_id: ApplicationId, prompt_tokens: Tokens, room: Tokens) -> None:
+    def assume_context(
+        self, application_id: ApplicationId, prompt_tokens: Tokens, room: Tokens
+    ) -> None:
         """Add a context from before a restart, with an assumed length."""
         if application_id not in self._of:
             context = Context(prompt_tokens, prompt_tokens)

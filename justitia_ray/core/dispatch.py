@@ -18,7 +18,7 @@ from justitia_ray.core.entities import Application, Inference, KnownReplica, Lea
 from justitia_ray.core.holder_waits import HolderWaits
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
-from justitia_ray.core.locality import leave_context, take_context
+from justitia_ray.core.locality import cache_left_context, use_continued_context
 from justitia_ray.core.placement import Line, Placement
 from justitia_ray.core.prefill import place_prefill
 from justitia_ray.core.queue import Key
@@ -79,24 +79,24 @@ class _GrantCandidates:
         policy's rules of overtaking cover all applications together.
         """
         self._tiers[tier] = None
-        self._set_applications(self._remaining())
+        self._set_applications(self._remaining_applications())
 
     def leave_out_node(self, node: ClientId) -> None:
         """Exclude a tenant, with all tenants below it, until the end of this dispatch."""
         self._nodes[node] = None
-        self._set_applications(self._remaining())
+        self._set_applications(self._remaining_applications())
 
-    def keep_to(self, applications: Iterable[Application]) -> None:
+    def restrict_to(self, applications: Iterable[Application]) -> None:
         """Exclude all applications but these until the end of this dispatch."""
         self.is_kept_to_some = True
         self._set_applications(applications)
 
-    def hide_first(self) -> None:
+    def skip_current(self) -> None:
         """Exclude the application that `next` returned from the rest of this dispatch."""
         if self.leaves_out:
             heapq.heappop(self._others)
 
-    def _remaining(self) -> list[Application]:
+    def _remaining_applications(self) -> list[Application]:
         queue = self._ledger.queue
         if not self.leaves_out:
             return queue.of_other_tiers(self._tiers)
@@ -145,7 +145,7 @@ class Leases:
         if not self._state.asking:
             return
         if self._suspects.known:
-            self._suspects.keep_apart()
+            self._suspects.separate_suspects()
             if self._only_suspects_wait():
                 return
         ledger, placement = self._ledger, self.placement
@@ -166,7 +166,9 @@ class Leases:
             if self.shares.limits_tiers and self.tier_refuses(application, inference):
                 candidates.leave_out_tier(application.tier)
                 continue
-            if inference.avoided and _application_avoids(application, placement.asking_ids()):
+            if inference.avoided and _application_avoids(
+                application, placement.asking_replica_ids()
+            ):
                 kept_off.append(application)
                 queue.unschedule(application)
                 continue
@@ -174,14 +176,14 @@ class Leases:
                 break  # no memory was freed since this inference fitted on no replica
             if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
-                    candidates.hide_first()
+                    candidates.skip_current()
                 else:
                     candidates.leave_out_node(node)
                 continue
             if gate is not None and not gate.admits(application, inference):
-                candidates.keep_to(gate.started_before(application))
+                candidates.restrict_to(gate.earlier_started_applications(application))
                 continue
-            if self._grant_one(application, line):
+            if self._grant_first_possible(application, line):
                 if gate is not None and not gate.has_place:
                     gate.start(application)
                 has_seat = placement.has_seat()
@@ -205,7 +207,7 @@ class Leases:
         names = [name for name in waiting if name in queue]  # other inferences are suspended
         if len(queue) > len(names):
             return False
-        asking = self.placement.asking_ids()
+        asking = self.placement.asking_replica_ids()
         return all(_application_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
@@ -246,7 +248,7 @@ class Leases:
         beside = (one.footprint_beside(inference) for one in self.placement.asking())
         return max((footprint.full_tokens for footprint in beside), default=most)
 
-    def _grant_one(self, application: Application, line: Line) -> bool:
+    def _grant_first_possible(self, application: Application, line: Line) -> bool:
         """Grant an application's first inference that can start; return whether one could.
 
         An inference that waits for the replica that holds its context is added to `line`.
@@ -262,7 +264,7 @@ class Leases:
         for inference in application.waiting if first.avoided else (first,):
             if inference.avoided in refused:
                 continue
-            before = line.followed_by(refused.values()) if refused else line
+            before = line.with_inferences_behind(refused.values()) if refused else line
             found = self.placement.find(application, inference, before)
             if found is not None:
                 replica, passed = found
@@ -272,13 +274,15 @@ class Leases:
                         line.wait_for(inference, holder, replica)
                         return False
                 if passed:
-                    line.pass_by(passed)
-                self._grant(application, inference, replica)
+                    line.count_overtaking(passed)
+                self._grant_lease(application, inference, replica)
                 return True
             refused[inference.avoided] = inference
         return False
 
-    def _grant(self, application: Application, inference: Inference, replica: KnownReplica) -> None:
+    def _grant_lease(
+        self, application: Application, inference: Inference, replica: KnownReplica
+    ) -> None:
         state, ledger = self._state, self._ledger
         state.grants += 1
         lease_id = f"{state.lease_prefix}{state.grants}"
@@ -324,11 +328,11 @@ class Leases:
         self.shares.release(lease.lease_id)
         if inference.prefixes:
             for heir, tokens in leases.leases_taking_over(lease.lease_id):
-                self.shares.hold_more(heir, tokens)
+                self.shares.take_over_memory(heir, tokens)
         del leases[lease.lease_id]
         if lease.uncomputed_tokens or lease.context is not None:
             state = self._state
-            leave_context(replica, inference, lease, state.now, state.context_growth)
+            cache_left_context(replica, inference, lease, state.now, state.context_growth)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
         return lease
@@ -386,12 +390,12 @@ class Leases:
         inference.attempts += 1
         lease = Lease(lease_id, inference.request_id, replica.replica_id, state.now, priority)
         if not state.leases:
-            self._ledger.history.rise_from(state.now)
+            self._ledger.history.record_service_restart(state.now)
         state.leases[lease_id] = lease
         application = state.applications[inference.application_id]
         inference.found_tokens = None
         if replica.capacity.caches_prefixes:
-            take_context(replica, application, inference, lease)
+            use_continued_context(replica, application, inference, lease)
         if application.prefill is not None:
             missing = lease.uncomputed_tokens if replica.capacity.caches_prefixes else None
             place_prefill(application.prefill, application, inference, missing)
@@ -409,7 +413,7 @@ class Leases:
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
         if self._suspects.known:
-            self._suspects.keep_apart()
+            self._suspects.separate_suspects()
 
 
 def _application_avoids(application: Application, replicas: set[ReplicaId]) -> bool:

@@ -100,7 +100,7 @@ class Departures:
             self._exposure_s = self._exposure_s * kept + gap_s
         self._since = now if left > 0 else None
 
-    def discount(self) -> None:
+    def discount_old_departures(self) -> None:
         """Reduce the weight of past departures to the minimum that always counts."""
         if self._count > _LEAST_SEEN:
             self._exposure_s *= _LEAST_SEEN / self._count
@@ -229,7 +229,7 @@ class Drain:
         outstanding = len(known.slots)
         departures = self._all if is_whole else known.departures
         if not outstanding:
-            departures.discount()
+            departures.discount_old_departures()
         if shortfall < 0:
             shortfall = -(-shortfall // 3)  # refused callers that come back early find a place, too
         ahead = max(1, outstanding + shortfall)
@@ -347,13 +347,13 @@ class TenantQuota:
         is_expected = is_retry is not False and drain.come_back(tenant, now, is_sure=not is_unsure)
         if is_expected or is_unsure:
             return self.has_room(tenant)
-        places, most = drain.kept(tenant, now), self.most_kept()
+        places, most = drain.kept(tenant, now), self.most_reserved_places()
         own = min(places.own + places.own_later, most)
         return self.has_room(tenant, (own, min(own + places.others, most)))
 
     def next_slot(self, tenant: str, now: Seconds, *, is_again: bool = False) -> Seconds:
         """Return the seconds after which a refused call of a tenant should be repeated."""
-        places, most = self._drain.kept(tenant, now), self.most_kept()
+        places, most = self._drain.kept(tenant, now), self.most_reserved_places()
         kept = min(places.own, most), min(places.own + places.others, most)
         return self._drain.retry_after(
             tenant,
@@ -384,7 +384,7 @@ class TenantQuota:
         count = self.count_of(tenant) + kept[0]
         return (count - _MAXIMUM_PLACES_PER_FREE * free) // (_MAXIMUM_PLACES_PER_FREE + 1) + 1
 
-    def most_kept(self) -> int:
+    def most_reserved_places(self) -> int:
         """Return the largest number of places to reserve for returning callers.
 
         A quarter of the limit, so that new callers are admitted, too.

@@ -161,7 +161,7 @@ class Inference:
         each, prompts = self.prompt_tokens // self.copies, self.choices // self.copies
         return (self.copies - 1) * max(0, each - prompts * block_size)
 
-    def found_before(self, block_size: Tokens) -> Tokens | None:
+    def previously_cached_tokens(self, block_size: Tokens) -> Tokens | None:
         """Return the last attempt's cached prompt tokens, without tokens that its choices share.
 
         None: not known yet.
@@ -195,7 +195,7 @@ class Inference:
         self.unreached = unreached
         self.avoided = unreached | self.kept_off
 
-    def keep_off(self, replicas: frozenset[ReplicaId]) -> None:
+    def exclude_suspect_replicas(self, replicas: frozenset[ReplicaId]) -> None:
         """Exclude replicas on which this inference or another suspect could kill the engine."""
         self.kept_off = replicas
         self.avoided = self.unreached | replicas
@@ -575,12 +575,12 @@ class KnownReplica:
         footprint = self.footprint_alone(inference)
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return footprint
-        shared = self.leases.shared_with(inference.prefixes)
+        shared = self.leases.longest_shared_beginning(inference.prefixes)
         return footprint.less(shared) if shared else footprint
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
         """Correct a lease's shared tokens by the cached tokens that the engine reports."""
-        found = inference.found_before(self.capacity.block_size)
+        found = inference.previously_cached_tokens(self.capacity.block_size)
         if inference.prefixes and found is not None:
             self.leases.note_found(lease_id, found)
 

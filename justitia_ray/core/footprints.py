@@ -79,11 +79,11 @@ class Forecast:
         columns = zip(self.contexts, self.sequences, self.ends, strict=False)
         self.held = [context + choices * (waste + end) for context, choices, end in columns]
         """KV tokens held just before each lease ends, in whole blocks."""
-        self._most_from = _running_max(reversed(self.held))
+        self._most_from = _running_maxima(reversed(self.held))
         self._most_from.reverse()
         self._most_until: dict[int, list[Tokens]] = {}
 
-    def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
+    def peak_with_lease(self, lease: Footprint, extension: Extension = ()) -> Tokens:
         """Return the largest KV memory of the replica if another lease starts now.
 
         O(log n); O(n) if the lease outlasts others that share a beginning with it.
@@ -94,7 +94,7 @@ class Forecast:
                 ended.
         """
         if extension:
-            return self._peak_beyond(lease, extension)
+            return self._peak_with_extension(lease, extension)
         end, choices = lease.iterations, lease.choices
         own = lease.held_tokens(self.block_size)
         at_end = bisect_left(self.ends, end)
@@ -106,7 +106,7 @@ class Forecast:
             self._most_from[after_end],
         )
 
-    def _peak_beyond(self, lease: Footprint, extension: Extension) -> Tokens:
+    def _peak_with_extension(self, lease: Footprint, extension: Extension) -> Tokens:
         end, choices, _, _ = lease
         held = lease.held_tokens(self.block_size)
         at_end = bisect_left(self.ends, end)
@@ -125,13 +125,13 @@ class Forecast:
     def _most_until_with(self, choices: int) -> list[Tokens]:
         """Return the largest KV memory before each end if `choices` more sequences start empty."""
         if choices not in self._most_until:
-            self._most_until[choices] = _running_max(
+            self._most_until[choices] = _running_maxima(
                 [held + choices * end for held, end in zip(self.held, self.ends, strict=True)]
             )
         return self._most_until[choices]
 
 
-def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
+def _running_maxima(values: Iterable[Tokens]) -> list[Tokens]:
     most = 0
     maxima = [0]
     for value in values:
@@ -239,16 +239,16 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             self.beginnings = Beginnings()
         self._contexts[lease_id] = 0
         self._recount_leases(self.beginnings.join(lease_id, prefixes))
-        self._recount_beginnings(self.beginnings.path(lease_id))
+        self._recount_shared_memory(self.beginnings.path(lease_id))
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> None:
         """Add the tokens that a lease stores itself because they were not in the cache."""
         if self.beginnings is not None and self.beginnings.note_found(lease_id, tokens):
             self.changes += 1
             self._forecast = self._former = None
-            self._recount_beginnings(self.beginnings.path(lease_id))
+            self._recount_shared_memory(self.beginnings.path(lease_id))
 
-    def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
+    def longest_shared_beginning(self, prefixes: tuple[Prefix, ...]) -> Tokens:
         """Return the length of the longest of these beginnings that any lease also has.
 
         0 if none has one.
@@ -296,17 +296,17 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Return whether one more lease would ever make the memory need exceed `kv_tokens`.
 
         O(log n) if a cached forecast of a subset of the leases already exceeds it; otherwise the
-        cost of `forecast`. `extension` is that of `Forecast.peak_with`.
+        cost of `forecast`. `extension` is that of `Forecast.peak_with_lease`.
         """
         former = self._former
         if (
             self._forecast is None
             and former is not None
             and former.block_size == block_size
-            and former.peak_with(lease, extension) > kv_tokens
+            and former.peak_with_lease(lease, extension) > kv_tokens
         ):
             return True
-        return self.forecast(block_size).peak_with(lease, extension) > kv_tokens
+        return self.forecast(block_size).peak_with_lease(lease, extension) > kv_tokens
 
     def forecast_with(
         self, lease: Footprint, block_size: Tokens, extension: Extension = ()
@@ -328,7 +328,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         for node in path:
             self._beginning_ends.pop(node, None)
         self._recount_leases(beginnings.leave(lease_id))
-        self._recount_beginnings(path)
+        self._recount_shared_memory(path)
 
     def _recount_leases(self, changed: Iterable[LeaseId]) -> None:
         """Recompute the memory of leases whose shared part of the KV has changed."""
@@ -342,7 +342,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._add_to_sums(self._by_lease[lease_id], 1)
                 self._ends = None
 
-    def _recount_beginnings(self, beginnings: Iterable[Beginning]) -> None:
+    def _recount_shared_memory(self, beginnings: Iterable[Beginning]) -> None:
         """Recompute the memory of shared beginnings whose leases have changed."""
         counted = self._counted
         for node in beginnings:

@@ -58,7 +58,7 @@ class HolderWaits:
         if wait is not None and now >= wait.until:
             return None
         choice = None
-        if self._is_early(application):
+        if self._breaks_no_guarantee(application):
             choice = self._choose_holder(application, inference, alternative)
         until = None if choice is None else now + choice.saved_s
         if wait is not None and until is not None:
@@ -113,7 +113,7 @@ class HolderWaits:
         age_s = self._state.now - replica.last_seen_at
         return max(0.0, iterations * iteration_s - age_s)
 
-    def _is_early(self, application: Application) -> bool:
+    def _breaks_no_guarantee(self, application: Application) -> bool:
         """Return whether waiting breaks no guarantee: V has not reached the application's tag.
 
         Policies that let applications overtake depend on the order of starts; under these policies

@@ -119,7 +119,7 @@ class Inferences:
         self._ingresses.add_inference(inference)
         state.known_inferences.arrive(application.tenant)
         if event.resubmitted:
-            application.stages.miss_some()
+            application.stages.mark_incomplete()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
         # A resubmission, or an ingress at an earlier stage, does not change the expected service.
@@ -228,7 +228,7 @@ class Inferences:
                 self._note_serving_replica(application, lease.replica_id)
         elif inference.state is InferenceState.CLAIMED:
             del application.held_back[request_id]
-            self._recovery.unclaim(request_id)
+            self._recovery.withdraw_claims(request_id)
         elif not self._ingresses.remove_suspended(application, inference):
             self._ledger.leave(application, inference)
         move(inference, InferenceState.ENDED)
@@ -309,7 +309,9 @@ class Inferences:
             self._refund_uncomputed_prompt(
                 application, application.prefill, inference, inference.prefill
             )
-        application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
+        application.stages.add_ended_inference(
+            inference, state.now, is_finished=outcome is Outcome.FINISHED
+        )
         if self._ledger.notifies:
             self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)

@@ -60,7 +60,7 @@ class KeptEnds:
         """Record an ended inference that has been counted."""
         self._ends_of_application(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
-        self._keep_end((ingress_id, application_id, request_id))
+        self._keep_ended_inference((ingress_id, application_id, request_id))
 
     def add_application(
         self,
@@ -79,14 +79,14 @@ class KeptEnds:
             ends = self._ends_of_application(application_id)
             ends.openers[ingress_id] = None
             ends.unfinished = unfinished
-            self._keep_end((ingress_id, application_id, None))
+            self._keep_ended_inference((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         """Return whether an ended inference is known to be counted."""
         ends = self._of.get(application_id)
         return ends is not None and request_id in ends.inferences
 
-    def is_inherited(self, application_id: ApplicationId) -> bool:
+    def ended_under_predecessor(self, application_id: ApplicationId) -> bool:
         """Return whether an application ended under an earlier scheduler."""
         return application_id in self._inherited
 
@@ -99,7 +99,7 @@ class KeptEnds:
         ends = self._of.get(application_id, _ApplicationEnds())
         openers, unfinished = list(ends.openers), ends.unfinished
         for ingress_id in openers:
-            self._drop_end((ingress_id, application_id, None))
+            self._drop_ended_inference((ingress_id, application_id, None))
         return openers, unfinished
 
     # --- durable state
@@ -128,14 +128,14 @@ class KeptEnds:
         for request_id in told.request_ids:
             application_id = self._application_of.get(request_id)
             if application_id is not None:
-                self._drop_end((told.ingress_id, application_id, request_id))
+                self._drop_ended_inference((told.ingress_id, application_id, request_id))
         for application_id in told.application_ids:
-            self._drop_end((told.ingress_id, application_id, None))
+            self._drop_ended_inference((told.ingress_id, application_id, None))
 
     def forget_ingress(self, ingress_id: IngressId) -> None:
         """Drop the records of a lost ingress. O(n)."""
         for key in [key for key in self._kept if key[0] == ingress_id]:
-            self._drop_end(key)
+            self._drop_ended_inference(key)
 
     def names(self) -> Iterator[ApplicationId]:
         """Yield the applications that have records."""
@@ -173,13 +173,13 @@ class KeptEnds:
     def _ends_of_application(self, application_id: ApplicationId) -> _ApplicationEnds:
         return self._of.setdefault(application_id, _ApplicationEnds())
 
-    def _keep_end(self, key: _Key) -> None:
+    def _keep_ended_inference(self, key: _Key) -> None:
         self._kept[key] = self._new[key] = None
         self._changed[key[1]] = None
         if len(self._kept) > _MOST:
-            self._drop_end(next(iter(self._kept)))
+            self._drop_ended_inference(next(iter(self._kept)))
 
-    def _drop_end(self, key: _Key) -> None:
+    def _drop_ended_inference(self, key: _Key) -> None:
         if key not in self._kept:
             return
         ingress_id, application_id, request_id = key

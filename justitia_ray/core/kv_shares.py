@@ -83,7 +83,7 @@ class KvShares:
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 
-    def hold_more(self, lease_id: LeaseId, tokens: Tokens) -> None:
+    def take_over_memory(self, lease_id: LeaseId, tokens: Tokens) -> None:
         """Add the shared KV memory that a lease takes over from an ended lease."""
         tenant, before, tier = self._leases[lease_id]
         self.release(lease_id)

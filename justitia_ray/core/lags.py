@@ -126,7 +126,7 @@ class _SessionSums:
         for lease in state.leases.values():
             inference = state.inferences[lease.request_id]
             name = inference.application_id
-            flight[name] = flight.get(name, 0) + most_left(inference)
+            flight[name] = flight.get(name, 0) + most_remaining_work(inference)
         rows: list[tuple[Key, KvTokenTime, KvTokenTime]] = []
         for name, session in clock.sessions().items():
             account, flying = share.accounts.get(name), flight.get(name, 0)
@@ -146,7 +146,7 @@ class _SessionSums:
         work not in flight.
         """
         if ledger.gate is not None:
-            for name, ((_, start), sequence), work in ledger.gate.kept_places():
+            for name, ((_, start), sequence), work in ledger.gate.kept_queue_positions():
                 key = (share.tag(name), sequence)
                 self._kept.append(((start, sequence), key, max(0, work - flight.get(name, 0))))
 
@@ -157,7 +157,7 @@ class _SessionSums:
         return self._flying[-1] - self._flying[place] + self._uncovered[place] + kept
 
 
-def most_left(inference: Inference) -> KvTokenTime:
+def most_remaining_work(inference: Inference) -> KvTokenTime:
     longest = inference.true_output_tokens
     if longest is None:
         longest = inference.max_output_tokens

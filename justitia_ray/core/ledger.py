@@ -372,7 +372,7 @@ class Ledger:
         prefill.charged = charge
         if amount < 0 and self.observer is not None:
             self.observer.losing_credit(name)
-        self.fair_share.adjust(name, amount)
+        self.fair_share.adjust_prefill_charge(name, amount)
         if amount > 0 and self.observer is not None:
             self.observer.raised(name)
         self._note_service(0)
@@ -422,7 +422,7 @@ class Ledger:
         Times of lower levels are unknown.
         """
         self.fair_share.clock.start(virtual_time)
-        self.history.start_over()
+        self.history.forget_levels()
         self.history.begin(virtual_time)
 
     def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
@@ -433,7 +433,7 @@ class Ledger:
             accounts = share.accounts.items()
             # An application that is withdrawn from GPS has no current tag.
             tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
-            history.keep_only([*settled, *tags])
+            history.keep_finish_levels([*settled, *tags])
 
     # --- the order
 
@@ -466,7 +466,7 @@ class Ledger:
 
     def refresh(self) -> None:
         """Sort tenants again whose applications have new tags."""
-        if tenants := self.fair_share.take_rekeyed():
+        if tenants := self.fair_share.take_retagged_tenants():
             self._sort_rekeyed_clients(tenants)
 
     def reorder(self) -> None:
@@ -571,7 +571,7 @@ class Ledger:
 
     def _reopen_branched(self) -> None:
         """Sort the tenants again below which a tenant got its first child."""
-        for client in self.fair_share.take_branched():
+        for client in self.fair_share.take_reordered_tenants():
             self.queue.reopen(client)
 
     def _add_to_queue(self, application: Application, inference: Inference) -> None:

@@ -190,7 +190,7 @@ class Recovery:
             self.claims[lease_id] = request_id
         return reported
 
-    def unclaim(self, request_id: RequestId) -> None:
+    def withdraw_claims(self, request_id: RequestId) -> None:
         for lease_id, claimant in list(self.claims.items()):
             if claimant == request_id:
                 del self.claims[lease_id]

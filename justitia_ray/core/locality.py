@@ -26,7 +26,7 @@ _MOST_REUSE = 4
 """Upper bound of `Application.reuse`; `NO_REUSE` is its lower bound."""
 
 
-def take_context(
+def use_continued_context(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
     """Let a lease use the context that it continues, before the replica has the lease."""
@@ -44,14 +44,14 @@ def note_first_token(
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     lease.uncomputed_tokens = 0
     contexts, name, context = replica.contexts, application.application_id, lease.context
-    found = inference.found_before(replica.capacity.block_size)
+    found = inference.previously_cached_tokens(replica.capacity.block_size)
     if context is not None and found is not None:
         prompt = _prompt_length(inference)
         if found >= min(context.tokens, prompt) / 2:
             application.reuse = min(_MOST_REUSE, application.reuse + 1)
-        elif (other := contexts.found_instead(name, prompt, found, context)) is not None:
+        elif (other := contexts.find_other_context(name, prompt, found, context)) is not None:
             application.reuse = min(_MOST_REUSE, application.reuse + 1)
-            lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
+            lease.context, lease.begun_with = contexts.hold_known_context(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
             # An engine evicts contexts in order of use, so all contexts used earlier are gone too.
@@ -68,7 +68,7 @@ def note_first_token(
         lease.begun_with = lease.context.tokens
 
 
-def leave_context(
+def cache_left_context(
     replica: KnownReplica,
     inference: Inference,
     lease: Lease,
@@ -109,7 +109,9 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
         last = next(reversed(application.replicas), None)
         if last == replica.replica_id and application.inferences:
             tokens = application.prompt_tokens // application.inferences
-            replica.contexts.recall(application.application_id, tokens, replica.unleased_tokens)
+            replica.contexts.assume_context(
+                application.application_id, tokens, replica.unleased_tokens
+            )
 
 
 def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
@@ -119,7 +121,7 @@ def missing_tokens(replica: KnownReplica, application: Application, inference: I
     if context is not None and application.reuse > NO_REUSE:
         there = context.tokens
     if inference.prefixes:
-        there = max(there, replica.leases.shared_with(inference.prefixes))
+        there = max(there, replica.leases.longest_shared_beginning(inference.prefixes))
     return max(1, prompt - there)
 
 

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING
 from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.calibration import LEAST_S, Calibration, Expectation, Quantiles
 from justitia_ray.core.entities import Application, HolderWait, Inference, Outcome
-from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
+from justitia_ray.core.queue_profile import (
+    Demand,
+    QueueProfile,
+    expected_demand,
+    expected_remaining_service,
+)
 from justitia_ray.core.served_rate import SAMPLE_S
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, ReplicaId, Seconds, Tokens
 
@@ -187,7 +192,7 @@ class Outlooks:
                 counters.made_tokens,
                 ended,
                 decoded,
-                waits=core.state.waiting > 0,
+                waits=len(core.state.inferences) > len(core.state.leases),
             )
         for action in actions:
             if isinstance(action, Grant) and self._expected:
@@ -268,7 +273,7 @@ class Outlooks:
             return 0.0
         core, profile = self._core, self.queue_profile(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
-        place = profile.place_by(core.ledger.place(inference))
+        place = profile.waiting_before_position(core.ledger.place(inference))
         expected_s = self._start_s(application, inference, place, profile)
         # An inference that is expected to start at once meets any deadline.
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
@@ -283,9 +288,9 @@ class Outlooks:
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
         profile = self.queue_profile(kept_s)
-        place = profile.place_of(inference.application_id)
+        place = profile.waiting_before(inference.application_id)
         if place is None:
-            place = profile.place_by(core.ledger.place(inference))
+            place = profile.waiting_before_position(core.ledger.place(inference))
         return place if place < len(profile) or profile.is_whole else None
 
     def guaranteed_work(self, application: Application) -> KvTokenTime | None:
@@ -343,10 +348,10 @@ class Outlooks:
             missing = forecast.missing_tokens
         if not application.waiting:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
-        place = profile.place_of(name)
+        place = profile.waiting_before(name)
         is_least = False
         if place is None:  # the queue profile lacks the application
-            place = profile.place_by(core.ledger.place(application.waiting.first))
+            place = profile.waiting_before_position(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
         if forecast is None:
             ahead_work = profile.ahead(place, core.ledger.rank(name)).kv_token_time
@@ -359,7 +364,7 @@ class Outlooks:
             guaranteed_by_s = self._guaranteed_by_s(application)
         if self._has_replica() and not is_least:
             start_s = self._start_s(application, application.waiting.first, place, profile)
-            own_s = self._served_within_s(demand_of(application))
+            own_s = self._served_within_s(expected_demand(application))
             start = self._store_expectation(self._expected, self.starts, name, start_s)
             finish = self._store_expectation(self._expected_ends, self.ends, name, start_s + own_s)
             # Start and end are calibrated separately, but the end is never before the start.
@@ -497,7 +502,7 @@ class Outlooks:
             return None
         runs = [state.inferences[name] for name in application.in_flight]
         longest = max(-(-one.expected_remaining(one.output_tokens) // one.choices) for one in runs)
-        left_s = self.seconds_for(expected_of(application))
+        left_s = self.seconds_for(expected_remaining_service(application))
         expected_s = max(longest * self._rate.iteration_s, left_s)
         return self._store_expectation(
             self._expected_ends, self.ends, application.application_id, expected_s

@@ -8,7 +8,7 @@ may have caused itself; see "The cost of prefill" in README.md.
 from dataclasses import dataclass
 from typing import Self
 
-from justitia_ray.core.contexts import longest_within
+from justitia_ray.core.contexts import longest_fitting_context
 from justitia_ray.units import Tokens
 
 _MOST = 8
@@ -47,7 +47,7 @@ class OwnContexts:
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
         """Return the application's longest context that a prompt may begin with, or None."""
-        return longest_within(self._contexts, prompt_tokens)
+        return longest_fitting_context(self._contexts, prompt_tokens)
 
     def begin(self, prompt_tokens: Tokens) -> OwnContext:
         """Record that a prompt of the application was computed; return the prompt's context."""

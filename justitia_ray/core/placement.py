@@ -74,7 +74,7 @@ class Placement:
         ):
             return True
         others = (r for r in self._state.replicas.values() if not r.draining)
-        return not any(_line_length(other) > _line_length(replica) for other in others)
+        return not any(_line_capacity(other) > _line_capacity(replica) for other in others)
 
     def find(
         self,
@@ -120,8 +120,8 @@ class Placement:
                     self._record_refusal(replica, asked)
             elif (
                 self.can_hold(replica, inference)
-                and (not line.kept or self._leaves_kept(replica, inference, line))
-                and not (passed and self._delays(replica, passed[0], inference))
+                and (not line.kept or self._leaves_reserved_room(replica, inference, line))
+                and not (passed and self._would_delay(replica, passed[0], inference))
             ):
                 return replica, passed
         return None
@@ -140,7 +140,7 @@ class Placement:
             return None
         return replica if self._state.now < replica.pulls_again_by else None
 
-    def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
+    def _would_delay(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
         """Return whether `first` would start later on a replica if `later` started there now.
 
         Based on the predicted lengths, at one token per iteration and sequence, if no other
@@ -153,7 +153,9 @@ class Placement:
         start = self.admission.start
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
-    def _leaves_kept(self, replica: KnownReplica, inference: Inference, line: "Line") -> bool:
+    def _leaves_reserved_room(
+        self, replica: KnownReplica, inference: Inference, line: "Line"
+    ) -> bool:
         """Return whether a start leaves the memory and seats that a replica keeps for others.
 
         Otherwise it must not start on this replica.
@@ -189,7 +191,7 @@ class Placement:
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 
-    def asking_ids(self) -> set[ReplicaId]:
+    def asking_replica_ids(self) -> set[ReplicaId]:
         """Return the ids of the replicas that ask for work and may get leases."""
         return {replica.replica_id for replica in self.asking()}
 
@@ -245,7 +247,7 @@ class Line:
         self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
         self.kept.setdefault(alternative.replica_id, []).append(inference)
 
-    def followed_by(self, inferences: Collection[Inference]) -> "Line":
+    def with_inferences_behind(self, inferences: Collection[Inference]) -> "Line":
         """Return a copy of this line with more inferences at its end."""
         longer = Line(self._placement, self._backfill)
         longer._inferences = [*self._inferences]
@@ -269,7 +271,7 @@ class Line:
             self._backfill is None or self._most_passes.get(replica.replica_id, -1) < self._backfill
         )
 
-    def pass_by(self, inferences: Iterable[Inference]) -> None:
+    def count_overtaking(self, inferences: Iterable[Inference]) -> None:
         """Count one more overtaking for each of these inferences. O(line)."""
         for inference in inferences:
             inference.passes += 1
@@ -281,5 +283,5 @@ class Line:
         return any(map(self.lets_pass, self._placement.asking()))
 
 
-def _line_length(replica: KnownReplica) -> tuple[Tokens, int]:
+def _line_capacity(replica: KnownReplica) -> tuple[Tokens, int]:
     return (replica.capacity.kv_tokens, replica.capacity.max_num_seqs)

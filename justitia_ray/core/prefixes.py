@@ -120,7 +120,7 @@ class Beginnings:
 
     def path(self, lease_id: LeaseId) -> list[Beginning]:
         """Return the beginnings of a lease, the longest first."""
-        return list(_ancestors(self._longest.get(lease_id)))
+        return list(_path_to_root(self._longest.get(lease_id)))
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> list[LeaseId]:
         """Add the beginnings of a new lease's prompt; it must have at least one.
@@ -137,11 +137,11 @@ class Beginnings:
         assert longest is not None, "no beginnings"
         self._longest[lease_id] = longest
         affected = {lease_id: None}
-        for node in _ancestors(longest):
+        for node in _path_to_root(longest):
             node.leases[lease_id] = None
             if len(node.leases) == 2:
                 affected |= node.leases
-        return self._share_anew(affected)
+        return self._recount_shared_tokens(affected)
 
     def leave(self, lease_id: LeaseId) -> list[LeaseId]:
         """Remove a lease, and the beginnings that no other lease has.
@@ -152,21 +152,21 @@ class Beginnings:
         self._found.pop(lease_id, None)
         self.shared.pop(lease_id, None)
         affected: dict[LeaseId, None] = {}
-        for node in _ancestors(longest):
+        for node in _path_to_root(longest):
             del node.leases[lease_id]
             node.missed.pop(lease_id, None)
             if not node.leases:
                 del self._nodes[node.prefix]
             elif len(node.leases) == 1:
                 affected |= node.leases
-        return self._share_anew(affected)
+        return self._recount_shared_tokens(affected)
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> bool:
         """Record how many cached tokens a lease found; return whether this was unknown."""
         if lease_id in self._found or lease_id not in self._longest:
             return False
         self._found[lease_id] = tokens
-        for node in _ancestors(self._longest[lease_id]):
+        for node in _path_to_root(self._longest[lease_id]):
             if node.prefix.tokens > tokens:
                 node.missed[lease_id] = None
         return True
@@ -187,7 +187,7 @@ class Beginnings:
         }
         below.parent = node
 
-    def _share_anew(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
+    def _recount_shared_tokens(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
         """Recompute which tokens these leases share; return the leases with a change."""
         changed: list[LeaseId] = []
         for lease_id in leases:
@@ -205,7 +205,7 @@ class Beginnings:
         return 0
 
 
-def _ancestors(node: Beginning | None) -> Iterator[Beginning]:
+def _path_to_root(node: Beginning | None) -> Iterator[Beginning]:
     while node is not None:
         yield node
         node = node.parent

@@ -56,8 +56,8 @@ class QueueProfile:
         self.made_at: Seconds = state.now
         first = list(islice(ledger.queue.in_order(), MAXIMUM_PLACES))
         self._places = {one.application_id: place for place, one in enumerate(first)}
-        self._keys = [_order_key(ledger, one) for one in first]
-        self._ahead = [NOTHING, *accumulate(map(demand_of, first), Demand.plus)]
+        self._keys = [_queue_order_key(ledger, one) for one in first]
+        self._ahead = [NOTHING, *accumulate(map(expected_demand, first), Demand.plus)]
         self.is_whole = len(first) == len(ledger.queue)
         """Whether the profile contains the whole queue."""
         self.first: Inference | None = first[0].waiting.first if first else None
@@ -69,7 +69,7 @@ class QueueProfile:
         self._running_ranks = [rank for rank, _ in running]
         self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
 
-    def place_of(self, application_id: ApplicationId) -> int | None:
+    def waiting_before(self, application_id: ApplicationId) -> int | None:
         """Return the number of waiting applications before this one; None if it was not visited."""
         return self._places.get(application_id)
 
@@ -78,7 +78,7 @@ class QueueProfile:
         """Return the visited applications in order."""
         return self._places.keys()
 
-    def place_by(self, place: Place) -> int:
+    def waiting_before_position(self, place: Place) -> int:
         """Return the number of visited applications before a position in the order."""
         return bisect_left(self._keys, place[:2])
 
@@ -92,7 +92,7 @@ class QueueProfile:
         return self._ahead[place].plus(later)
 
 
-def expected_of(application: Application) -> KvTokenTime:
+def expected_remaining_service(application: Application) -> KvTokenTime:
     """Return the service that an application still needs, including its running inferences."""
     left: KvTokenTime = 0
     if application.state.takes_inferences:  # the application may submit more
@@ -104,10 +104,10 @@ def expected_of(application: Application) -> KvTokenTime:
     return max(left, len(application.waiting) * expected_service(application.waiting.first))
 
 
-def demand_of(application: Application) -> Demand:
+def expected_demand(application: Application) -> Demand:
     """Return the expected remaining work of a waiting application."""
     expected, waiting, first = (
-        expected_of(application),
+        expected_remaining_service(application),
         application.waiting,
         application.waiting.first,
     )
@@ -134,11 +134,11 @@ def _has_only_running(state: State) -> list[Application]:
 def _demand_beyond_running(state: State, application: Application) -> Demand:
     """Return an application's expected work without its running inferences."""
     runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
-    to_come = max(0, expected_of(application) - runs)
+    to_come = max(0, expected_remaining_service(application) - runs)
     return Demand(to_come, 0, to_come)
 
 
-def _order_key(ledger: Ledger, application: Application) -> tuple[object, ...]:
+def _queue_order_key(ledger: Ledger, application: Application) -> tuple[object, ...]:
     policy = ledger.policy
     client = policy.client(application)
     return policy.key(client, application), policy.application_key(application)

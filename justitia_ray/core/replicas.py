@@ -66,13 +66,13 @@ class Replicas:
                 adopted.append(report.lease_id)
         if replica.capacity.caches_prefixes:
             self._learn_engine_times(replica, event.progress or (), ends)
-        self._book_reports(reports)
+        self._count_reported_progress(reports)
         for end in ends:
             self._finish_lease(end, repeats=True)
         if adopted:
             self._stop_cancelled(adopted)
         if event.hangs and not replica.stall_id:
-            self._suspect_all(replica)
+            self._suspect_all_running(replica)
         if replica.stalled_since is not None:
             self._abort_all_leases(replica)
         if event.progress is not None:
@@ -96,7 +96,7 @@ class Replicas:
         replica = self._state.replicas[event.replica_id]
         if replica.capacity.caches_prefixes:
             self._learn_engine_times(replica, event.progress, event.finished)
-        self._book_reports([*event.progress, *event.finished])
+        self._count_reported_progress([*event.progress, *event.finished])
         for finished in event.finished:
             self._finish_lease(finished, repeats=False)
         replica.last_seen_at = self._state.now
@@ -113,7 +113,7 @@ class Replicas:
         if replica is not None and event.pulls_again:
             replica.pulls_again_by = self._state.now + _NEXT_PULL_S
 
-    def fail_engine(self, event: ev.EngineFailed) -> None:
+    def requeue_after_engine_failure(self, event: ev.EngineFailed) -> None:
         """Requeue the inferences of a replica whose engine failed.
 
         Refuse the inference that is found to have killed it, if any.
@@ -156,7 +156,7 @@ class Replicas:
         replica.unreached.clear()
         for name in elsewhere:
             if name in state.inferences:  # inferences that kill engines have ended
-                self._separate_suspect(state.inferences[name])
+                self._remove_from_other_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
         """Match a replica's report of a lease with the lease of an earlier scheduler."""
@@ -164,7 +164,7 @@ class Replicas:
         if reported is not None and reported.replica_id in self._state.replicas:
             replica = self._state.replicas[reported.replica_id]
             self._leases.adopt(inference, lease_id, replica)
-            self._book_reports([reported.last])
+            self._count_reported_progress([reported.last])
             if isinstance(reported.last, ev.LeaseFinished):
                 self._finish_lease(reported.last, repeats=True)
             else:
@@ -245,7 +245,7 @@ class Replicas:
             replica = KnownReplica(event.replica_id, event.capacity, state.now)
             state.replicas[event.replica_id] = replica
             if event.capacity.holds_contexts:
-                replica.contexts = _kept_contexts()
+                replica.contexts = _new_kept_contexts()
             if event.capacity.caches_prefixes:
                 recall_contexts(replica, state.applications.values())
             due = state.now + state.timeouts.replica_s
@@ -288,7 +288,7 @@ class Replicas:
             lease = self._state.leases[lease_id]
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
-    def _separate_suspect(self, inference: Inference) -> None:
+    def _remove_from_other_suspect(self, inference: Inference) -> None:
         """Move a suspected engine killer away from a replica that runs another suspect."""
         state = self._state
         lease = state.leases.get(inference.lease_id or "")
@@ -305,7 +305,7 @@ class Replicas:
         elif lease.state is LeaseState.RUNNING:
             self._suspects.note_running(inference)
 
-    def _suspect_all(self, replica: KnownReplica) -> None:
+    def _suspect_all_running(self, replica: KnownReplica) -> None:
         """Suspect the inferences of an engine that hangs, as if the engine had crashed."""
         state = self._state
         replica.stall_id = f"{replica.replica_id} stalled at {state.now}"
@@ -380,7 +380,7 @@ class Replicas:
             is_busy=len(replica.leases) > len(ends),
         )
 
-    def _book_reports(self, reports: Iterable[Report]) -> None:
+    def _count_reported_progress(self, reports: Iterable[Report]) -> None:
         """Count the progress of these leases, and book the service."""
         leases, leaving = self._state.leases, self._state.leaving
         deliveries = []
@@ -441,7 +441,7 @@ class Replicas:
             replica = self._state.replicas[lease.replica_id]
             note_first_token(replica, application, inference, lease)
         if isinstance(report, ev.LeaseFinished):
-            if self._was_counted(report, inference):
+            if self._was_counted_by_predecessor(report, inference):
                 amount = 0
         elif report.running and lease is not None:
             self._record_running(lease, inference, report)
@@ -468,7 +468,9 @@ class Replicas:
         self, account: PrefillAccount, inference: Inference, lease: Lease | None, report: Report
     ) -> PrefillPaid:
         """Return the cost of newly computed prompts that no earlier scheduler has counted."""
-        if isinstance(report, ev.LeaseFinished) and self._was_counted(report, inference):
+        if isinstance(report, ev.LeaseFinished) and self._was_counted_by_predecessor(
+            report, inference
+        ):
             return NOTHING_PAID
         is_cached = (
             lease is not None and self._state.replicas[lease.replica_id].capacity.caches_prefixes
@@ -519,7 +521,7 @@ class Replicas:
             counters.iterations += inference.output_tokens // inference.choices
             counters.iterating_s += self._state.now - lease.granted_at
         application = self._state.applications[inference.application_id]
-        is_counted = self._was_counted(end, inference)
+        is_counted = self._was_counted_by_predecessor(end, inference)
         self._inferences.end(inference, end.outcome, is_counted=is_counted, is_reported=True)
         if repeats:
             application.ended_leases[end.lease_id] = None
@@ -532,7 +534,7 @@ class Replicas:
             return
         inference, replica_id = departure.inference, departure.replica_id
         application = self._state.applications[inference.application_id]
-        is_counted = self._was_counted(end, inference)
+        is_counted = self._was_counted_by_predecessor(end, inference)
         self._inferences.count_departure(end.lease_id, is_counted=is_counted)
         if repeats:
             application.ended_leases[end.lease_id] = None
@@ -584,7 +586,7 @@ class Replicas:
         self._inferences.end(inference, Outcome.FAILED)
         return True
 
-    def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
+    def _was_counted_by_predecessor(self, end: ev.LeaseFinished, inference: Inference) -> bool:
         """Return whether an earlier scheduler has counted and stored an ended inference.
 
         Either the restored state contains its record, or its ingress reports that it is counted. If
@@ -600,7 +602,7 @@ class Replicas:
         return inference.is_counted or self._state.ends.is_counted(name, inference.request_id)
 
 
-def _kept_contexts() -> Contexts:
+def _new_kept_contexts() -> Contexts:
     """Return an empty table of contexts for an engine that evicts live applications' last."""
     from justitia_ray.core.kept_contexts import KeptContexts
 

@@ -39,7 +39,7 @@ class Resubmissions:
         if not event.resubmitted or not event.keeps_ends or event.ingress_id in self._complete:
             return False
         name = event.application_id
-        return name in self._applications or self._state.ends.is_inherited(name)
+        return name in self._applications or self._state.ends.ended_under_predecessor(name)
 
     def expect(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
         """Let an application wait for its ingresses that have not resubmitted yet."""

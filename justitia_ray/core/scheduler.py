@@ -144,7 +144,7 @@ class SchedulerCore:
             ev.InferenceSubmitted: self._inference_submitted,
             ev.InferenceCancelled: self._inferences.cancel,
             ev.LeaseNacked: self._lease_nacked,
-            ev.EngineFailed: self._replicas.fail_engine,
+            ev.EngineFailed: self._replicas.requeue_after_engine_failure,
             ev.ReplicaCrashed: lambda event: self._replicas.crash(event.replica_id),
             ev.ReplicaPulled: self._replica_pulled,
             ev.ReplicaReported: self._replica_reported,
@@ -401,7 +401,7 @@ class SchedulerCore:
     def _tenants_changed(self, event: ev.TenantsChanged) -> None:
         self.state.tenants, self.state.tiers = event.tenants, event.tiers
         self.ledger.change_tenants()
-        self.applications.cap_anew()
+        self.applications.reapply_caps()
         self._leases.shares.describe(event.tenants, event.tiers)
         self.state.headroom_changes += 1
 

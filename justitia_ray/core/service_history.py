@@ -69,13 +69,13 @@ class ServiceHistory:
         if self._began is None:
             self._began = virtual_time
 
-    def start_over(self) -> None:
+    def forget_levels(self) -> None:
         """Drop all levels of virtual time, because another clock is used from now on."""
         self._began = None
         self._reached.clear()
         self._levels.clear()
 
-    def rise_from(self, now: Seconds) -> None:
+    def record_service_restart(self, now: Seconds) -> None:
         """Record the time from which service rises again, after no inference was running."""
         self._since = now
 
@@ -120,7 +120,7 @@ class ServiceHistory:
         """Return whether the history has many more levels than these applications need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
-    def keep_only(self, tags: Iterable[VirtualTime]) -> None:
+    def keep_finish_levels(self, tags: Iterable[VirtualTime]) -> None:
         """Drop the levels of virtual time at which no application was finished, except the last.
 
         No other level is needed: a tag that V has not reached, or that changes, will be at V or

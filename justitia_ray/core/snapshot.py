@@ -139,7 +139,7 @@ def snapshot(core: SchedulerCore) -> Record:
     return {"clock": clock_record(core), "applications": records}
 
 
-def latest_instant(applications: Iterable[Record]) -> Seconds:
+def latest_recorded_time(applications: Iterable[Record]) -> Seconds:
     """Return the latest time in the records; minus infinity if the records have no time.
 
     Later times must not be before it, even if the wall clock was set back.
@@ -149,7 +149,7 @@ def latest_instant(applications: Iterable[Record]) -> Seconds:
     return max((at for at in instants if isinstance(at, int | float)), default=-math.inf)
 
 
-def saved_instant(clock: Record | None) -> Seconds:
+def checkpoint_time(clock: Record | None) -> Seconds:
     """Return the time of the checkpoint in a clock's record; minus infinity if unknown."""
     at = (clock or {}).get("saved_at")
     return at if isinstance(at, int | float) else -math.inf
@@ -199,13 +199,17 @@ def restore(
         sessions = {
             name: record for name, record in applications.items() if not _has_only_ends(record)
         }
-        _restore_each(sessions, share.prepare_restore)
-        _restore_each(
+        _restore_all_records(sessions, share.prepare_restore)
+        _restore_all_records(
             sessions,
             lambda name, record: share.restore_session(name, record, live="state" in record),
         )
-    _restore_each(applications, lambda name, record: _restore_application(core, name, record))
-    _restore_each(applications, lambda name, record: _restore_ends(core, name, record))
+    _restore_all_records(
+        applications, lambda name, record: _restore_application(core, name, record)
+    )
+    _restore_all_records(
+        applications, lambda name, record: _restore_ended_inferences(core, name, record)
+    )
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
         core.ledger.restart_clock()
@@ -225,7 +229,9 @@ def restore(
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
         counting = policy
-        _restore_each(applications, lambda n, record: _restore_counted(core, counting, n, record))
+        _restore_all_records(
+            applications, lambda n, record: _restore_counted_usage(core, counting, n, record)
+        )
 
 
 def _has_only_ends(record: Record) -> bool:
@@ -233,7 +239,7 @@ def _has_only_ends(record: Record) -> bool:
     return isinstance(record, Mapping) and [*record] == ["ends"]
 
 
-def _restore_each(
+def _restore_all_records(
     applications: Mapping[ApplicationId, Record],
     restore_one: Callable[[ApplicationId, Record], None],
 ) -> None:
@@ -286,13 +292,15 @@ def _is_closed(record: Record) -> bool:
     return bool(state == ApplicationState.CLOSING.public_name)
 
 
-def _restore_ends(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+def _restore_ended_inferences(
+    core: SchedulerCore, application_id: ApplicationId, record: Record
+) -> None:
     if "ends" in record:
         for ingress_id in core.state.ends.restore(application_id, record["ends"]):
             core.ingresses.heartbeat(ingress_id)
 
 
-def _restore_counted(
+def _restore_counted_usage(
     core: SchedulerCore, policy: Durable, application_id: ApplicationId, record: Record
 ) -> None:
     if "counted" in record:

@@ -176,7 +176,7 @@ class _StageCounts:
     last_ended_at: Seconds | None = None
     """Time at which the stage's last inference with output ended; None: there was none."""
 
-    def gap_to(self, following: _StageCounts) -> Seconds | None:
+    def seconds_until_stage(self, following: _StageCounts) -> Seconds | None:
         """Return the seconds from the end of this stage to the start of the next.
 
         0 if they overlap.
@@ -208,7 +208,7 @@ class StageSums:
         self._sums: list[_StageCounts] = []
         self._is_whole = True
 
-    def miss_some(self) -> None:
+    def mark_incomplete(self) -> None:
         """Mark the sums as incomplete, because an earlier scheduler may have seen some stages."""
         self._is_whole = False
 
@@ -226,7 +226,7 @@ class StageSums:
             sums.first_submitted_at = now
         return stage
 
-    def add_ended(self, inference: Inference, now: Seconds, *, is_finished: bool) -> None:
+    def add_ended_inference(self, inference: Inference, now: Seconds, *, is_finished: bool) -> None:
         """Count an ended inference, if it produced output.
 
         Args:
@@ -252,7 +252,7 @@ class StageSums:
         sums = self._sums
         if not self._is_whole or not sums:
             return ()
-        gaps = map(_StageCounts.gap_to, sums, sums[1:])
+        gaps = map(_StageCounts.seconds_until_stage, sums, sums[1:])
         return tuple(map(_StageCounts.served, sums, [*gaps, 0.0]))
 
     def _sums_of_stage(self, stage: int) -> _StageCounts:

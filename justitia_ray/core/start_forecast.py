@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from justitia_ray.core.entities import Application
 from justitia_ray.core.ledger import Ledger
-from justitia_ray.core.queue_profile import QueueProfile, expected_of
+from justitia_ray.core.queue_profile import QueueProfile, expected_remaining_service
 from justitia_ray.core.state import State
 from justitia_ray.core.working_set import WorkingSet
 from justitia_ray.units import ApplicationId, KvTokenTime, Tokens
@@ -47,13 +47,16 @@ class StartForecast:
     ) -> None:
         self.missing_tokens = missing_tokens
         self.made_at = state.now
-        passing = sorted(gate.started_before(first), key=ledger.queue.place)
+        passing = sorted(gate.earlier_started_applications(first), key=ledger.queue.place)
         self.passing: Mapping[ApplicationId, int] = {
             one.application_id: place for place, one in enumerate(passing)
         }
         applications = state.applications
         held = _kv_held_by_application(state, gate, first)
-        started = [(tokens, expected_of(applications[name])) for name, tokens in held.items()]
+        started = [
+            (tokens, expected_remaining_service(applications[name]))
+            for name, tokens in held.items()
+        ]
         waiting: list[tuple[Tokens, KvTokenTime]] = []
         for name in profile.names:
             one = applications.get(name)
@@ -61,7 +64,7 @@ class StartForecast:
                 waiting.append((0, 0))  # its leases already use memory
             else:
                 need = one.waiting.first.expected_footprint().full_tokens
-                waiting.append((need, expected_of(one)))
+                waiting.append((need, expected_remaining_service(one)))
         self._until = served_until_starts(gate.room, started, waiting)
 
     def served_until(self, place: int) -> KvTokenTime:

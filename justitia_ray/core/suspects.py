@@ -231,7 +231,7 @@ class Suspects:
 
     # --- replicas for suspects
 
-    def keep_apart(self) -> None:
+    def separate_suspects(self) -> None:
         """Set the replicas that each waiting suspect avoids now. O(suspects²) at most."""
         watched = self._replicas_of(s for s in self.known.values() if s.open)
         for name, suspicion in self.known.items():
@@ -245,11 +245,11 @@ class Suspects:
             elif failures:
                 kept_off = watched
                 if len(failures) > 1:
-                    others = self._always_beside(name, suspicion)
+                    others = self._common_neighbours(name, suspicion)
                     kept_off |= self._replicas_of(
                         self.known[other] for other in others if other in self.known
                     )
-            inference.keep_off(kept_off)
+            inference.exclude_suspect_replicas(kept_off)
 
     def waiting(self) -> Iterator[Inference]:
         """Yield the waiting suspected inferences, in no order."""
@@ -307,7 +307,7 @@ class Suspects:
         if before_s and last_s < min(before_s) / 2:
             needed += 1
         counted = len(suspicion.open) + _CLEARED_COUNTS * len(suspicion.cleared)
-        if counted < needed or self._always_beside(name, suspicion):
+        if counted < needed or self._common_neighbours(name, suspicion):
             return False
         return counted >= needed + self._may_be_one_repeated_call(name, suspicion)
 
@@ -342,7 +342,7 @@ class Suspects:
         tenant = self._state.applications[inference.application_id].tenant
         return tenant, inference.max_output_tokens, inference.choices
 
-    def _always_beside(self, name: CallName, suspicion: Suspicion) -> frozenset[CallName]:
+    def _common_neighbours(self, name: CallName, suspicion: Suspicion) -> frozenset[CallName]:
         """Return the inferences that ran beside a suspect in all of its engine deaths."""
         members = [self._members.get(failure_id, frozenset()) for failure_id in suspicion.ran_s]
         return frozenset.intersection(*members) - {name}
@@ -365,7 +365,7 @@ class Suspects:
             if not suspicion.ran_s:
                 del self.known[name]
                 if suspicion.inference is not None:
-                    suspicion.inference.keep_off(frozenset())
+                    suspicion.inference.exclude_suspect_replicas(frozenset())
 
     def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
         """Drop engine deaths without suspects and without leases that may still be claimed."""

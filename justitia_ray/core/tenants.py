@@ -176,10 +176,10 @@ class TenantTree:
 
     def node(self, path: ClientId) -> TenantNode:
         """Return the settings of a tenant, its own or the inherited ones."""
-        described_as = self.described_as(path)
+        described_as = self.describing_path(path)
         return PLAIN if described_as is None else self.described[described_as]
 
-    def described_as(self, path: ClientId) -> str | None:
+    def describing_path(self, path: ClientId) -> str | None:
         """Return the path or pattern in the configuration that describes a tenant, or None."""
         if path in self.described:
             return path
@@ -187,12 +187,12 @@ class TenantTree:
         pattern = f"{parent}{SEPARATOR}{ANY}" if parent else ANY
         return pattern if pattern in self.described else None
 
-    def lowest_described(self, tenant: ClientId) -> str | None:
+    def lowest_describing_path(self, tenant: ClientId) -> str | None:
         """Return the lowest path or pattern in the configuration that describes a tenant.
 
         None if none is described.
         """
-        described = (self.described_as(path) for path in reversed(ancestors(tenant)))
+        described = (self.describing_path(path) for path in reversed(ancestors(tenant)))
         return next((one for one in described if one is not None), None)
 
     def nodes(self, tenant: ClientId) -> Iterator[tuple[ClientId, TenantNode]]:
@@ -294,7 +294,7 @@ def beyond(tenant: ClientId) -> ClientId:
     return f"{BEYOND}{SEPARATOR}{tenant}"
 
 
-def described_by(path: ClientId) -> ClientId:
+def settings_path(path: ClientId) -> ClientId:
     """Return the path of the tenant whose settings apply to a node of the accounts."""
     return path.removeprefix(f"{BEYOND}{SEPARATOR}")
 

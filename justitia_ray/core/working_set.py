@@ -103,7 +103,7 @@ class WorkingSet:
         O(replicas) if all contexts fit; otherwise O(idle contexts), every quarter of a second and
         for each lease or application that ends, for at most a tenth of the time.
         """
-        self.has_place = self._keeps_place(application)
+        self.has_place = self._keeps_queue_position(application)
         if self.has_place:
             return True
         state = self._state
@@ -113,7 +113,7 @@ class WorkingSet:
             if state.now < self._refused_at + stands_s:
                 return False
         self._refused = None
-        if not self._lacks(application, inference):
+        if not self._missing_kv_tokens(application, inference):
             return True
         self._refused, self._refused_at = asked, state.now
         contexts = 0
@@ -164,17 +164,17 @@ class WorkingSet:
             gap_class = application.tenant, application.application_class
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
-    def started_before(self, application: Application) -> list[Application]:
+    def earlier_started_applications(self, application: Application) -> list[Application]:
         """Return the waiting applications that stay first because they started earlier.
 
         O(started applications that wait).
         """
-        place, found = self._place_of(application), []
+        place, found = self._queue_position(application), []
         for name in list(self._waiting):
             other = self._state.applications[name]
             if not other.waiting:
                 del self._waiting[name]
-            elif self._keeps_place(other) and self._starts[name].place < place:
+            elif self._keeps_queue_position(other) and self._starts[name].place < place:
                 found.append(other)
         return found
 
@@ -188,14 +188,18 @@ class WorkingSet:
         0: it may start now, as far as contexts decide. Unlike `admits`, this changes nothing.
         O(idle contexts).
         """
-        return 0 if self._keeps_place(application) else self._lacks(application, inference)
+        return (
+            0
+            if self._keeps_queue_position(application)
+            else self._missing_kv_tokens(application, inference)
+        )
 
     def counted(self, application: Application) -> Iterator[tuple[ApplicationId, Tokens]]:
         """Yield the unused contexts that an application must leave in memory, with KV tokens.
 
         O(idle contexts).
         """
-        own, name = self._place_of(application), application.application_id
+        own, name = self._queue_position(application), application.application_id
         for replica in self._serving_replicas():
             for other, context in replica.contexts.idle():
                 if (
@@ -214,7 +218,7 @@ class WorkingSet:
         for replica in self._serving_replicas():
             for name, context in replica.contexts.idle():
                 owner = applications.get(name)
-                if context.is_live and owner and self._is_kept(owner, replica, context):
+                if context.is_live and owner and self._is_context_kept(owner, replica, context):
                     tokens += context.own_tokens
         return tokens
 
@@ -223,19 +227,19 @@ class WorkingSet:
 
         O(started applications).
         """
-        names = [name for name, _, _ in self.kept_places()]
+        names = [name for name, _, _ in self.kept_queue_positions()]
         return len(names), len(queue) - sum(name in queue for name in names)
 
     @property
     def room(self) -> Tokens:
         """Return the KV tokens that leases and cached contexts may use together."""
-        return self._room_tokens(self._serving_replicas())
+        return self._usable_context_tokens(self._serving_replicas())
 
-    def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
+    def kept_queue_positions(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
         """Yield started applications, the positions they keep, and the service allowed there."""
         applications = self._state.applications
         for name, start in self._starts.items():
-            if self._keeps_place(applications[name]):
+            if self._keeps_queue_position(applications[name]):
                 yield name, start.place, start.until - self._account_of(name).attained
 
     def kept_s(self, application: Application, replica: KnownReplica) -> Seconds:
@@ -249,7 +253,7 @@ class WorkingSet:
         gap_class = application.tenant, application.application_class
         return self._gaps.kept_s(gap_class, self._break_even_s(replica))
 
-    def _keeps_place(self, application: Application) -> bool:
+    def _keeps_queue_position(self, application: Application) -> bool:
         """Return whether an application has started and its context is still cached."""
         name = application.application_id
         start = self._starts.get(name)
@@ -265,7 +269,7 @@ class WorkingSet:
             for context in replicas[name].contexts.of(application.application_id)
         )
 
-    def _lacks(self, application: Application, inference: Inference) -> Tokens:
+    def _missing_kv_tokens(self, application: Application, inference: Inference) -> Tokens:
         """Return the KV tokens that an inference lacks beside leases and cached contexts.
 
         0 if no context counts, and if a replica has no prefix cache: contexts take no memory there.
@@ -275,7 +279,7 @@ class WorkingSet:
         most = 0
         for one in replicas:
             most += one.contexts.live_tokens
-        if not most or not _contexts_matter(replicas):
+        if not most or not _contexts_may_delay_start(replicas):
             return 0
         excess = self._excess_tokens(inference, replicas)
         if excess + most <= 0:
@@ -288,14 +292,16 @@ class WorkingSet:
     def _serving_replicas(self) -> list[KnownReplica]:
         return [one for one in self._state.replicas.values() if not one.draining]
 
-    def _room_tokens(self, replicas: Iterable[KnownReplica]) -> Tokens:
+    def _usable_context_tokens(self, replicas: Iterable[KnownReplica]) -> Tokens:
         """Return the KV tokens that contexts may use, so that each can grow by another turn."""
         memory = sum(one.capacity.cache_tokens for one in replicas)
         return int(_FILLED_FRACTION * memory / self._state.context_growth.factor)
 
     def _excess_tokens(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
         """Return the KV tokens by which leases and an inference exceed the memory."""
-        excess = sum(one.leases.full_tokens for one in replicas) - self._room_tokens(replicas)
+        excess = sum(one.leases.full_tokens for one in replicas) - self._usable_context_tokens(
+            replicas
+        )
         if inference.shares:
             return excess + min(one.footprint_beside(inference).full_tokens for one in replicas)
         return excess + inference.expected_footprint().full_tokens
@@ -305,13 +311,13 @@ class WorkingSet:
     ) -> bool:
         """Return whether an application at a position must leave another's context in memory."""
         other = self._state.applications.get(name)
-        if other is None or not self._is_kept(other, replica, context):
+        if other is None or not self._is_context_kept(other, replica, context):
             return False
-        if self._place_of(other) < own:
+        if self._queue_position(other) < own:
             return True
-        return self._keeps_place(other) and self._starts[name].place < own
+        return self._keeps_queue_position(other) and self._starts[name].place < own
 
-    def _is_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
+    def _is_context_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
         """Return whether so little time has passed that an unused context is still kept."""
         return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
@@ -320,11 +326,11 @@ class WorkingSet:
         token_s = self._state.engine_times.token_s
         return _DEFAULT_BREAK_EVEN_S if token_s is None else token_s * replica.capacity.cache_tokens
 
-    def _place_of(self, application: Application) -> Place:
+    def _queue_position(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence
 
 
-def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:
+def _contexts_may_delay_start(replicas: Iterable[KnownReplica]) -> bool:
     """Return whether cached contexts may delay a start."""
     return any(one.leases for one in replicas) and all(
         one.capacity.caches_prefixes for one in replicas

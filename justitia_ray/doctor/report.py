@@ -50,7 +50,7 @@ def is_wrong(findings: Sequence[Finding]) -> bool:
 
 def count_checks(look: Snapshot) -> int:
     """Return the number of rules that the doctor has checked."""
-    redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
+    redis = len(REDIS_RULES) + len(PAIR_RULES) if look.contacted_redis else 0
     return len(_LOOK_RULES) + redis
 
 
@@ -74,7 +74,7 @@ def report_text(look: Snapshot, findings: Sequence[Finding]) -> str:
                 _wrap_entry("", f"and {len(of_rule) - _SHOWN:,} more like it; --json has all")
             )
         lines.append("")
-    if not look.saw_redis:
+    if not look.contacted_redis:
         lines.append(NO_REDIS)
     lines.append(_summary_line(look, findings))
     return "\n".join(lines)
@@ -85,7 +85,7 @@ def report_dict(first: Snapshot, second: Snapshot, findings: Sequence[Finding]) 
     return {
         "wrong": is_wrong(findings),
         "checks": count_checks(second),
-        "redis_looked_at": second.saw_redis,
+        "redis_looked_at": second.contacted_redis,
         "findings": [asdict(finding) for finding in findings],
         "examinations": [first.answer, second.answer],
     }

@@ -70,7 +70,7 @@ class Snapshot:
         return scheduler if scheduler is not None and scheduler.ready else None
 
     @property
-    def saw_redis(self) -> bool:
+    def contacted_redis(self) -> bool:
         """Whether Redis was contacted, successfully or not."""
         return (self.stored, self.redis_away, self.redis_damage) != (None, None, None)
 

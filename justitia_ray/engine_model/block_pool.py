@@ -22,13 +22,13 @@ _ID_SPACING = 1 << 32
 """
 
 
-class _Run:
+class _CachedRun:
     """Consecutive cached blocks of one chain that are used by the same sequences."""
 
     __slots__ = ("after", "before", "born", "chain", "first_id", "refs", "start", "stop")
 
-    before: "_Run"
-    after: "_Run"
+    before: "_CachedRun"
+    after: "_CachedRun"
     """Next unused run in the order of eviction; unset while a sequence uses the run."""
 
     def __init__(
@@ -53,13 +53,13 @@ class _ChainRuns:
     __slots__ = ("overlaps", "runs")
 
     def __init__(self) -> None:
-        self.runs: list[_Run] = []
+        self.runs: list[_CachedRun] = []
         self.overlaps = False
         """Whether two runs may contain equal blocks, because a wholly cached prompt computes its
         last block again.
         """
 
-    def add(self, run: _Run) -> None:
+    def add(self, run: _CachedRun) -> None:
         index = bisect_left(self.runs, (run.start, run.born), key=lambda r: (r.start, r.born))
         self.runs.insert(index, run)
 
@@ -67,7 +67,7 @@ class _ChainRuns:
 class Piece(NamedTuple):
     """Part of a run of cached blocks that a lookup found."""
 
-    run: _Run
+    run: _CachedRun
     start: int
     stop: int
 
@@ -95,7 +95,7 @@ class Holding:
     cached: int = 0
     """Number of the sequence's blocks that are cached, counted from the first."""
     blocks: int = 0
-    last: _Run | None = None
+    last: _CachedRun | None = None
     """Last run of the sequence's cached blocks, which can still grow."""
 
 
@@ -114,12 +114,12 @@ class BlockPool:
         """Number of blocks that no sequence uses."""
         self._empty = blocks
         """Number of free blocks without cached content."""
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _CachedRun] = {}
         """Runs of cached blocks by the id of their first block."""
         self._lines: dict[Hashable, _ChainRuns] = {}
         self._next_id = 0
         self._born = 0
-        self._free = ends = _Run(None, 0, 0, -1, 0, 0)
+        self._free = ends = _CachedRun(None, 0, 0, -1, 0, 0)
         """Sentinel of the circular list of unused runs; runs after it are evicted first."""
         ends.before = ends.after = ends
 
@@ -153,7 +153,7 @@ class BlockPool:
         The pool must not have changed since the lookup.
         """
         for found, start, stop in beginning.pieces:
-            run = self._cut_out(found, start, stop)
+            run = self._cut_out_run(found, start, stop)
             if not run.refs:
                 _remove_from_list(run)
                 self.free_blocks -= len(run)
@@ -182,7 +182,7 @@ class BlockPool:
         if not self.caching or blocks <= holding.cached:
             return
         for chain, start, stop in content.spans(holding.cached, blocks):
-            self._cache_span(holding, chain, start, stop)
+            self._cache_block_range(holding, chain, start, stop)
         holding.cached = blocks
 
     def free(self, holding: Holding) -> None:
@@ -198,7 +198,7 @@ class BlockPool:
             for run in reversed(parts):
                 run.refs -= 1
                 if not run.refs:
-                    self._append_free(run)
+                    self._append_evictable_run(run)
         holding.pieces.clear()
         holding.cached = holding.blocks = 0
         holding.last = None
@@ -206,7 +206,9 @@ class BlockPool:
     def _find_in_chain(self, line: _ChainRuns, start: int, stop: int, pieces: list[Piece]) -> int:
         """Append the cached blocks of a chain from `start` on; return where they end."""
         if line.overlaps:
-            while start < stop and (piece := _oldest_piece(line.runs, start, stop)) is not None:
+            while (
+                start < stop and (piece := _oldest_cached_piece(line.runs, start, stop)) is not None
+            ):
                 pieces.append(piece)
                 start = piece.stop
             return start
@@ -218,25 +220,25 @@ class BlockPool:
                 start = pieces[-1].stop
         return start
 
-    def _cut_out(self, run: _Run, start: int, stop: int) -> _Run:
+    def _cut_out_run(self, run: _CachedRun, start: int, stop: int) -> _CachedRun:
         """Return a run of exactly these blocks, split from a longer run."""
         if start > run.start:
-            run = self._split(run, start)
+            run = self._split_run(run, start)
         if stop < run.stop:
-            self._split(run, stop)
+            self._split_run(run, stop)
         return run
 
-    def _split(self, run: _Run, at: int) -> _Run:
+    def _split_run(self, run: _CachedRun, at: int) -> _CachedRun:
         first_id = run.first_id + at - run.start
-        tail = _Run(run.chain, at, run.stop, first_id, run.refs, run.born)
+        tail = _CachedRun(run.chain, at, run.stop, first_id, run.refs, run.born)
         run.stop = at
         self._runs[tail.first_id] = tail
         self._lines[run.chain].add(tail)
         if not run.refs:
-            _insert_before(tail, before=run)  # evicted before the blocks at the start
+            _insert_run_before(tail, before=run)  # evicted before the blocks at the start
         return tail
 
-    def _cache_span(self, holding: Holding, chain: Hashable, start: int, stop: int) -> None:
+    def _cache_block_range(self, holding: Holding, chain: Hashable, start: int, stop: int) -> None:
         line = self._lines.get(chain)
         if line is None:
             line = self._lines[chain] = _ChainRuns()
@@ -255,14 +257,14 @@ class BlockPool:
             holding.pieces[-1] = (first, end + stop - start)
             return
         self._born += 1
-        run = _Run(chain, start, stop, self._new_id(), 1, self._born)
+        run = _CachedRun(chain, start, stop, self._new_id(), 1, self._born)
         self._runs[run.first_id] = run
         line.overlaps |= overlaps
         line.add(run)
         holding.pieces.append((run.first_id, run.first_id + len(run)))
         holding.last = run
 
-    def _append_free(self, run: _Run) -> None:
+    def _append_evictable_run(self, run: _CachedRun) -> None:
         """Make a run evictable, joined with the next blocks of its chain if possible.
 
         They can be joined if they were freed just before this run.
@@ -277,9 +279,9 @@ class BlockPool:
             run.stop = tail.stop
             run.first_id = self._new_id()
             self._runs[run.first_id] = run
-        _insert_before(run, before=self._free)
+        _insert_run_before(run, before=self._free)
 
-    def _remove_run(self, run: _Run) -> None:
+    def _remove_run(self, run: _CachedRun) -> None:
         del self._runs[run.first_id]
         line = self._lines[run.chain]
         line.runs.remove(run)
@@ -291,9 +293,9 @@ class BlockPool:
         return self._next_id
 
 
-def _oldest_piece(runs: list[_Run], start: int, stop: int) -> Piece | None:
+def _oldest_cached_piece(runs: list[_CachedRun], start: int, stop: int) -> Piece | None:
     """Return the oldest cached run at a position, cut off where an older run starts."""
-    best: _Run | None = None
+    best: _CachedRun | None = None
     for run in runs:
         if run.start <= start < run.stop and (best is None or run.born < best.born):
             best = run
@@ -304,13 +306,13 @@ def _oldest_piece(runs: list[_Run], start: int, stop: int) -> Piece | None:
     return Piece(best, start, min(older, default=end))
 
 
-def _insert_before(run: _Run, before: _Run) -> None:
+def _insert_run_before(run: _CachedRun, before: _CachedRun) -> None:
     run.after, run.before = before, before.before
     before.before.after = run
     before.before = run
 
 
-def _remove_from_list(run: _Run) -> None:
+def _remove_from_list(run: _CachedRun) -> None:
     run.before.after = run.after
     run.after.before = run.before
     del run.before, run.after

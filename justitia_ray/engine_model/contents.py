@@ -38,7 +38,7 @@ class ContentTree:
 
     def __init__(self, block_size: Tokens) -> None:
         self.block_size = block_size
-        self._roots: WeakValueDictionary[Hashable, _Chain] = WeakValueDictionary()
+        self._roots: WeakValueDictionary[Hashable, _BlockChain] = WeakValueDictionary()
 
     def content(self, tokens: Sequence[Hashable], apart: Hashable = None) -> "TokenContent":
         """Return the content of a sequence with these tokens.
@@ -49,36 +49,36 @@ class ContentTree:
         """
         root = self._roots.get(apart)
         if root is None:
-            root = self._roots[apart] = _Chain(0, None)
+            root = self._roots[apart] = _BlockChain(0, None)
         content = TokenContent(self.block_size, root)
         content.append(tokens)
         return content
 
 
-class _Chain:
+class _BlockChain:
     __slots__ = ("__weakref__", "blocks", "children", "parent", "start")
 
-    def __init__(self, start: int, parent: "_Chain | None") -> None:
+    def __init__(self, start: int, parent: "_BlockChain | None") -> None:
         self.start = start
         self.parent = parent  # prevents a second parent object
         self.blocks: list[Hashable] = []
-        self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
+        self.children: MutableMapping[tuple[int, Hashable], _BlockChain] | None = None
 
-    def child(self, position: int, block: Hashable) -> "_Chain":
+    def child(self, position: int, block: Hashable) -> "_BlockChain":
         """Return the chain that continues this one with another block at a position."""
         if self.children is None:
             self.children = WeakValueDictionary()
         found = self.children.get((position, block))
         if found is None:
-            found = self.children[position, block] = _Chain(position, self)
+            found = self.children[position, block] = _BlockChain(position, self)
             found.blocks.append(block)
         return found
 
 
 class TokenContent:
-    def __init__(self, block_size: Tokens, root: _Chain) -> None:
+    def __init__(self, block_size: Tokens, root: _BlockChain) -> None:
         self._block_size = block_size
-        self._path: list[tuple[_Chain, int]] = []
+        self._path: list[tuple[_BlockChain, int]] = []
         """Earlier chains of the sequence, each with the position at which the sequence left it."""
         self._chain = root
         self._stop = 0

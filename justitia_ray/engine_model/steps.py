@@ -121,7 +121,7 @@ class StepScheduler(Generic[SequenceT]):
         for sequences in (self.running, self.waiting):
             if sequence in sequences:
                 sequences.remove(sequence)
-                self._release(sequence)
+                self._release_blocks(sequence)
 
     def plan(self) -> dict[SequenceT, Tokens]:
         """Plan the next iteration and allocate its blocks; return the tokens per sequence.
@@ -143,7 +143,7 @@ class StepScheduler(Generic[SequenceT]):
                     index -= 1
                 budget += step.pop(victim, 0)
                 del self.running[place]
-                self._preempt(victim)
+                self._preempt_sequence(victim)
             if victim is sequence:
                 break  # the last sequence in order preempts itself
             step[sequence] = tokens
@@ -155,7 +155,7 @@ class StepScheduler(Generic[SequenceT]):
             sequence.computed += tokens
         return step
 
-    def equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
+    def count_equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
         """Return how many iterations equal to the planned one follow, the planned one included.
 
         Iterations are equal while all running sequences decode, no sequence ends before the last
@@ -198,7 +198,7 @@ class StepScheduler(Generic[SequenceT]):
         for sequence in made:
             if sequence.finished:
                 self.running.remove(sequence)
-                self._release(sequence)
+                self._release_blocks(sequence)
         return made
 
     def _admit_waiting(self, step: dict[SequenceT, Tokens], budget: Tokens) -> None:
@@ -252,8 +252,8 @@ class StepScheduler(Generic[SequenceT]):
             return max(self.running, key=lambda running: running.order)
         return self.running[-1]
 
-    def _preempt(self, sequence: SequenceT) -> None:
-        self._release(sequence)
+    def _preempt_sequence(self, sequence: SequenceT) -> None:
+        self._release_blocks(sequence)
         sequence.lost, sequence.computed = sequence.computed, 0
         sequence.preemptions += 1
         self.preemptions += 1
@@ -262,7 +262,7 @@ class StepScheduler(Generic[SequenceT]):
         else:
             self.waiting.insert(0, sequence)
 
-    def _release(self, sequence: SequenceT) -> None:
+    def _release_blocks(self, sequence: SequenceT) -> None:
         self._no_more_fit = False
         self.pool.free(sequence.holding)
 

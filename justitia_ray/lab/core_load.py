@@ -73,17 +73,17 @@ class Timings:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningInference:
     prompt_tokens: Tokens
     output_tokens: Tokens
     made: Tokens = 0
 
 
 @dataclass(slots=True)
-class _Replica:
+class _SimulatedReplica:
     replica_id: ReplicaId
     capacity: ReplicaCapacity
-    running: dict[LeaseId, _Running] = field(default_factory=dict)
+    running: dict[LeaseId, _RunningInference] = field(default_factory=dict)
 
 
 class CoreLoad:
@@ -110,8 +110,8 @@ class CoreLoad:
         self._granted: deque[ApplicationId] = deque()
         """Applications whose grants the load has not answered yet with a submission or an end."""
         self._beginnings = beginnings
-        self._large = [_Replica(f"large-{k}", self._capacity(_LARGE)) for k in range(2)]
-        self._one_seat = _Replica("one-seat", self._capacity(_ONE_SEAT))
+        self._large = [_SimulatedReplica(f"large-{k}", self._capacity(_LARGE)) for k in range(2)]
+        self._one_seat = _SimulatedReplica("one-seat", self._capacity(_ONE_SEAT))
 
     def open_all(self) -> list[ApplicationId]:
         return [self._open_application() for _ in range(self._applications)]
@@ -155,7 +155,7 @@ class CoreLoad:
                 self._pull_with_report(self._one_seat, COMPLETION)
                 self._answer_grants()
             if step % 4 == 0:
-                self._fill_replica()
+                self._fill_and_remove_replica()
                 self._answer_grants()
             self.core.take_changed()
 
@@ -167,7 +167,7 @@ class CoreLoad:
 
     # --- replicas
 
-    def _pull_with_report(self, replica: _Replica, kind: str) -> None:
+    def _pull_with_report(self, replica: _SimulatedReplica, kind: str) -> None:
         progress: list[ev.LeaseProgress] = []
         finished: list[ev.LeaseFinished] = []
         for lease_id, running in list(replica.running.items()):
@@ -193,7 +193,7 @@ class CoreLoad:
         self.timings[kind].add(elapsed_ns, max(1, reports + len(_grants_of(actions))))
         self._apply_actions(actions)
 
-    def _fill_replica(self) -> None:
+    def _fill_and_remove_replica(self) -> None:
         """Add an empty replica, let it receive all inferences that fit, and remove it."""
         actions, elapsed_ns = self._handle_as_actor(
             ev.ReplicaPulled("joiner", self._capacity(_LARGE), _LARGE.kv_tokens)
@@ -214,7 +214,7 @@ class CoreLoad:
         for grant in _grants_of(actions):
             inference = self.core.state.inferences[grant.request_id]
             assert inference.true_output_tokens is not None
-            running = _Running(inference.prompt_tokens, inference.true_output_tokens)
+            running = _RunningInference(inference.prompt_tokens, inference.true_output_tokens)
             replicas[grant.replica_id].running[grant.lease_id] = running
             self._granted.append(inference.application_id)
 
@@ -269,14 +269,16 @@ class CoreLoad:
                 predicted_output_tokens=max(1, round(output * draw.uniform(0.5, 2.0))),
                 max_output_tokens=_MOST_OUTPUT,
                 true_output_tokens=output,
-                prefixes=self._prefixes(application_id, inference_id, prompt),
+                prefixes=self._packed_prefixes(application_id, inference_id, prompt),
             )
             self._time_event(SUBMIT, event)
 
     def _capacity(self, capacity: ReplicaCapacity) -> ReplicaCapacity:
         return replace(capacity, caches_prefixes=self._beginnings is not None)
 
-    def _prefixes(self, application_id: ApplicationId, inference_id: str, prompt: Tokens) -> bytes:
+    def _packed_prefixes(
+        self, application_id: ApplicationId, inference_id: str, prompt: Tokens
+    ) -> bytes:
         named = [*zip(_SHARED_TOKENS, ("", application_id, application_id), strict=True)]
         block = _LARGE.block_size
         named.append((prompt // block * block, inference_id))

@@ -45,13 +45,13 @@ class PredictedStart:
     """True seconds until the application's next start; None until it starts."""
 
     @property
-    def at_arrival(self) -> bool:
+    def made_at_arrival(self) -> bool:
         """Whether the prediction was made when the application arrived."""
         return self.is_first and not self.waited_s
 
 
 @dataclass(slots=True)
-class _Wait:
+class _ApplicationWait:
     since: Seconds
     asks_at: Seconds
     told: list[PredictedStart] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _AskingSimulation(Simulation):
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         super().__init__(applications, settings)
         self.told: list[PredictedStart] = []
-        self._waits: dict[ApplicationId, _Wait] = {}
+        self._waits: dict[ApplicationId, _ApplicationWait] = {}
 
     def _step(self, now: Seconds) -> None:
         super()._step(now)
@@ -77,7 +77,7 @@ class _AskingSimulation(Simulation):
             if not _has_only_waiting(application):
                 continue
             if name not in self._waits:
-                self._waits[name] = _Wait(now, now)
+                self._waits[name] = _ApplicationWait(now, now)
             if self._waits[name].asks_at <= now:
                 asking.append(application)
         outlooks = self._core.outlooks.ask([one.application_id for one in asking])

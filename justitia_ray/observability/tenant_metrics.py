@@ -83,7 +83,7 @@ class TenantMetrics:
         sums: dict[tuple[str, str, str], tuple[float, ...]] = {}
         for path, standings in nodes.items():
             tenant = measures.label("tenant", path)
-            node = measures.label("node", tree.described_as(path) or OTHER)
+            node = measures.label("node", tree.describing_path(path) or OTHER)
             for one in standings:
                 key = (tenant, one.unit.value, one.per)
                 left[key] = min(left.get(key, 1.0), float(one.remaining / one.limit))
@@ -130,7 +130,7 @@ class TenantMetrics:
                 self._measures.gauge(metric, *key).value = 0
 
     def _node_label(self, tree: TenantTree, tenant: ClientId) -> str:
-        return self._measures.label("node", tree.lowest_described(tenant) or OTHER)
+        return self._measures.label("node", tree.lowest_describing_path(tenant) or OTHER)
 
     def _increase_of(self, kind: str, tenant: ClientId, total: float) -> float:
         before = self._counted.get((kind, tenant), 0.0)

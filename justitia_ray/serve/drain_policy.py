@@ -57,7 +57,7 @@ class LoadTimes:
         del self._asked_at[missing:]  # Serve gives up the latest requests first.
 
     @property
-    def usual_s(self) -> float | None:
+    def median_load_s(self) -> float | None:
         """Median loading time of recent replicas in seconds; None before a replica was loaded."""
         loads = sorted(self._loads)
         return loads[len(loads) // 2] if loads else None
@@ -93,7 +93,7 @@ class DrainTimePolicy:
         """Return the number of replicas that Serve should run, and the reason as a dict."""
         running, target = ctx.current_num_replicas, ctx.target_num_replicas
         self._loads.observe(running, target, ctx.current_time or 0.0)
-        fleet = {"starting": max(0, target - running), "load_s": self._loads.usual_s}
+        fleet = {"starting": max(0, target - running), "load_s": self._loads.median_load_s}
         names = [replica.unique_id for replica in ctx.running_replicas or ()]
         question = {"rules": self._rules, "fleet": fleet, "running": names}
         latest = self._answers.latest(question)
@@ -119,7 +119,7 @@ class DrainTimePolicy:
         return int(max(ctx.target_num_replicas, math.ceil(by_count)))
 
 
-class _Mailbox:
+class _PollingMailbox:
     """State shared by the polling thread and the policy; it does not keep the policy alive."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class PolledAnswers:
 
     def __init__(self, scheduler: str, namespace: str, poll_s: float) -> None:
         self._arguments = (scheduler, namespace, poll_s)
-        self._mailbox = _Mailbox()
+        self._mailbox = _PollingMailbox()
         self._is_asking = False
 
     def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
@@ -159,7 +159,9 @@ class PolledAnswers:
         return None if answer is None else (answer[0], time.monotonic() - answer[1])
 
 
-def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: float) -> None:
+def _poll_scheduler(
+    mailbox: _PollingMailbox, scheduler: str, namespace: str, poll_s: float
+) -> None:
     """Poll the scheduler until the policy is dropped; a failed poll keeps the last answer."""
     failed = ""
     while not mailbox.ended.is_set():

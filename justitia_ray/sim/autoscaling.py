@@ -119,8 +119,8 @@ class AutoscaledSimulation(Simulation):
             self._scaled.replica_s += max(0.0, end_at - since)
         return self._scaled
 
-    def _next_due(self) -> Seconds:
-        due = super()._next_due()
+    def _next_step_due_at(self) -> Seconds:
+        due = super()._next_step_due_at()
         if self._link.ended == len(self._applications):
             return due
         ready = self._loading[0][0] if self._loading else math.inf
@@ -137,7 +137,7 @@ class AutoscaledSimulation(Simulation):
         for index in [one for one in self._draining if self._is_done(one)]:
             self._draining.remove(index)
             self._link.handle(ev.ReplicaLost(str(index)), now)
-            self._remove(index, now)
+            self._remove_drained_replica(index, now)
 
     def _decide(self, now: Seconds) -> None:
         state = self._core.state
@@ -155,7 +155,7 @@ class AutoscaledSimulation(Simulation):
             self._loading.append((now + self._load_s, index))
         while len(self._serving) + len(self._loading) > self._target:
             if self._loading:
-                self._remove(self._loading.pop()[1], now)
+                self._remove_drained_replica(self._loading.pop()[1], now)
             else:
                 self._start_drain(self._serving.pop(), now)
 
@@ -165,7 +165,7 @@ class AutoscaledSimulation(Simulation):
         self._idle.add(index)
         self._serving.append(index)
         server = self._servers[index]
-        if self._send(server, self._link.enter(server, now), now):
+        if self._send_granted(server, self._link.enter(server, now), now):
             server.start_iteration()
             self._set_next_times({index}, set(), now, others=True)
 
@@ -179,7 +179,7 @@ class AutoscaledSimulation(Simulation):
         server = self._servers[index]
         return server.is_empty and not server.swapped
 
-    def _remove(self, index: int, now: Seconds) -> None:
+    def _remove_drained_replica(self, index: int, now: Seconds) -> None:
         self._idle.discard(index)
         self._scaled.replica_s += now - self._since.pop(index)
         self._free.insert(0, index)

@@ -44,7 +44,7 @@ class GpsHistory:
             self._rose.append((before, since, now))
         self._last = (virtual_time, now)
 
-    def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
+    def time_of_virtual_finish(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
         """Return when virtual time V reached the virtual finish time of an application."""
         index = bisect_left(self._reached, tag)
         if index == len(self._reached):
@@ -108,7 +108,7 @@ class CoreLink:
         grants = self.handle(ev.ReplicaPulled(server.name, self._capacity, kv_tokens), now)
         self.handle(ev.PullAnswered(server.name), now)
         self.changes += 1
-        return [self._sequence_of(grant, server, now) for grant in grants]
+        return [self._sequence_of_grant(grant, server, now) for grant in grants]
 
     def drain(self, server: Server, now: Seconds) -> None:
         """Report that a replica drains and accepts no more work."""
@@ -152,7 +152,7 @@ class CoreLink:
         now: Seconds,
     ) -> None:
         """Submit an inference; close the application after its last one."""
-        served = self._recognition.served_as(application, inference)
+        served = self._recognition.serving_application(application, inference)
         name = served.application_id
         if name not in self._to_submit:
             self._open_application(served, self._applications[application.application_id], now)
@@ -200,7 +200,9 @@ class CoreLink:
         )
         for sequence in finished:
             row = sequence.result
-            served_id = self._recognition.served_id(row.application_id, row.inference_id)
+            served_id = self._recognition.serving_application_id(
+                row.application_id, row.inference_id
+            )
             self._predictions.finish_inference(served_id, row.inference_id)
             self._count_finished(row.application_id, now)
         self.changes += bool(finished)
@@ -248,7 +250,7 @@ class CoreLink:
             grants = self.handle(asks, now)
             self.handle(ev.PullAnswered(server.name), now)
             self.changes += bool(grants)
-            granted = [self._sequence_of(grant, server, now) for grant in grants]
+            granted = [self._sequence_of_grant(grant, server, now) for grant in grants]
             admitted += granted
             if not granted or not one_by_one:
                 break
@@ -276,13 +278,15 @@ class CoreLink:
     def finish(self, end_at: Seconds) -> None:
         """Compute when ideal fair sharing would have finished each application."""
         for name, tag in self._tags.items():
-            self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
+            self._applications[name].gps_finished_at_s = self._gps.time_of_virtual_finish(
+                tag, end_at
+            )
 
     @property
     def _virtual_time(self) -> VirtualTime:
         return self.core.lags.virtual_time
 
-    def _sequence_of(self, grant: Grant, server: Server, now: Seconds) -> SimulatedSequence:
+    def _sequence_of_grant(self, grant: Grant, server: Server, now: Seconds) -> SimulatedSequence:
         application, inference, due_at = self._requests.pop(grant.request_id)
         self._waiting_prompts.drop(grant.request_id)
         row = InferenceResult(

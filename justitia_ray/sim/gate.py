@@ -53,7 +53,7 @@ class Gate:
         if self._lets_pass or (self.order_moves and self._order_may_change(first)):
             self._least_behind = self._link.shortest_waiting_prompt()
 
-    def note_load(self, server: Server) -> None:
+    def record_kv_load(self, server: Server) -> None:
         """Record how much KV memory a replica holds now."""
         self._loads[server.index] = self._kv_load(server)
 
@@ -108,13 +108,13 @@ class Gate:
     def forget_refusals(self, servers: Iterable[Server]) -> None:
         """Let all replicas ask again, because the first inference may fit now.
 
-        Called at a `next_try` or after a change.
+        Called at a `next_work_request_at` or after a change.
         """
         if not self._by_prompt:
             for server in servers:
                 self._refused.pop(server.index, None)
 
-    def next_try(self, server: Server, later: Seconds) -> Seconds | None:
+    def next_work_request_at(self, server: Server, later: Seconds) -> Seconds | None:
         """Return the next time from `later` on at which a replica asks for work by itself."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
@@ -128,7 +128,7 @@ class Gate:
             return None  # KV memory becomes free only when a sequence ends.
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
-        return server.next_admission(max(later, server.instant_after(wait)))
+        return server.next_admission(max(later, server.end_of_iterations_s(wait)))
 
     def _may_come_first(self) -> list[Inference]:
         """Return the waiting inferences that may become first in the queue.

@@ -68,7 +68,7 @@ class Pace:
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
-    def hold_up(
+    def lengthen_iteration(
         self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
     ) -> None:
         """Lengthen the next iteration by `by_s` seconds."""
@@ -84,7 +84,7 @@ class Pace:
         length = k * self._each_s + self._growth_s * (k * (k - 1) // 2)
         return self._started_at + (self._first_s + length)
 
-    def ended_by(self, instant: Seconds, start: int) -> int:
+    def iterations_ended_by(self, instant: Seconds, start: int) -> int:
         """Return how many iterations have ended at a time.
 
         O(1) if all iterations take the same time, otherwise O(log of their number). Uses `at`, so
@@ -105,11 +105,11 @@ class Pace:
                 low += step
         return low
 
-    def first_from(self, instant: Seconds, start: int) -> int:
+    def first_iteration_from(self, instant: Seconds, start: int) -> int:
         """Return the first iteration that ends at or after a time."""
         if self.at(start) >= instant:
             return start
-        by = self.ended_by(instant, start)
+        by = self.iterations_ended_by(instant, start)
         return by if self.at(by) == instant else by + 1
 
 
@@ -135,7 +135,9 @@ class PrefillQueue:
         """Return the number of the next iteration that may compute new prompts."""
         return self._last + self._profile.admit_every
 
-    def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
+    def take_separate_prefills(
+        self, iteration: int, running: int
+    ) -> tuple[Tokens, list[SimulatedSequence]]:
         """Return the prompts that the engine computes alone in the next iteration.
 
         Args:

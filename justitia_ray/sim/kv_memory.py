@@ -31,20 +31,20 @@ class SimulatedSequence:
     recomputed_tokens: Tokens = 0
     """Tokens computed again after the sequence was swapped out."""
 
-    def made_by(self, iteration: int) -> Tokens:
+    def output_tokens_after(self, iteration: int) -> Tokens:
         """Return the number of output tokens up to an iteration."""
         return self.made + (iteration - self.since if self.computed else 0)
 
-    def context_by(self, iteration: int) -> Tokens:
+    def context_tokens_after(self, iteration: int) -> Tokens:
         """Return the KV tokens held after an iteration."""
-        return self.prompt_tokens + self.made_by(iteration)
+        return self.prompt_tokens + self.output_tokens_after(iteration)
 
     @property
-    def ends_with(self) -> int:
+    def last_iteration(self) -> int:
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
-        self.made, self.since = self.made_by(iteration), iteration
+        self.made, self.since = self.output_tokens_after(iteration), iteration
 
     def go_on(self, iteration: int) -> None:
         self.since, self.computed = iteration, True
@@ -85,9 +85,9 @@ class KvMemory:
         self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
     ) -> Tokens:
         """Return the KV that sequences hold after an iteration."""
-        return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
+        return sum(self.blocks(s.context_tokens_after(iteration) + more) for s in sequences)
 
-    def overflows_at(
+    def first_overflow_after(
         self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
         """Return the first iteration whose successor would need more than the KV memory.
@@ -130,7 +130,7 @@ class PrefixCache:
     def keep_context(self, sequence: SimulatedSequence) -> None:
         """Keep the context of a finished inference in the cache."""
         if self._profile.prefix_caching:
-            self._evict(sequence.application_id)
+            self._evict_context(sequence.application_id)
             context = sequence.prompt_tokens + sequence.made
             self._contexts[sequence.application_id] = context
             self._tokens += context
@@ -143,7 +143,7 @@ class PrefixCache:
             free_tokens: KV tokens that are free for this inference.
         """
         self._evict_down_to(free_tokens)
-        held = self._evict(sequence.application_id)
+        held = self._evict_context(sequence.application_id)
         if held <= sequence.prompt_tokens:
             whole_blocks = held - held % self._profile.block_size
             # vLLM computes at least one token, because decoding starts from it.
@@ -153,9 +153,9 @@ class PrefixCache:
 
     def _evict_down_to(self, tokens: Tokens) -> None:
         while self._tokens > tokens and self._contexts:
-            self._evict(next(iter(self._contexts)))
+            self._evict_context(next(iter(self._contexts)))
 
-    def _evict(self, application_id: ApplicationId) -> Tokens:
+    def _evict_context(self, application_id: ApplicationId) -> Tokens:
         tokens = self._contexts.pop(application_id, 0)
         self._tokens -= tokens
         return tokens

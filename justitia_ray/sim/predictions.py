@@ -59,7 +59,7 @@ class ExactPredictions:
         """Return the predicted cost in the policy's unit; None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
-        return self._cost_by(application, find_cost(options.accounts_cost))
+        return self._predicted_cost_in_unit(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
         """Return the charge for a predicted cost; None: the predicted cost is charged."""
@@ -80,7 +80,9 @@ class ExactPredictions:
 
     def end_application(self, action: EndApplication, now: Seconds) -> None: ...
 
-    def _cost_by(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+    def _predicted_cost_in_unit(
+        self, application: WorkloadApplication, function: CostFunction
+    ) -> float | None:
         return application.cost(function)
 
 
@@ -126,11 +128,11 @@ class StagedPredictions(ExactPredictions):
         expected = self._costs.stages.expect(
             application.application_class, stage, prompt, most, inferences
         )
-        length = self._costs.known_length(application, inference)
+        length = self._costs.known_output_tokens(application, inference)
         if length is None and expected is not None:
             length = expected.output_tokens
         elif length is None:
-            length = min(most, self._costs.prior_length(application, inference))
+            length = min(most, self._costs.default_output_tokens(application, inference))
         stages = self._costs.stages.stages_to_send(application.application_class, stage, inferences)
         if not self._raises:
             return InferencePrediction(length, stage, expected_stages=stages)
@@ -147,8 +149,10 @@ class StagedPredictions(ExactPredictions):
         if is_lesson(action):
             self._costs.learn(application, action, now)
 
-    def _cost_by(self, application: WorkloadApplication, function: CostFunction) -> float | None:
-        return self._costs.cost_in(application, function)
+    def _predicted_cost_in_unit(
+        self, application: WorkloadApplication, function: CostFunction
+    ) -> float | None:
+        return self._costs.predicted_cost_in_unit(application, function)
 
 
 class CostSource(abc.ABC):
@@ -162,17 +166,19 @@ class CostSource(abc.ABC):
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
         """Return the predicted cost of an application in token·iterations."""
 
-    def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+    def predicted_cost_in_unit(
+        self, application: WorkloadApplication, function: CostFunction
+    ) -> float | None:
         """Return the predicted cost in another unit; None if the source has no such prediction."""
         return None
 
-    def known_length(
+    def known_output_tokens(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
         """Return the length of an inference if it is known; None: the mean of the stage is used."""
         return None
 
-    def prior_length(
+    def default_output_tokens(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
         """Return the length of an inference whose stage is unknown."""
@@ -223,7 +229,7 @@ class LearnedCosts(CostSource):
             raise ConfigError(f"application {application.application_id!r}: {error}") from error
         return estimate.kv_token_time
 
-    def prior_length(
+    def default_output_tokens(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
         """Return the mean output length of the class, or a default for an unknown class."""
@@ -292,7 +298,7 @@ class TableCosts(CostSource):
             )
         return cost
 
-    def known_length(
+    def known_output_tokens(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
         """Return the true length if callers force it; otherwise None."""
@@ -316,12 +322,14 @@ class NoisyCosts(CostSource):
         self._seed = seed
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        return self.cost_in(application, kv_token_time)
+        return self.predicted_cost_in_unit(application, kv_token_time)
 
-    def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float:
+    def predicted_cost_in_unit(
+        self, application: WorkloadApplication, function: CostFunction
+    ) -> float:
         return application.cost(function) * self._random_factor(application.application_id)
 
-    def known_length(
+    def known_output_tokens(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
         """Return the noisy length, which may exceed a replica's memory."""
@@ -333,7 +341,9 @@ class NoisyCosts(CostSource):
 
 
 def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-    return tuple(_stage_sums(stage, gap_s) for stage, gap_s in stages_of(application.inferences))
+    return tuple(
+        _expected_stage(stage, gap_s) for stage, gap_s in stages_of(application.inferences)
+    )
 
 
 def stages_of(
@@ -364,7 +374,7 @@ def stages_of(
     return list(zip(stages, [*gaps, 0.0], strict=True))
 
 
-def _stage_sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:
+def _expected_stage(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:
     sizes = [(inference.prompt_tokens, inference.output_tokens) for inference in stage]
     return ExpectedStage(
         len(sizes),

@@ -43,7 +43,7 @@ def continued_call(
     return earlier if later.prompt_tokens >= said else None
 
 
-def first_calls(application: WorkloadApplication) -> dict[InferenceId, InferenceId]:
+def first_calls_by_inference(application: WorkloadApplication) -> dict[InferenceId, InferenceId]:
     """Return the first call of each inference's conversation.
 
     Several calls that continue the same call are forks of one conversation.
@@ -80,7 +80,7 @@ def count_recognised(applications: Iterable[WorkloadApplication]) -> dict[str, R
         of_class = found.setdefault(application.application_class, RecognitionCounts())
         of_class.calls += len(application.inferences)
         of_class.following += sum(bool(one.after) for one in application.inferences)
-        firsts = first_calls(application)
+        firsts = first_calls_by_inference(application)
         of_class.recognised += len(firsts) - len(set(firsts.values()))
     return found
 
@@ -112,7 +112,9 @@ class Recognition:
         parts: dict[InferenceId, list[WorkloadInference]] = {}
         by_id = {one.inference_id: one for one in application.inferences}
         firsts = (
-            first_calls(application) if self._way == CONVERSATION else {one: one for one in by_id}
+            first_calls_by_inference(application)
+            if self._way == CONVERSATION
+            else {one: one for one in by_id}
         )
         for one, first in firsts.items():
             parts.setdefault(first, []).append(by_id[one])
@@ -128,13 +130,15 @@ class Recognition:
             )
             self._served.update(((name, one.inference_id), served) for one in inferences)
 
-    def served_as(
+    def serving_application(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> WorkloadApplication:
         """Return the application under which an inference is served."""
         return self._served.get((application.application_id, inference.inference_id), application)
 
-    def served_id(self, application_id: ApplicationId, inference_id: InferenceId) -> ApplicationId:
+    def serving_application_id(
+        self, application_id: ApplicationId, inference_id: InferenceId
+    ) -> ApplicationId:
         """Return the id of the application under which an inference is served."""
         served = self._served.get((application_id, inference_id))
         return application_id if served is None else served.application_id

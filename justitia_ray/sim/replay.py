@@ -105,7 +105,7 @@ async def replay_workload(
             check_sizes(applications, facts.max_model_len, f"the context of {facts.model}")
         if others := facts.status.applications:
             on_warning(f"{others} applications are open on the service already; results mix")
-        player = _Player(service, facts.model, speed, timeout_s)
+        player = _WorkloadPlayer(service, facts.model, speed, timeout_s)
         played = await play_load(
             applications,
             player.play_application,
@@ -282,7 +282,7 @@ class LiveService:
 
 
 @dataclass(slots=True)
-class _Played:
+class _ReplayedApplication:
     """Application during a replay: its record, its inferences, its failures."""
 
     result: ApplicationResult
@@ -292,7 +292,7 @@ class _Played:
     lateness: Lateness | None = None
 
 
-class _Player:
+class _WorkloadPlayer:
     """Runs the applications of a workload, and measures their inferences."""
 
     def __init__(
@@ -303,10 +303,12 @@ class _Player:
         self._speed = speed
         self._timeout_s = timeout_s
 
-    async def play_application(self, planned: WorkloadApplication, clock: LoadClock) -> _Played:
+    async def play_application(
+        self, planned: WorkloadApplication, clock: LoadClock
+    ) -> _ReplayedApplication:
         """Open an arrived application, run its inferences, and close it."""
         arrived_at_s = planned.arrived_at_s / self._speed
-        played = _Played(row_on_arrival(planned, arrived_at_s, Outcome.FAILED))
+        played = _ReplayedApplication(row_on_arrival(planned, arrived_at_s, Outcome.FAILED))
         try:
             async with self._service.application(planned) as opened:
                 if opened.predicted_kv_token_time is not None:
@@ -321,7 +323,11 @@ class _Player:
         return played
 
     async def _run_inferences(
-        self, planned: WorkloadApplication, arrived_at_s: Seconds, played: _Played, clock: LoadClock
+        self,
+        planned: WorkloadApplication,
+        arrived_at_s: Seconds,
+        played: _ReplayedApplication,
+        clock: LoadClock,
     ) -> None:
         """Run an application's inferences; skip those whose predecessor failed or was skipped."""
         runs: dict[InferenceId, asyncio.Task[InferenceResult | None]] = {}
@@ -389,7 +395,7 @@ def _count_tokens(row: InferenceResult, usage: Any) -> None:
         raise ResponseError(200, "the stream ended without usage") from error
 
 
-async def _request_lateness(opened: Application, played: _Played) -> None:
+async def _request_lateness(opened: Application, played: _ReplayedApplication) -> None:
     """Ask the service how late an application ended, compared with ideal fair sharing."""
     try:
         told = await opened.status()
@@ -402,7 +408,7 @@ async def _request_lateness(opened: Application, played: _Played) -> None:
         played.lateness = Lateness(lag["seconds"], lag["bound_s"])
 
 
-def _record_finish(played: _Played) -> None:
+def _record_finish(played: _ReplayedApplication) -> None:
     result = played.result
     result.finished_at_s = max(_end_times(played))
     result.jct_s = result.finished_at_s - result.arrived_at_s
@@ -412,11 +418,13 @@ def _record_finish(played: _Played) -> None:
     result.outcome = Outcome.FINISHED.value
 
 
-def _end_times(played: _Played) -> list[Seconds]:
+def _end_times(played: _ReplayedApplication) -> list[Seconds]:
     return [row.finished_at_s for row in played.inferences if row.finished_at_s is not None]
 
 
-def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) -> RunResult:
+def _run_result(
+    played: Sequence[_ReplayedApplication], before: KvTotals, after: KvTotals
+) -> RunResult:
     """Return the result of the replay; KV figures are differences of the service's totals."""
     ends = [end for one in played for end in _end_times(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)

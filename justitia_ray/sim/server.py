@@ -60,20 +60,20 @@ class Server:
         """
         if not self.running:
             return max(instant, self.at)
-        return self._pace.at(self._pace.first_from(instant, self.iteration))
+        return self._pace.at(self._pace.first_iteration_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
         """Return the first time at which the engine may start new inferences."""
         if not self.running:
             return max(instant, self.at)
-        first = self._pace.first_from(instant, self.iteration)
+        first = self._pace.first_iteration_from(instant, self.iteration)
         return self._pace.at(max(first, self._uncomputed.next_at()))
 
-    def admits_now(self) -> bool:
+    def can_start_inferences(self) -> bool:
         """Return whether the engine may start new inferences with the next iteration."""
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
-    def instant_after(self, iterations: int) -> Seconds:
+    def end_of_iterations_s(self, iterations: int) -> Seconds:
         """Return when a number of further iterations of the same batch will have ended."""
         return self._pace.at(self.iteration + iterations)
 
@@ -101,7 +101,7 @@ class Server:
         if not self.running:
             self.at = instant
             return
-        iteration = self._pace.ended_by(instant, self.iteration)
+        iteration = self._pace.iterations_ended_by(instant, self.iteration)
         passed = iteration - self.iteration
         if passed == 0:
             return
@@ -118,7 +118,7 @@ class Server:
             if self._ends.key(name)[0] > self.iteration:
                 break
             sequence = self.running[name]
-            self._remove(sequence)
+            self._remove_sequence(sequence)
             finished.append(sequence)
         return finished
 
@@ -133,7 +133,7 @@ class Server:
         by_order = sorted(self.running.values(), key=lambda s: rank(s.request_id))
         while by_order and not self._next_iteration_fits():
             sequence = by_order.pop()
-            self._remove(sequence)
+            self._remove_sequence(sequence)
             self._uncomputed.remove_sequence(sequence.request_id)
             self.swapped[sequence.request_id] = sequence
             sequence.result.preemptions += 1
@@ -170,9 +170,11 @@ class Server:
             arrived += 1
         return arrived
 
-    def hold_up(self, by_s: Seconds) -> None:
+    def lengthen_iteration(self, by_s: Seconds) -> None:
         """Lengthen the next iteration."""
-        self._pace.hold_up(self.at, self.iteration, self._decoding_count, self.context_tokens, by_s)
+        self._pace.lengthen_iteration(
+            self.at, self.iteration, self._decoding_count, self.context_tokens, by_s
+        )
         for sequence in self.running.values():
             first_token_at_s = sequence.result.first_token_at_s
             if first_token_at_s is not None and first_token_at_s > self.at:
@@ -183,7 +185,7 @@ class Server:
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
-            self._resume(sequence)
+            self._resume_sequence(sequence)
         else:
             self._uncomputed.add_sequence(sequence)
 
@@ -218,7 +220,7 @@ class Server:
             LeaseProgress(
                 s.lease_id,
                 s.prompt_tokens,
-                s.made_by(self.iteration),
+                s.output_tokens_after(self.iteration),
                 running=True,
                 recomputed_tokens=s.recomputed_tokens,
             )
@@ -255,14 +257,14 @@ class Server:
         last = int(self._ends.key(first)[0])
         if self._uncomputed:
             last = min(last, prefill)
-        overflow = self.memory.overflows_at(
+        overflow = self.memory.first_overflow_after(
             self.running.values(), self.context_tokens, self.iteration, last
         )
         return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
         """Compute prompts in an iteration of their own, if due; return its seconds."""
-        tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
+        tokens, batch = self._uncomputed.take_separate_prefills(self.iteration, len(self.running))
         if not batch:
             return 0.0
         for sequence in batch:
@@ -283,14 +285,14 @@ class Server:
     def _note_computed_prompt(self, sequence: SimulatedSequence) -> None:
         if sequence.result.first_token_at_s is None:
             self._starting.append(sequence)
-        self._resume(sequence)
+        self._resume_sequence(sequence)
 
-    def _resume(self, sequence: SimulatedSequence) -> None:
+    def _resume_sequence(self, sequence: SimulatedSequence) -> None:
         sequence.go_on(self.iteration)
         self._entered += 1
-        self._ends.put(sequence.request_id, (sequence.ends_with, self._entered))
+        self._ends.put(sequence.request_id, (sequence.last_iteration, self._entered))
 
-    def _remove(self, sequence: SimulatedSequence) -> None:
+    def _remove_sequence(self, sequence: SimulatedSequence) -> None:
         sequence.stop(self.iteration)
         del self.running[sequence.request_id]
         self._ends.drop(sequence.request_id)

@@ -28,7 +28,7 @@ from justitia_ray.sim.workload import WorkloadApplication, check_sizes
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 
-class Timetable:
+class ReplicaTimetable:
     def __init__(self, replicas: int) -> None:
         self._names = [str(index) for index in range(replicas)]
         self._instants = LazyHeap()
@@ -102,8 +102,8 @@ class Simulation:
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
         self._looked_at: Seconds = 0.0
-        self._changes = Timetable(len(self._servers))
-        self._tries = Timetable(len(self._servers))
+        self._changes = ReplicaTimetable(len(self._servers))
+        self._tries = ReplicaTimetable(len(self._servers))
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
         self._due_at: Seconds = 0.0
@@ -116,7 +116,7 @@ class Simulation:
         result.applications = [self._link.expect(a) for a in self._applications]
         now = 0.0
         steps = 0
-        self._due_at = self._next_due()
+        self._due_at = self._next_step_due_at()
         while (instant := self._next_event_at()) is not None:
             now = instant
             self._step(now)
@@ -132,7 +132,7 @@ class Simulation:
         instant = woken_at if woken_at < due_at else min(woken_at, self._next_boundary(due_at))
         return None if instant == math.inf else instant
 
-    def _next_due(self) -> Seconds:
+    def _next_step_due_at(self) -> Seconds:
         deadline = self._core.next_deadline()
         coming_at = self._submissions.next_at()
         return coming_at if deadline is None else min(deadline, coming_at)
@@ -169,9 +169,9 @@ class Simulation:
                 self._servers[index].start_iteration()
         changed |= self._delay_engines(now)
         self._set_next_times(changed, tried, now, others=self._gate.standing != seen)
-        self._due_at = self._next_due()
+        self._due_at = self._next_step_due_at()
         if self._settings.sample_kv:
-            self._sample_kv(now)
+            self._sample_held_kv_tokens(now)
 
     def _update_and_submit(self, woken: list[Server], now: Seconds) -> None:
         """Report ended inferences to the scheduler core, and submit inferences that are due."""
@@ -185,7 +185,7 @@ class Simulation:
             self._submissions.submit_successors(sequence.result, now)
         if (deadline := self._core.next_deadline()) is not None and deadline <= now:
             self._link.handle(ev.DeadlinePassed(), now)
-        self._submissions.submit_due(now)
+        self._submissions.submit_all_due(now)
         self._link.withdraw_idle(now)
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
@@ -222,7 +222,7 @@ class Simulation:
             return set()
         for server in self._servers:
             server.advance(now)
-            server.hold_up(by_s)
+            server.lengthen_iteration(by_s)
         return set(range(len(self._servers)))
 
     def _replicas_at_boundary(self, woken: set[int]) -> list[Server]:
@@ -243,7 +243,11 @@ class Simulation:
         before = len(server.running)
         admitted = False
         server.swap_in(self._core.place)
-        if not server.swapped and server.admits_now() and self._gate.is_worth_asking(server):
+        if (
+            not server.swapped
+            and server.can_start_inferences()
+            and self._gate.is_worth_asking(server)
+        ):
             admitted = self._request_work(server, now)
             self._gate.look()
             if not admitted or self._settings.engine.prefill != "separate":
@@ -251,9 +255,9 @@ class Simulation:
         return admitted or len(server.running) > before
 
     def _request_work(self, server: Server, now: Seconds) -> bool:
-        return self._send(server, self._link.ask(server, now), now)
+        return self._send_granted(server, self._link.ask(server, now), now)
 
-    def _send(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
+    def _send_granted(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
         """Send the granted inferences to a replica; return whether there were any."""
         prefixes = self._prefixes[server.index]
         for sequence in admitted:
@@ -276,35 +280,35 @@ class Simulation:
         for index in changed:
             server = self._servers[index]
             self._changes.set(index, server.next_change())
-            self._gate.note_load(server)
+            self._gate.record_kv_load(server)
             (self._idle.discard if server.running else self._idle.add)(index)
         if not self._is_exact and self._gate.standing[0] is None:
             self._tries.clear()
             return
         for index in changed | tried:
-            self._tries.set(index, self._next_try(self._servers[index], later))
+            self._tries.set(index, self._next_work_request_at(self._servers[index], later))
         for server in self._gate.replicas_to_ask(self._servers) if others else ():
             if server.index in changed or server.index in tried:
                 continue
             stays = self._gate.tries_stay and server.index not in self._seen_now
             if not (stays and self._tries.has(server.index)):
                 since = later if self._is_exact else now
-                self._tries.set(server.index, self._gate.next_try(server, since))
+                self._tries.set(server.index, self._gate.next_work_request_at(server, since))
 
-    def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
+    def _next_work_request_at(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
-            return self._gate.next_try(server, later)
+            return self._gate.next_work_request_at(server, later)
         # Service may change the order, and a smaller swapped-out sequence may then fit.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )
 
-    def _sample_kv(self, now: Seconds) -> None:
+    def _sample_held_kv_tokens(self, now: Seconds) -> None:
         held: dict[ApplicationId, Tokens] = {}
         for server in self._servers:
             for sequence in server.running.values():
                 name = sequence.application_id
-                held[name] = held.get(name, 0) + sequence.context_by(server.iteration)
+                held[name] = held.get(name, 0) + sequence.context_tokens_after(server.iteration)
         for name in dict.fromkeys([*self._kv_held, *held]):
             if held.get(name, 0) != self._kv_held.get(name, 0):
                 self._result.kv_samples.append((now, name, held.get(name, 0)))

@@ -26,7 +26,7 @@ class FrontEnd:
         self._passed = 0
         self._passing_s: Seconds = 0.0
 
-    def passed_at(self, now: Seconds) -> Seconds:
+    def time_through_front_end(self, now: Seconds) -> Seconds:
         """Queue a call in the front end; return the time at which it has passed."""
         self._free_at = max(now, self._free_at) + self._takes_s
         self._passed += 1
@@ -98,7 +98,7 @@ class Submissions:
             self._next_arrival_at(), self._next_due_at(), self._next_passage_through_front_end()
         )
 
-    def submit_due(self, now: Seconds) -> None:
+    def submit_all_due(self, now: Seconds) -> None:
         """Submit all inferences that are due by `now`, in order of time.
 
         At equal times arrivals first.
@@ -108,7 +108,7 @@ class Submissions:
                 self._submit_arrivals(now)
             else:
                 due_at, _, application, inference = heapq.heappop(self._dues)
-                self._submit_due(application, inference, due_at, now)
+                self._submit_via_front_end(application, inference, due_at, now)
         while self._next_passage_through_front_end() <= now:
             _, due_at, application, inference = self._passing.popleft()
             self._link.submit(application, inference, due_at, now)
@@ -123,10 +123,10 @@ class Submissions:
 
     def submit_successors(self, finished: InferenceResult, now: Seconds) -> None:
         """Submit the successors of a finished inference, at once or after a delay."""
-        answered_at = self._front_end.passed_at(now)
+        answered_at = self._front_end.time_through_front_end(now)
         following = self._graph.finish(finished.application_id, finished.inference_id)
         for application, inference in following:
-            self._submit_after(answered_at, application, inference, now)
+            self._submit_after_delay(answered_at, application, inference, now)
 
     def _submit_arrivals(self, now: Seconds) -> None:
         application = self._arrivals.popleft()
@@ -135,9 +135,9 @@ class Submissions:
         else:
             self._link.arrive(application, now)
         for root in self._graph.arrive(application):
-            self._submit_after(application.arrived_at_s, application, root, now)
+            self._submit_after_delay(application.arrived_at_s, application, root, now)
 
-    def _submit_after(
+    def _submit_after_delay(
         self,
         since: Seconds,
         application: WorkloadApplication,
@@ -149,16 +149,16 @@ class Submissions:
             due_at = since + inference.delay_s
             heapq.heappush(self._dues, (due_at, self._dues_known, application, inference))
         else:
-            self._submit_due(application, inference, since, now)
+            self._submit_via_front_end(application, inference, since, now)
 
-    def _submit_due(
+    def _submit_via_front_end(
         self,
         application: WorkloadApplication,
         inference: WorkloadInference,
         due_at: Seconds,
         now: Seconds,
     ) -> None:
-        through_at = self._front_end.passed_at(now)
+        through_at = self._front_end.time_through_front_end(now)
         if through_at > now:
             self._passing.append((through_at, due_at, application, inference))
         else:

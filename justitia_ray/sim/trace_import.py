@@ -60,7 +60,7 @@ class InferenceSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _TraceSpan:
     record: JsonRecord
     trace_id: str
     span_id: str
@@ -87,16 +87,19 @@ def read_inference_spans(path: Path) -> list[InferenceSpan]:
     ]
 
 
-def _inference_of(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> InferenceSpan:
-    start_ns = _instant(span.record, "startTimeUnixNano", span.start)
-    end_ns = _instant(span.record, "endTimeUnixNano", span.end)
+def _inference_of(span: _TraceSpan, by_id: Mapping[tuple[str, str], _TraceSpan]) -> InferenceSpan:
+    start_ns = _nanoseconds_since_1970(span.record, "startTimeUnixNano", span.start)
+    end_ns = _nanoseconds_since_1970(span.record, "endTimeUnixNano", span.end)
     if end_ns < start_ns:
         raise span.record.error("endTimeUnixNano", f"at least the start, {start_ns}", end_ns)
     conversation = span.attributes.get("gen_ai.conversation.id")
     application_id = str(conversation or span.trace_id)
     if not application_id.strip():
         raise span.record.error("traceId", "a text that is not blank", span.trace_id)
-    served = _first(span, _INPUT)[1] is not None and _first(span, _OUTPUT)[1] is not None
+    served = (
+        _first_present_attribute(span, _INPUT)[1] is not None
+        and _first_present_attribute(span, _OUTPUT)[1] is not None
+    )
     user = span.attributes.get("user.id") or span.attributes.get("enduser.id")
     return InferenceSpan(
         application_id=application_id,
@@ -109,7 +112,7 @@ def _inference_of(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> Infere
     )
 
 
-def _outermost_agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
+def _outermost_agent(span: _TraceSpan, by_id: Mapping[tuple[str, str], _TraceSpan]) -> str | None:
     """Return the outermost agent around a span, with which the user interacts."""
     name, at = None, by_id.get((span.trace_id, span.span_id), span)
     for _ in range(_MAX_PARENTS):
@@ -121,43 +124,43 @@ def _outermost_agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str
     return None if name is None else str(name)
 
 
-def _spans_of(record: JsonRecord) -> Iterator[_Span]:
+def _spans_of(record: JsonRecord) -> Iterator[_TraceSpan]:
     groups = record.value("resourceSpans")
     if groups is None:
         resource = record.value("resource")
-        yield _parse_span(record, record.fields, _attributes_of(record, resource))
+        yield _parse_span(record, record.fields, _span_attributes(record, resource))
         return
-    for group in _objects_of(record, "resourceSpans", groups):
-        resource = _attributes_of(record, group.get("resource"))
-        for scope in _objects_of(record, "scopeSpans", group.get("scopeSpans", [])):
-            for fields in _objects_of(record, "spans", scope.get("spans", [])):
+    for group in _checked_objects(record, "resourceSpans", groups):
+        resource = _span_attributes(record, group.get("resource"))
+        for scope in _checked_objects(record, "scopeSpans", group.get("scopeSpans", [])):
+            for fields in _checked_objects(record, "spans", scope.get("spans", [])):
                 yield _parse_span(record, fields, resource)
 
 
 def _parse_span(
     record: JsonRecord, fields: Mapping[str, Any], resource: Mapping[str, Any]
-) -> _Span:
+) -> _TraceSpan:
     context = fields.get("context")
     ids = context if isinstance(context, dict) else fields
-    return _Span(
+    return _TraceSpan(
         record=record,
         trace_id=str(ids.get("traceId") or ids.get("trace_id") or ""),
         span_id=str(ids.get("spanId") or ids.get("span_id") or ""),
         parent_id=str(fields.get("parentSpanId") or fields.get("parent_id") or ""),
         start=fields.get("startTimeUnixNano", fields.get("start_time")),
         end=fields.get("endTimeUnixNano", fields.get("end_time")),
-        attributes=_attributes_of(record, fields),
+        attributes=_span_attributes(record, fields),
         service=resource.get("service.name"),
     )
 
 
-def _objects_of(record: JsonRecord, name: str, value: object) -> list[dict[str, Any]]:
+def _checked_objects(record: JsonRecord, name: str, value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise record.error(name, "a list of objects", value)
     return value
 
 
-def _attributes_of(record: JsonRecord, holder: object) -> Mapping[str, Any]:
+def _span_attributes(record: JsonRecord, holder: object) -> Mapping[str, Any]:
     """Return a span's attributes as a mapping, from a mapping or from OTLP's list of pairs."""
     attributes = holder.get("attributes") if isinstance(holder, dict) else None
     if attributes is None:
@@ -165,12 +168,12 @@ def _attributes_of(record: JsonRecord, holder: object) -> Mapping[str, Any]:
     if isinstance(attributes, dict):
         return attributes
     return {
-        str(pair.get("key")): _value(pair.get("value"))
-        for pair in _objects_of(record, "attributes", attributes)
+        str(pair.get("key")): _decode_otlp_value(pair.get("value"))
+        for pair in _checked_objects(record, "attributes", attributes)
     }
 
 
-def _value(value: object) -> object:
+def _decode_otlp_value(value: object) -> object:
     """Return the content of an OTLP value; 64-bit integers are encoded as texts."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
@@ -178,7 +181,7 @@ def _value(value: object) -> object:
     return int(held) if kind == "intValue" and str(held).lstrip("-").isdecimal() else held
 
 
-def _first(span: _Span, names: tuple[str, ...]) -> tuple[str, object]:
+def _first_present_attribute(span: _TraceSpan, names: tuple[str, ...]) -> tuple[str, object]:
     """Return the first of several attributes that the span has.
 
     If it has none, the first name and None.
@@ -187,14 +190,14 @@ def _first(span: _Span, names: tuple[str, ...]) -> tuple[str, object]:
     return found[0] if found else (names[0], None)
 
 
-def _count(span: _Span, names: tuple[str, ...], *, least: int) -> int:
-    name, value = _first(span, names)
+def _count(span: _TraceSpan, names: tuple[str, ...], *, least: int) -> int:
+    name, value = _first_present_attribute(span, names)
     if type(value) is not int or value < least:
         raise span.record.error(name, f"a whole number >= {least}", value)
     return value
 
 
-def _instant(record: JsonRecord, name: str, value: object) -> int:
+def _nanoseconds_since_1970(record: JsonRecord, name: str, value: object) -> int:
     """Return nanoseconds since 1970, from OTLP's number or the Python SDK's ISO text."""
     text = str(value)
     if text.isascii() and text.isdigit():

@@ -62,7 +62,7 @@ class Connection:
         read = read_redis_url(url)
         self.address = read.address
         credentials = credentials or NO_CREDENTIALS
-        self._password_hint = _auth_hint(credentials)
+        self._password_hint = _authentication_advice(credentials)
         self._close: list[Callable[[], Awaitable[None]]] = []
         try:
             # The three client types have no common base class.
@@ -167,7 +167,7 @@ def _is_auth_error(error: Exception) -> bool:
     return isinstance(error, AuthenticationError) or str(error).startswith(refusals)
 
 
-def _auth_hint(credentials: Credentials) -> str:
+def _authentication_advice(credentials: Credentials) -> str:
     """Return advice for an error of the user name or password; "" for other errors."""
     if credentials.password_file is not None:
         return f". The password is that of the file {credentials.password_file}"

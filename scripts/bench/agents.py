@@ -109,7 +109,7 @@ def scaled_session(
     turns: list[Turn] = []
     before: Mapping[str, Any] | None = None
     for turn in recorded["turns"]:
-        prompt = _scaled(turn["prompt_tokens"], scale.lengths)
+        prompt = _scale_token_count(turn["prompt_tokens"], scale.lengths)
         if before is None:
             kept, gap_s = 0, 0.0
         else:
@@ -118,10 +118,10 @@ def scaled_session(
             kept = context if repeats_all else int(turn["reused_tokens"] * scale.lengths)
             kept = min(kept, context, prompt - 1)
             gap_s = min(scale.gaps * (turn["gap_s"] or 0.0), scale.longest_gap_s)
-        output = _scaled(turn["output_tokens"], scale.lengths)
+        output = _scale_token_count(turn["output_tokens"], scale.lengths)
         turns.append(Turn(gap_s, kept, prompt - kept, output))
         before = turn
-    common = _scaled(recorded["tool_tokens"] + recorded["system_tokens"], scale.lengths)
+    common = _scale_token_count(recorded["tool_tokens"] + recorded["system_tokens"], scale.lengths)
     return AgentSession(name, arrived_at_s, min(common, turns[0].prompt_tokens - 1), tuple(turns))
 
 
@@ -212,7 +212,7 @@ def agents_that_fit(kv_tokens: Tokens, sessions: Iterable[AgentSession]) -> floa
     return kv_tokens * len(contexts) / sum(contexts)
 
 
-def _scaled(tokens: Tokens, factor: float) -> Tokens:
+def _scale_token_count(tokens: Tokens, factor: float) -> Tokens:
     return max(1, round(tokens * factor))
 
 

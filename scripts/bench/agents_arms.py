@@ -115,7 +115,7 @@ class AgentArms:
         self._services = [replace(arm, cache_fill_s=cache_fill_s) for arm in services]
         self._bare = [arm for arm in arms if not arm.import_path]
         self._file = file
-        self.engines = _engines(application)
+        self.engines = _count_engine_replicas(application)
         """Number of engines of each arm."""
         self.config = AppConfig.parse(application["args"])
         self.kv_tokens = self.engines * kv_tokens(self.config)
@@ -224,7 +224,7 @@ def kv_tokens(config: AppConfig) -> Tokens:
     return (blocks - 1) * size  # vLLM keeps one block for itself
 
 
-def _engines(application: Mapping[str, Any]) -> int:
+def _count_engine_replicas(application: Mapping[str, Any]) -> int:
     for deployment in application["deployments"]:
         if deployment["name"] == "Replica":
             return int(deployment.get("num_replicas", 1))

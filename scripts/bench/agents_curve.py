@@ -43,7 +43,7 @@ def curve(pairs: Sequence[Pair]) -> list[CurvePoint]:
         ]
         for arm in dict.fromkeys(arm for pair in of_load for arm in pair.plays):
             played = [[pair for pair in found if arm in pair.plays] for found in by_size]
-            medians = [_medians(arm, found) for found in played if found]
+            medians = [_median_point(arm, found) for found in played if found]
             most = max(turns for _, turns, _ in medians) or 1.0
             points += [
                 CurvePoint(load, agents, arm, turns, cached, turns / most)
@@ -56,7 +56,7 @@ def _name(pair: Pair) -> str:
     return pair.load.partition(" ")[0]
 
 
-def _medians(arm: str, pairs: Sequence[Pair]) -> tuple[int, float, float]:
+def _median_point(arm: str, pairs: Sequence[Pair]) -> tuple[int, float, float]:
     plays = [pair.plays[arm] for pair in pairs]
     return (
         round(statistics.median(pair.agents for pair in pairs)),
@@ -89,12 +89,12 @@ def curve_table(points: Sequence[CurvePoint]) -> str:
         cells: list[str] = []
         for arm in arms:
             point = known.get((load, agents, arm))
-            cells += ["–"] * 3 if point is None else _cells(point)
+            cells += ["–"] * 3 if point is None else _table_cells(point)
         rows.append((load, str(agents), *cells))
     return text_table(rows, numbers_from=1)
 
 
-def _cells(point: CurvePoint) -> list[str]:
+def _table_cells(point: CurvePoint) -> list[str]:
     return [
         f"{point.turns_per_minute:.0f}",
         f"{100 * point.of_best:.0f}",

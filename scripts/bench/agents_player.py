@@ -81,7 +81,7 @@ class Play:
         return sum(turn.cached_tokens for turn in self.turns) / prompts if prompts else 0.0
 
     @property
-    def moved_turns(self) -> int:
+    def count_moved_turns(self) -> int:
         """Number of turns answered by another replica than the session's previous turn."""
         last: dict[str, str] = {}
         moved = 0
@@ -134,7 +134,7 @@ class AgentPlayer:
         order = sorted(range(len(sessions)), key=lambda i: sessions[i].arrived_at_s)
         places = {sessions[i].name: k for k, i in enumerate(order)}
 
-        async def play_one(session: AgentSession, clock: LoadClock) -> Seconds | None:
+        async def play_one_session(session: AgentSession, clock: LoadClock) -> Seconds | None:
             try:
                 return await self._play_session(session, places[session.name], clock)
             except (JustitiaError, OSError) as error:
@@ -142,7 +142,7 @@ class AgentPlayer:
                 return None
 
         ends = await play_load(
-            sessions, play_one, arrived_at_s=lambda session: session.arrived_at_s
+            sessions, play_one_session, arrived_at_s=lambda session: session.arrived_at_s
         )
         return Play(
             {
@@ -175,7 +175,7 @@ class AgentPlayer:
             prompt = kept + _random_tokens(own, turn.prompt_tokens - len(kept))
             await clock.wait_until(answered_at_s + turn.gap_s)
             sent_at_s = clock.now_s()
-            reply = await self._complete(target, prompt, turn.output_tokens, headers, extra)
+            reply = await self._post_completion(target, prompt, turn.output_tokens, headers, extra)
             answered_at_s = clock.now_s()
             answer: dict[str, Any] = json.loads(reply.body)
             usage, details = answer["usage"], answer["usage"].get("prompt_tokens_details") or {}
@@ -206,10 +206,10 @@ class AgentPlayer:
         if self._is_ours:
             path = f"{target.route_prefix}/v1/applications/{application}/close"
             tenant_headers = {TENANT_HEADER: tenant} if tenant else {}
-            await self._post(target, path, {}, tenant_headers)
+            await self._post_json(target, path, {}, tenant_headers)
         return answered_at_s
 
-    async def _complete(
+    async def _post_completion(
         self,
         target: Target,
         prompt: Sequence[int],
@@ -226,9 +226,9 @@ class AgentPlayer:
             "temperature": 0.0,
             **extra,
         }
-        return await self._post(target, target.completions, body, headers)
+        return await self._post_json(target, target.completions, body, headers)
 
-    async def _post(
+    async def _post_json(
         self, target: Target, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Reply:
         # Servers close idle connections while a tool runs, so each call opens its own.

@@ -37,7 +37,7 @@ def figures(play: Play) -> dict[str, float]:
         "cached_share": play.cached_share,
         **({} if play.preemptions is None else {"preemptions": play.preemptions}),
         **_figures_by_kind(play),
-        "moved_turns": play.moved_turns,
+        "count_moved_turns": play.count_moved_turns,
         "sessions": len(ended),
         "errors": len(play.errors),
     }
@@ -62,7 +62,7 @@ def _figures_by_kind(play: Play) -> dict[str, float]:
     return found
 
 
-def kinds_table(pairs: Sequence[Pair]) -> str:
+def session_kinds_table(pairs: Sequence[Pair]) -> str:
     """Return mean completion time and cached share by kind of session: medians over repeats.
 
     Empty if no load has several kinds.
@@ -79,7 +79,7 @@ def kinds_table(pairs: Sequence[Pair]) -> str:
     return text_table(rows, numbers_from=2) if len(rows) > 1 else ""
 
 
-def worst_against(play: Play, baseline: Play) -> float:
+def worst_completion_ratio(play: Play, baseline: Play) -> float:
     """Return the largest ratio of a session's completion time to its time under the baseline."""
     ratios = [
         play.completion_s[name] / s
@@ -124,7 +124,9 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
                 if pair.plays[baseline].turns
             ]
             preempted = [one["preemptions"] for one in own if "preemptions" in one]
-            worst = [worst_against(pair.plays[arm], pair.plays[baseline]) for pair in compared]
+            worst = [
+                worst_completion_ratio(pair.plays[arm], pair.plays[baseline]) for pair in compared
+            ]
             rows.append(
                 (
                     load,
@@ -145,7 +147,7 @@ def table(pairs: Sequence[Pair], baseline: str) -> str:
     return text_table(rows, numbers_from=3)
 
 
-def hops_table(pairs: Sequence[Pair]) -> str:
+def turn_time_table(pairs: Sequence[Pair]) -> str:
     """Return a table of where a turn's time goes (queue, replica, other), as medians over repeats.
 
     The column `rest` is the time outside queue and replica: HTTP, the ingress and its token count,
@@ -169,7 +171,7 @@ def hops_table(pairs: Sequence[Pair]) -> str:
         of_load = [pair for pair in pairs if pair.load == load]
         for arm in dict.fromkeys(name for pair in of_load for name in pair.plays):
             plays = [pair.plays[arm] for pair in of_load if arm in pair.plays]
-            hops = [_hops(play) for play in plays if play.turns]
+            hops = [_mean_turn_times(play) for play in plays if play.turns]
             if hops:
                 medians = [statistics.median(column) for column in zip(*hops, strict=True)]
                 digits = (3, 3, 3, 3, 0, 0, 0, 0)
@@ -178,7 +180,7 @@ def hops_table(pairs: Sequence[Pair]) -> str:
     return text_table(rows, numbers_from=2)
 
 
-def _hops(play: Play) -> tuple[float, ...]:
+def _mean_turn_times(play: Play) -> tuple[float, ...]:
     turns, count = play.turns, len(play.turns)
     whole = statistics.fmean(turn.latency_s for turn in turns)
     queued = statistics.fmean(turn.queued_s for turn in turns)
@@ -187,7 +189,7 @@ def _hops(play: Play) -> tuple[float, ...]:
     cpu_s = sum(play.cpu_s.values())
     beside = cpu_s - play.cpu_s.get("engine", 0.0)
     return (
-        *(whole, queued, ran, whole - queued - ran, computed, float(play.moved_turns)),
+        *(whole, queued, ran, whole - queued - ran, computed, float(play.count_moved_turns)),
         *(1_000 * cpu_s / count, 1_000 * beside / count),
     )
 

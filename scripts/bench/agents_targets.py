@@ -124,7 +124,7 @@ def verdicts(pairs: Sequence[Pair], *, on_gpu: bool) -> list[Verdict]:
         median = statistics.median(values)
         found.append(
             Verdict(
-                _words(target, limit),
+                _describe_target(target, limit),
                 median <= limit if measure.is_upper else median >= limit,
                 spread(values).format(measure.digits),
             )
@@ -136,7 +136,7 @@ def label(name: str, agents: int) -> str:
     return f"{name} of {agents}"
 
 
-def _words(target: AgentTarget, limit: float) -> str:
+def _describe_target(target: AgentTarget, limit: float) -> str:
     measure = target.measure
     load = "" if target.load == "synthetic" else f", {target.load}"
     over = "" if measure.compare is None else f" over {measure.baseline}"

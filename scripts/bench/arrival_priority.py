@@ -37,17 +37,19 @@ class ArrivalPriority:
         body = await _read_body(receive)
         fields: dict[str, Any] = json.loads(body) if body else {}
         session = headers[SESSION_HEADER.lower()]
-        fields["priority"] = self._place(session, headers.get(PARENT_HEADER.lower(), session))
+        fields["priority"] = self._arrival_index(
+            session, headers.get(PARENT_HEADER.lower(), session)
+        )
         messages: list[Message] = [
             {"type": "http.request", "body": json.dumps(fields).encode(), "more_body": False}
         ]
 
-        async def receive_changed() -> Message:
+        async def receive_changed_body() -> Message:
             return messages.pop() if messages else await receive()
 
-        await self._app(scope, receive_changed, send)
+        await self._app(scope, receive_changed_body, send)
 
-    def _place(self, session: str, parent: str) -> int:
+    def _arrival_index(self, session: str, parent: str) -> int:
         place = self._places.get(session)
         if place is None:
             place = self._places.setdefault(parent, len(self._places))

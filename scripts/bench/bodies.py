@@ -105,12 +105,12 @@ class _MemorySampler:
         self._watcher = threading.Thread(target=self._sample_repeatedly, daemon=True)
         self._watcher.start()
 
-    def now_mb(self) -> float:
+    def added_memory_mb(self) -> float:
         return float((self._process.memory_info().rss - self._begin) / 2**20)
 
     def _sample_repeatedly(self) -> None:
         while not self._ended.wait(_BEAT_S):
-            self.peak_mb = max(self.peak_mb, self.now_mb())
+            self.peak_mb = max(self.peak_mb, self.added_memory_mb())
 
     def end(self) -> None:
         self._ended.set()
@@ -150,7 +150,7 @@ async def measure_bodies(bodies: int, _: Path) -> BodiesTaken:
         bodies,
         sent_bytes / 2**20,
         memory.peak_mb,
-        memory.now_mb(),
+        memory.added_memory_mb(),
         statuses[200],
         statuses[400],
         statuses[429],

@@ -59,7 +59,7 @@ class WaitingLoad:
         self._seats = seats
         self._longest = longest
 
-    async def hold_callers(
+    async def drain_with_waiting_callers(
         self, callers: int, pids: Callable[[], Iterable[int]], drain: Callable[[], None]
     ) -> WaitingCallers:
         """Let callers wait, drain an ingress, serve the callers, and return the outcome.
@@ -89,7 +89,7 @@ class WaitingLoad:
         await self._wait_for_count("in_flight", 0)
         return WaitingCallers(callers, before, held, dict(answers))
 
-    async def disconnect_callers(self, callers: int, seed: int) -> Disconnects:
+    async def disconnect_at_random(self, callers: int, seed: int) -> Disconnects:
         """Make callers disconnect at random times: running or waiting, unary or streaming.
 
         Raises:
@@ -110,12 +110,12 @@ class WaitingLoad:
         return Disconnects(callers, time.monotonic() - left_at)
 
     async def _occupy_all_seats(self) -> "asyncio.Task[None]":
-        async def occupy_seats() -> None:
+        async def fill_all_seats() -> None:
             async with self._target.open() as connection:
                 body = self._completion_body(max_tokens=self._longest, n=self._seats)
                 await connection.post(self._target.completions, body)
 
-        blocker = asyncio.create_task(occupy_seats())
+        blocker = asyncio.create_task(fill_all_seats())
         await self._wait_for_count("in_flight", 1)
         return blocker
 

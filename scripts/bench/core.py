@@ -200,7 +200,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Pauses:
+class CollectionPauses:
     """Garbage collections while events were timed: durations in ms, by generation."""
 
     ms: dict[int, list[float]] = field(default_factory=lambda: {0: [], 1: [], 2: []})
@@ -258,7 +258,7 @@ def measure_core(
     say: Callable[[str], None],
     leaves: int | None = None,
     beginnings: int | None = None,
-) -> tuple[list[Cell], dict[int, Pauses]]:
+) -> tuple[list[Cell], dict[int, CollectionPauses]]:
     """Time every policy at every size.
 
     For each size a core is filled once. The service's own event then switches it from policy to
@@ -267,7 +267,7 @@ def measure_core(
     prompt names this number of beginnings.
     """
     cells: list[Cell] = []
-    pauses: dict[int, Pauses] = {}
+    pauses: dict[int, CollectionPauses] = {}
     for size in plan.sizes:
         load = CoreLoad(
             size, seed, clock_ns=CLOCKS[plan.clock], leaves=leaves, beginnings=beginnings
@@ -338,8 +338,8 @@ def _live_bytes(load: CoreLoad) -> int:
 
 
 @contextmanager
-def _collection_pauses() -> Iterator[Pauses]:
-    found = Pauses()
+def _collection_pauses() -> Iterator[CollectionPauses]:
+    found = CollectionPauses()
     started = 0
 
     def record_pause(phase: str, info: dict[str, Any]) -> None:

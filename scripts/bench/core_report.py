@@ -72,7 +72,7 @@ def table(cells: Sequence[Cell]) -> str:
         for kind in dict.fromkeys(kind for cell in ours for kind in cell.windows):
             found = p50_slope(ours, kind)
             shown = f"{found:7.2f}" if found is not None else f"{'-':>7}"
-            row = "".join(_figures_text(cell, kind) for cell in ours)
+            row = "".join(_format_cell_figures(cell, kind) for cell in ours)
             lines.append(f"  {kind:10}{row}{shown}")
         lines.append("")
     return "\n".join(lines)
@@ -103,7 +103,7 @@ def comparison(cells: Sequence[Cell]) -> str:
             continue
         for cell in cells:
             if cell.policy in (JUDGED, "vtc") and cell.applications == scan.applications:
-                theirs, ours = (_mean_of(c, GRANT) for c in (scan, cell))
+                theirs, ours = (_median_mean_us(c, GRANT) for c in (scan, cell))
                 lines.append(
                     f"{scan.applications:16,}{theirs:14.1f}{cell.policy:>14}{ours:10.1f}"
                     f"{theirs / ours:13.2f}x"
@@ -149,21 +149,20 @@ def document(
     }
 
 
-def _figures_text(cell: Cell, kind: str) -> str:
+def _format_cell_figures(cell: Cell, kind: str) -> str:
     if kind not in cell.windows:
         return f"{'-':>{_WIDTH}}"
     windows = cell.windows[kind]
     tail = spread([f.p99 for f in windows])
     mean, p50 = median(f.mean for f in windows), median(f.p50 for f in windows)
-    ends = f"({_rounded_us(tail.low)}-{_rounded_us(tail.high)})"
-    return (
-        f"{_rounded_us(mean):>9}{_rounded_us(p50):>8}{f'{_rounded_us(tail.median)} {ends:>13}':>20}"
-    )
+    ends = f"({_format_microseconds(tail.low)}-{_format_microseconds(tail.high)})"
+    longest = f"{_format_microseconds(tail.median)} {ends:>13}"
+    return f"{_format_microseconds(mean):>9}{_format_microseconds(p50):>8}{longest:>20}"
 
 
-def _rounded_us(us: float) -> str:
+def _format_microseconds(us: float) -> str:
     return f"{us:.1f}" if us < 100 else f"{us:.0f}"
 
 
-def _mean_of(cell: Cell, kind: str) -> float:
+def _median_mean_us(cell: Cell, kind: str) -> float:
     return median(f.mean for f in cell.windows[kind])

@@ -57,7 +57,7 @@ def summarise(runs: Sequence[PolicyRun]) -> dict[str, dict[str, Any]]:
                     "mean_jct_s": mean_jct(run.records_of_class(name)),
                     "p90_jct_s": percentile([r.jct_s for r in run.records_of_class(name)], 0.9),
                 }
-                for name in classes_of(run.records)
+                for name in application_classes(run.records)
             },
         }
         for run in runs
@@ -78,7 +78,7 @@ def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
     clock = VirtualClock()
     ended_at = [record.arrived_at_s for record in run.records]
 
-    def share_until(instant: Seconds) -> None:
+    def serve_equally_until(instant: Seconds) -> None:
         """Serve the open applications in equal shares until `instant`."""
         nonlocal now
         while active := [(s.finish, int(name)) for name, s in clock.sessions().items() if s.active]:
@@ -93,9 +93,9 @@ def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
         now = instant
 
     for sequence, index in enumerate(order):
-        share_until(run.records[index].arrived_at_s)
+        serve_equally_until(run.records[index].arrived_at_s)
         clock.charge(ApplicationId(str(index)), costs[index], 1.0, sequence)
-    share_until(math.inf)
+    serve_equally_until(math.inf)
     return [
         max(0.0, end - record.arrived_at_s)
         for end, record in zip(ended_at, run.records, strict=True)
@@ -146,7 +146,7 @@ def table(runs: Sequence[PolicyRun]) -> str:
     columns = ("class", "policy", "count", "mean JCT s", "p90 JCT s", "failed")
     header = "{:<8} {:<10} {:>5} {:>11} {:>10} {:>6}".format(*columns)
     lines = [header, "-" * len(header)]
-    for name in [*classes_of(runs[0].records), None]:
+    for name in [*application_classes(runs[0].records), None]:
         for run in runs:
             records = run.records_of_class(name)
             failed = sum(record.outcome == "failed" for record in records)
@@ -163,7 +163,7 @@ def draw_figure(runs: Sequence[PolicyRun], title: str, file: Path) -> None:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     by_class, distribution = figure.subplots(1, 2)
-    names = classes_of(runs[0].records)
+    names = application_classes(runs[0].records)
     width = 0.8 / len(runs)
     for index, run in enumerate(runs):
         places = [place + (index - (len(runs) - 1) / 2) * width for place in range(len(names) + 1)]
@@ -204,7 +204,7 @@ def completion_ratios(ours: PolicyRun, other: PolicyRun) -> Mapping[str, float]:
     }
 
 
-def classes_of(records: Sequence[ApplicationRecord]) -> list[str]:
+def application_classes(records: Sequence[ApplicationRecord]) -> list[str]:
     return sorted({record.application_class for record in records})
 
 
@@ -227,7 +227,7 @@ _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Headroom:
+class DecodeHeadroom:
     """Decode throughput of a replica with few and with many short sequences in its batch."""
 
     narrow_sequences: int
@@ -244,7 +244,7 @@ class Headroom:
         )
 
 
-async def measure_headroom(client: JustitiaClient, transport: Transport) -> Headroom:
+async def measure_headroom(client: JustitiaClient, transport: Transport) -> DecodeHeadroom:
     """Measure an idle service, all replicas at once; the measurement takes some seconds.
 
     Each batch is one call with that number of choices, so that call overhead does not count.
@@ -255,7 +255,7 @@ async def measure_headroom(client: JustitiaClient, transport: Transport) -> Head
     for _ in range(_ROUNDS):
         narrow.append(await _tokens_per_s(client, _NARROW, replicas))
         wide.append(await _tokens_per_s(client, _WIDE, replicas))
-    return Headroom(_NARROW, statistics.median(narrow), _WIDE, statistics.median(wide))
+    return DecodeHeadroom(_NARROW, statistics.median(narrow), _WIDE, statistics.median(wide))
 
 
 async def _tokens_per_s(client: JustitiaClient, sequences: int, replicas: int) -> float:

@@ -239,7 +239,9 @@ class _NoScheduler(SchedulerCalls):
     def __init__(self) -> None:
         pass
 
-    async def _ask(self, method: str, *arguments: str | int | list[int] | None) -> Any:
+    async def _answer_as_scheduler(
+        self, method: str, *arguments: str | int | list[int] | None
+    ) -> Any:
         if method == "status":
             return {"ready": True, "degraded": None, "replicas": {"any": {}}}
         return None

@@ -72,7 +72,7 @@ class StepRow:
 
 
 async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -> list[StepRow]:
-    probe = _Probe(target, model, random.Random(seed))
+    probe = _EngineProbe(target, model, random.Random(seed))
     await probe.time_prompts([probe.random_prompt(64)], 8)  # the first call compiles
     rows: list[StepRow] = []
     for repeat in range(grid.repeats):
@@ -102,7 +102,7 @@ async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -
     return rows
 
 
-class _Probe:
+class _EngineProbe:
     """Client that sends calls with exact token counts."""
 
     def __init__(self, target: Target, model: str, rng: random.Random) -> None:
@@ -131,10 +131,10 @@ class _Probe:
             for prompt in prompts
         ]
         began_at = time.perf_counter()
-        cached = await asyncio.gather(*(self._complete(body) for body in bodies))
+        cached = await asyncio.gather(*(self._post_completion(body) for body in bodies))
         return time.perf_counter() - began_at, sum(cached)
 
-    async def _complete(self, body: bytes) -> Tokens:
+    async def _post_completion(self, body: bytes) -> Tokens:
         async with self._target.open() as connection:
             reply = await connection.post(self._target.completions, body)
         if reply.status != 200:

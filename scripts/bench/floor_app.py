@@ -42,7 +42,7 @@ def engine_app(engine: Engine) -> AsgiApp:
         body += message.get("body", b"")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if scope["method"] != "POST":  # a health check of the server
-            await send(_send_head(200, {"content-length": "0"}))
+            await send(_response_start_message(200, {"content-length": "0"}))
             await send({"type": "http.response.body"})
             return
         call = EngineCall(uuid.uuid4().hex, 0, path, {}, body)
@@ -61,18 +61,18 @@ async def _send_answer(engine: Engine, call: EngineCall, send: Send) -> None:
         assert isinstance(head, ResponseHead)
         is_stream = head.headers["content-type"].startswith("text/event-stream")
         if is_stream:
-            await send(_send_head(head.status, head.headers))
+            await send(_response_start_message(head.status, head.headers))
         async for item in items:
             assert isinstance(item, bytes)
             if not is_stream:
                 length = {"content-length": str(len(item))}
-                await send(_send_head(head.status, {**head.headers, **length}))
+                await send(_response_start_message(head.status, {**head.headers, **length}))
             await send({"type": "http.response.body", "body": item, "more_body": is_stream})
     if is_stream:
         await send({"type": "http.response.body"})
 
 
-def _send_head(status: int, headers: Any) -> Message:
+def _response_start_message(status: int, headers: Any) -> Message:
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     return {"type": "http.response.start", "status": status, "headers": pairs}
 

@@ -12,7 +12,7 @@ from justitia_ray.sim.suites.live_loads import nine_class_plan
 from justitia_ray.sim.suites.load_plan import PlannedApplication
 from justitia_ray.units import Seconds
 from scripts.bench.live_model import LiveModel, fit_model
-from scripts.bench.live_records import as_history
+from scripts.bench.live_records import to_observations
 from scripts.bench.live_session import ARMS, FCFS, JUSTITIA, SRJF, Arm, LiveRun, Session, shuffled
 
 MICE = ("KBQAV", "CC", "ALFWI")
@@ -215,7 +215,7 @@ async def play_all(
     async def run_arm(
         name: str, arm: Arm, load: Sequence[PlannedApplication], *, each: bool = False
     ) -> LiveRun:
-        own = own_classes(load) if each else {}
+        own = one_class_per_application(load) if each else {}
         played = await session.play(arm, load, _class_suffix(name, arm), own)
         say(_progress_line(name, played))
         if played.failed == len(load) or (name.startswith(_CALIBRATION) and played.failed):
@@ -227,9 +227,9 @@ async def play_all(
     load = calibration(seeds[0], size, data_dir)
     first, *others = CALIBRATION_ARMS
     played_first = await run_arm(_CALIBRATION, first, load)
-    history = tuple(as_history(played_first.played))
+    history = tuple(to_observations(played_first.played))
     names = [f"seed {seed}" for seed in seeds]
-    await session.teach(
+    await session.train_and_wait(
         history,
         [_class_suffix(_CALIBRATION, arm) for arm in others]
         + [_class_suffix(_CALIBRATION_ELEPHANT, SRJF)]
@@ -249,8 +249,8 @@ async def play_all(
         load = nine_classes(seed, size, data_dir)
         if known:
             before = await run_arm(f"{name} before", SRJF, load, each=True)
-            lessons = tuple(as_history(before.played))
-            await session.teach(lessons, [_class_suffix(name, arm) for arm in arms])
+            lessons = tuple(to_observations(before.played))
+            await session.train_and_wait(lessons, [_class_suffix(name, arm) for arm in arms])
             history += lessons
         runs[seed] = [await run_arm(name, arm, load, each=known) for arm in shuffled(arms, seed)]
     elephant = elephant_and_mice(seeds[0], size, data_dir, model.total_time_s(mice))
@@ -258,7 +258,7 @@ async def play_all(
     return Plays(calibrations, calibrated, history, runs, elephant, elephant_runs, model)
 
 
-def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str]:
+def one_class_per_application(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str]:
     return {
         (one.application_class, one.text): f"{one.application_class}.{one.number}" for one in load
     }

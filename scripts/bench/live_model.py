@@ -74,7 +74,9 @@ class LiveModel:
         slowness = _slowness(run, self.usual_reading_s)
         if slowness == 1.0:
             return Prediction(usual, 1.0, usual)
-        return Prediction(usual, slowness, self._at_pace(slowness)._simulate_run(run, history))
+        return Prediction(
+            usual, slowness, self._scale_all_times(slowness)._simulate_run(run, history)
+        )
 
     def total_time_s(self, played: Sequence[PlayedApplication]) -> Seconds:
         """Return the seconds that all engines need per application if all arrive at once."""
@@ -112,7 +114,7 @@ class LiveModel:
             hold_up_s=self.hold_up_s,
         )
 
-    def _at_pace(self, by: float) -> "LiveModel":
+    def _scale_all_times(self, by: float) -> "LiveModel":
         """Return the model with all times multiplied by a factor."""
         return replace(
             self,
@@ -143,20 +145,20 @@ def fit_model(
     Raises:
         ConfigError: If too little was played to fit anything.
     """
-    readings = [reading for run in plays if (reading := reading_s(run)) is not None]
+    readings = [reading for run in plays if (reading := mean_speed_reading_s(run)) is not None]
     usual_s = statistics.geometric_mean(readings) if len(readings) == len(plays) else None
     slowness = [_slowness(run, usual_s) for run in plays]
     fit = fit_residence(
         [calls_at_replicas(run.played, slow) for run, slow in zip(plays, slowness, strict=True)]
     )
     rows = [row for run in plays for one in run.played for row in one.inferences]
-    ways_s = sorted(map(_transit_s, rows))
+    ways_s = sorted(map(_queue_transit_s, rows))
     alone_s = ways_s[int(_UNDISTURBED * len(ways_s))]
     model = LiveModel(
         engine=replace(start, iteration=fit.cost, speedup=1.0),
         replicas=replicas,
         call_latency_s=min(row.waited_s for row in rows) + alone_s,
-        dispatch_s=statistics.fmean(map(_dispatch_s, rows)) + fit.call_latency_s,
+        dispatch_s=statistics.fmean(map(_dispatch_delay_s, rows)) + fit.call_latency_s,
         front_end_s=0.0,
         hold_up_s=fit.hold_up_s,
         fit=fit,
@@ -169,14 +171,14 @@ def fit_model(
     def log_error_at(pace: float) -> float:
         """Return log(predicted / measured completion time) if all times are scaled by `pace`."""
         return statistics.fmean(
-            _lateness(run, model._at_pace(pace * slow)._simulate_run(run, history))
+            _log_time_ratio(run, model._scale_all_times(pace * slow)._simulate_run(run, history))
             for run, slow in zip(plays, slowness, strict=True)
         )
 
-    return model._at_pace(_find_zero(log_error_at))
+    return model._scale_all_times(_find_zero(log_error_at))
 
 
-def reading_s(run: LiveRun) -> Seconds | None:
+def mean_speed_reading_s(run: LiveRun) -> Seconds | None:
     """Return the mean speed reading of the machine while applications were open; None without one.
 
     The result is a geometric mean, weighted by the number of open applications.
@@ -194,11 +196,11 @@ def reading_s(run: LiveRun) -> Seconds | None:
 
 
 def _slowness(run: LiveRun, usual_s: Seconds | None) -> float:
-    reading = reading_s(run)
+    reading = mean_speed_reading_s(run)
     return 1.0 if reading is None or usual_s is None else reading / usual_s
 
 
-def _lateness(run: LiveRun, simulated: RunResult) -> float:
+def _log_time_ratio(run: LiveRun, simulated: RunResult) -> float:
     """Return the logarithm of simulated over measured mean completion time."""
     live = statistics.fmean(one.record.jct_s for one in run.played if one.is_whole)
     said = mean_jct_s(simulated.applications)
@@ -241,7 +243,7 @@ def calls_at_replicas(
     for row in (row for one in played for row in one.inferences):
         if row.replica is None:
             continue
-        ended_at_s = row.finished_at_s - _ANSWER_SHARE * _transit_s(row)
+        ended_at_s = row.finished_at_s - _ANSWER_SHARE * _queue_transit_s(row)
         calls.append(
             CallAtReplica(
                 row.replica,
@@ -254,15 +256,15 @@ def calls_at_replicas(
     return calls
 
 
-def _dispatch_s(row: RecordedInference) -> Seconds:
+def _dispatch_delay_s(row: RecordedInference) -> Seconds:
     """Return how long a call had its lease before it reached its replica, in seconds."""
     return max(0.0, row.leased_s - row.ran_s)
 
 
-def _transit_s(row: RecordedInference) -> Seconds:
+def _queue_transit_s(row: RecordedInference) -> Seconds:
     """Return how long a call was under way without a lease, to the queue or back, in seconds."""
     took_s = row.finished_at_s - row.submitted_at_s
-    return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_s(row))
+    return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_delay_s(row))
 
 
 def _find_zero(error: Callable[[float], float]) -> float:

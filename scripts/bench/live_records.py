@@ -141,9 +141,9 @@ class Recorder:
         if CLASS_HEADER in suffixed:
             known_class = suffixed[CLASS_HEADER] if opened is None else opened.known_class
             suffixed[CLASS_HEADER] = known_class + self._suffix
-        submitted_at_s = self._now_s()
+        submitted_at_s = self._seconds_since_start()
         answer = await self._transport.request(method, path, suffixed, body)
-        finished_at_s = self._now_s()
+        finished_at_s = self._seconds_since_start()
         if opened is not None and is_success(answer.status):
             usage: dict[str, Any] = json.loads(answer.body)["usage"]
             opened.inferences.append(
@@ -168,7 +168,7 @@ class Recorder:
         if is_success(answer.status) and (lag := json.loads(answer.body).get("gps_lag")):
             opened.lateness = Lateness(lag["seconds"], lag["bound_s"])
 
-    def _now_s(self) -> Seconds:
+    def _seconds_since_start(self) -> Seconds:
         return self._clock() - self._started_at
 
 
@@ -225,7 +225,7 @@ def as_workload(
     return [_workload_application(one, call_latency_s) for one in played if one.is_whole]
 
 
-def as_result(
+def to_simulation_result(
     played: Sequence[PlayedApplication], kv_utilization: float | None, preemptions: int
 ) -> RunResult:
     """Return the rows of a run in the format of a simulation result."""
@@ -260,7 +260,7 @@ def as_result(
     return result
 
 
-def as_history(played: Sequence[PlayedApplication]) -> list[Observation]:
+def to_observations(played: Sequence[PlayedApplication]) -> list[Observation]:
     """Return what a predictor learns from whole applications: costs by class and stage.
 
     Without input features no models are trained, so predictions are those of the class.

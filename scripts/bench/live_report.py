@@ -22,7 +22,7 @@ from justitia_ray.sim.results import (
 from justitia_ray.units import Seconds
 from scripts.bench.live import Plays, Size
 from scripts.bench.live_model import LiveModel, Prediction
-from scripts.bench.live_records import as_result
+from scripts.bench.live_records import to_simulation_result
 from scripts.bench.live_session import ARMS, CONTROL, VTC, LiveRun
 from scripts.bench.statistics import Spread, paired_ratios, spread
 
@@ -63,24 +63,25 @@ class SeedFigures:
         return self._error_of(arm, self.machine[arm]["simulated_at_usual_speed_jct_s"])
 
     def _error_of(self, arm: str, simulated: float | None) -> float | None:
-        return off_by(simulated, self.live[arm]["mean_jct_s"])
+        return relative_error_of(simulated, self.live[arm]["mean_jct_s"])
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "error": {arm: self.error(arm) for arm in self.arms}}
 
 
-def off_by(simulated: float | None, live: float | None) -> float | None:
+def relative_error_of(simulated: float | None, live: float | None) -> float | None:
     """Return the relative error of a simulated figure; None if a figure is missing."""
     return simulated / live - 1 if live and simulated is not None else None
 
 
 def live_results(runs: Sequence[LiveRun]) -> dict[str, RunResult]:
     return {
-        run.arm.name: as_result(run.played, run.kv_utilization, run.preemptions) for run in runs
+        run.arm.name: to_simulation_result(run.played, run.kv_utilization, run.preemptions)
+        for run in runs
     }
 
 
-def seed_figures(
+def figures_of_seed(
     seed: int,
     runs: Sequence[LiveRun],
     live: Outcomes,
@@ -91,10 +92,10 @@ def seed_figures(
     classes = {
         name: {
             arm: {
-                "applications": len(_column(live[arm], name)),
-                "mean_jct_s": mean_jct_s(_column(live[arm], name)),
-                "p90_jct_s": _p90_s(_column(live[arm], name)),
-                "simulated_mean_jct_s": mean_jct_s(_column(simulated[arm], name)),
+                "applications": len(_results_of_class(live[arm], name)),
+                "mean_jct_s": mean_jct_s(_results_of_class(live[arm], name)),
+                "p90_jct_s": _p90_s(_results_of_class(live[arm], name)),
+                "simulated_mean_jct_s": mean_jct_s(_results_of_class(simulated[arm], name)),
             }
             for arm in live
         }
@@ -177,18 +178,18 @@ def seeds_table(table: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(
             (
                 arm,
-                _formatted(row["mean_jct_s"], 1),
-                _formatted(row["p90_jct_s"], 1),
-                *(_formatted(row[f"mean_jct_over_{other}"], 2) for other in REFERENCES),
-                _formatted(row["no_later_than_vtc"], 2),
-                _formatted(row["worst_ratio_to_vtc"], 2),
-                _formatted(row["kv_utilization"], 2),
-                _formatted(row["preemptions"], 0),
+                _format_spread_of(row["mean_jct_s"], 1),
+                _format_spread_of(row["p90_jct_s"], 1),
+                *(_format_spread_of(row[f"mean_jct_over_{other}"], 2) for other in REFERENCES),
+                _format_spread_of(row["no_later_than_vtc"], 2),
+                _format_spread_of(row["worst_ratio_to_vtc"], 2),
+                _format_spread_of(row["kv_utilization"], 2),
+                _format_spread_of(row["preemptions"], 0),
                 "/".join("–" if t is None else f"{1e6 * t['median']:.0f}" for t in times),
-                _formatted(row["simulated_mean_jct_s"], 1),
-                _formatted(row["error"], 2),
-                _formatted(row["slowness"], 2),
-                _formatted(row["error_at_usual_speed"], 2),
+                _format_spread_of(row["simulated_mean_jct_s"], 1),
+                _format_spread_of(row["error"], 2),
+                _format_spread_of(row["slowness"], 2),
+                _format_spread_of(row["error_at_usual_speed"], 2),
             )
         )
     return text_table(lines, numbers_from=1)
@@ -223,14 +224,14 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
     return f"CPU seconds of a run: {shown}; it takes {wall_s:.1f} s."
 
 
-def control_in(arms: Iterable[str]) -> str | None:
+def find_control_arm(arms: Iterable[str]) -> str | None:
     """Return the control arm's name (a repetition of `vtc`); None unless both arms were run."""
     return CONTROL.name if {VTC.name, CONTROL.name} <= set(arms) else None
 
 
-def noise_line(table: Mapping[str, Mapping[str, Any]]) -> str:
+def control_arm_line(table: Mapping[str, Mapping[str, Any]]) -> str:
     """Return an explanation of the control arm; empty if the control was not run."""
-    control = control_in(table)
+    control = find_control_arm(table)
     if control is None:
         return ""
     return (
@@ -261,11 +262,11 @@ def off_beyond_limit(
 
 def _without_control(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the arms of a table without the control arm."""
-    control = control_in(table)
+    control = find_control_arm(table)
     return [arm for arm in table if arm != control]
 
 
-def _formatted(found: Mapping[str, float] | None, digits: int) -> str:
+def _format_spread_of(found: Mapping[str, float] | None, digits: int) -> str:
     return "–" if found is None else Spread(**found).format(digits)
 
 
@@ -279,7 +280,7 @@ def _median_of(values: Sequence[float | int | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _column(run: RunResult, application_class: str) -> list[ApplicationResult]:
+def _results_of_class(run: RunResult, application_class: str) -> list[ApplicationResult]:
     return [a for a in run.applications if a.application_class == application_class]
 
 
@@ -294,7 +295,7 @@ def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
     return {
         **measured,
         **{f"simulated_{name}": value for name, value in simulated.items()},
-        "error": off_by(simulated["mean_jct_s"], measured["mean_jct_s"]),
+        "error": relative_error_of(simulated["mean_jct_s"], measured["mean_jct_s"]),
         "lag_s": None if lateness is None else lateness.lag_s,
         "bound_s": None if lateness is None else lateness.bound_s,
         "slowness": prediction.slowness,
@@ -338,7 +339,7 @@ _Compared: TypeAlias = tuple[dict[str, RunResult], dict[str, Prediction]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ReportFigures:
     """Figures of a benchmark in the forms needed for files and for tables."""
 
     seeds: list[SeedFigures]
@@ -354,7 +355,7 @@ def write_all(
     size: Size,
     about: Mapping[str, Any],
     say: Callable[[str], None],
-) -> Written:
+) -> ReportFigures:
     """Simulate every run, and write `live.json` and the rows of every run.
 
     `OUT/seed-N/live`, `OUT/seed-N/simulated`, the two of `OUT/elephant`, `OUT/calibration/live` and
@@ -386,7 +387,7 @@ def write_all(
         return live, predictions
 
     for seed, runs in plays.runs.items():
-        figures.append(seed_figures(seed, runs, *simulated(f"seed-{seed}", seed, runs)))
+        figures.append(figures_of_seed(seed, runs, *simulated(f"seed-{seed}", seed, runs)))
         say(f"seed {seed} simulated")
     table = over_seeds(figures)
     live, predictions = simulated("elephant", plays.elephant_load.seed, plays.elephant_runs)
@@ -395,7 +396,7 @@ def write_all(
         "load": plays.elephant_load.document(),
         "arms": {name: elephant_figures(live[name], predictions[name]) for name in live},
     }
-    written = Written(
+    written = ReportFigures(
         figures,
         table,
         elephant,
@@ -407,7 +408,7 @@ def write_all(
         "version": __version__,
         **about,
         "arms": list(table),
-        "control": control_in(table),
+        "control": find_control_arm(table),
         "load": {
             "applications": applications,
             "window_s": size.window_s,
@@ -439,14 +440,14 @@ def write_all(
     return written
 
 
-def report(written: Written, model: LiveModel) -> str:
+def report(written: ReportFigures, model: LiveModel) -> str:
     cost = model.engine.iteration
     elephants = written.elephant["arms"]
     missed = off_beyond_limit(written.table, elephants)
     same = "the same" if written.live_order == written.simulated_order else "NOT the same"
     lines = [
         seeds_table(written.table),
-        *([noise] if (noise := noise_line(written.table)) else []),
+        *([noise] if (noise := control_arm_line(written.table)) else []),
         "",
         "Mean completion time of each class, s, median over the seeds:",
         class_table(written.seeds),

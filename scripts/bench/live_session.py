@@ -198,7 +198,9 @@ class Session:
             tuple((at - began_at, cpu_s) for at, cpu_s in speedometer.readings),
         )
 
-    async def teach(self, history: Sequence[Observation], class_suffixes: Sequence[str]) -> None:
+    async def train_and_wait(
+        self, history: Sequence[Observation], class_suffixes: Sequence[str]
+    ) -> None:
         """Train the predictor on a history under several class names, and wait for it.
 
         Raises:

@@ -159,9 +159,8 @@ class Shape:
 
     def __str__(self) -> str:
         kind = "streams" if self.stream else "unary calls"
-        return (
-            f"{kind}, {_draw_from(self.prompt_tokens)} -> {_draw_from(self.output_tokens)} tokens"
-        )
+        prompts, outputs = map(_format_range, (self.prompt_tokens, self.output_tokens))
+        return f"{kind}, {prompts} -> {outputs} tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,5 +292,5 @@ def _check_reply(reply: Reply, call: Call) -> None:
         raise CallFailed(f"{made} tokens came where {call.output_tokens} were asked for")
 
 
-def _draw_from(ends: tuple[int, int]) -> str:
+def _format_range(ends: tuple[int, int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"

@@ -44,7 +44,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class MeasuredCost:
     """Memory and time that one case costs the scheduler."""
 
     applications: int
@@ -98,7 +98,7 @@ class _DirectCalls:
         return await getattr(self._service, method)(*arguments)
 
 
-async def measure_scheduler(case: Case, directory: Path) -> Taken:
+async def measure_scheduler(case: Case, directory: Path) -> MeasuredCost:
     """Measure the scheduler's cost for the applications and inferences of a case.
 
     Args:
@@ -145,7 +145,7 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
     restart_s = time.perf_counter() - at
     await follower.term.end()
     await asyncio.to_thread(redis.stop)
-    return Taken(
+    return MeasuredCost(
         case.applications,
         case.waiting,
         memory / 2**20,
@@ -175,7 +175,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
     # Submit directly first, so that the scheduler already knows the client's submissions.
     await _submit_all(service, case)
     client = QueueClient(
-        _DirectCalls(service), _raise_unexpected, _nothing, max(1, case.waiting), 0.0
+        _DirectCalls(service), _raise_unexpected, _never_called, max(1, case.waiting), 0.0
     )
     client.start()
     before = _resident_bytes()
@@ -277,7 +277,7 @@ def _resident_bytes_of_children() -> int:
     return sum(int(child.memory_info().rss) for child in children)
 
 
-async def _nothing() -> None: ...
+async def _never_called() -> None: ...
 
 
 def _raise_unexpected(what: Any) -> None:

@@ -292,7 +292,7 @@ class OverSeven:
     high: float
 
 
-def over_seven(trials: Sequence[Trial], kind: str, figure: str) -> OverSeven:
+def mean_over_classes(trials: Sequence[Trial], kind: str, figure: str) -> OverSeven:
     """Return a figure's mean over the seven classes; each class has equal weight."""
     sets = sorted({trial.number for trial in trials if trial.kind == kind})
     means = [
@@ -327,9 +327,9 @@ def error_table(trials: Sequence[Trial], figure: str) -> str:
     ]
     rows.insert(
         1 + len(seven),
-        ["mean", *(f"{over_seven(trials, kind, figure).mean:.1%}" for kind in kinds)],
+        ["mean", *(f"{mean_over_classes(trials, kind, figure).mean:.1%}" for kind in kinds)],
     )
-    spreads = [over_seven(trials, kind, figure) for kind in kinds]
+    spreads = [mean_over_classes(trials, kind, figure) for kind in kinds]
     rows.insert(2 + len(seven), ["  sets", *(f"{s.low:.1%}-{s.high:.1%}" for s in spreads)])
     return text_table(rows, numbers_from=1)
 
@@ -391,7 +391,7 @@ def curve_table(curve: Mapping[int, Sequence[Trial]]) -> str:
     rows = [["samples", *names, "mean of seven"]]
     for size, trials in curve.items():
         errors = [class_mean(trials, name, OURS, "mean_error") for name in names]
-        seven = over_seven(trials, OURS, "mean_error")
+        seven = mean_over_classes(trials, OURS, "mean_error")
         rows.append([str(size), *(f"{error:.1%}" for error in errors), f"{seven.mean:.1%}"])
     return text_table(rows, numbers_from=1)
 
@@ -410,7 +410,7 @@ def drift_line(name: str, drift: Drift) -> str:
 
 
 def verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> list[Verdict]:
-    error = over_seven(trials, OURS, "mean_error").mean
+    error = mean_over_classes(trials, OURS, "mean_error").mean
     names = list(dict.fromkeys(trial.application_class for trial in trials))
     worse = [
         name

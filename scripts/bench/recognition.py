@@ -21,7 +21,7 @@ MIXES = {"paper": "paper", "recorded": "recorded", "agents": "ALFWI=22,FV=22,KBQ
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SimulatedVariant:
     """Simulated combination: policy, unit that counts as an application, and cost prediction."""
 
     recognised: str = APPLICATION
@@ -33,13 +33,17 @@ class Way:
         return kind if self.policy == "justitia" else f"{kind}, {self.policy}"
 
 
-REFERENCE = Way()
-OTHERS = (Way(policy="vtc"), Way(policy="srjf"))
+REFERENCE = SimulatedVariant()
+OTHERS = (SimulatedVariant(policy="vtc"), SimulatedVariant(policy="srjf"))
 
 
-def ways(predictions: Sequence[str] = (ORACLE, LEARNED)) -> tuple[Way, ...]:
+def ways(predictions: Sequence[str] = (ORACLE, LEARNED)) -> tuple[SimulatedVariant, ...]:
     """Return all simulated combinations for these predictions, with the reference first."""
-    found = [Way(recognised, prediction) for prediction in predictions for recognised in WAYS]
+    found = [
+        SimulatedVariant(recognised, prediction)
+        for prediction in predictions
+        for recognised in WAYS
+    ]
     return tuple(dict.fromkeys((REFERENCE, *found, *OTHERS)))
 
 
@@ -81,7 +85,7 @@ class SimulatedLoad:
 def simulate_load(
     mix: str,
     density: float,
-    chosen: Sequence[Way],
+    chosen: Sequence[SimulatedVariant],
     seeds: Sequence[int],
     count: int,
     data_dir: Path | None,

@@ -42,7 +42,7 @@ class Timeline:
             "turn": tuple(end for _, end, ends_turn in calls if ends_turn),
         }
 
-    def quiet_s(self, at: Seconds) -> Seconds:
+    def seconds_since_call(self, at: Seconds) -> Seconds:
         """Return the seconds since the last call in flight ended; infinite before the first."""
         last = bisect_right(self._begins, at) - 1
         return inf if last < 0 else max(0.0, at - self._ends[last])
@@ -86,7 +86,7 @@ RULES: tuple[Rule, ...] = tuple(product(("only", "latest"), WITHIN_S))
 
 
 @dataclass(frozen=True, slots=True)
-class Joins:
+class AssignedShares:
     """Shares of calls that a rule assigns, and assigns correctly."""
 
     joined: float
@@ -129,7 +129,7 @@ def timelines_of(turns: Sequence[dict[str, Any]]) -> list[Timeline]:
 
 def assigned_shares(
     timelines: Sequence[Timeline], kind: SideCallKind, sessions: int, draws: int = 5_000
-) -> dict[Rule, Joins]:
+) -> dict[Rule, AssignedShares]:
     """Return the shares of one kind's calls that each rule assigns, and assigns correctly.
 
     Args:
@@ -148,7 +148,7 @@ def assigned_shares(
         at = moment + random.choice(kind.lags_s)
         others = random.choices(timelines, cum_weights=weights, k=sessions - 1)
         seen = [(own, at), *((one, random.uniform(0.0, one.length_s)) for one in others)]
-        quiet = [one.quiet_s(now) for one, now in seen]
+        quiet = [one.seconds_since_call(now) for one, now in seen]
         since = [one.since_s(now) for one, now in seen]
         latest = min(since)
         for rule in RULES:
@@ -160,19 +160,19 @@ def assigned_shares(
                 joins, is_own = latest <= within_s, latest == since[0]
             joined[rule] += joins
             right[rule] += joins and is_own
-    return {rule: Joins(joined[rule] / draws, right[rule] / draws) for rule in RULES}
+    return {rule: AssignedShares(joined[rule] / draws, right[rule] / draws) for rule in RULES}
 
 
-def mean_shares(judged: Sequence[tuple[int, Joins]]) -> Joins:
+def mean_shares(judged: Sequence[tuple[int, AssignedShares]]) -> AssignedShares:
     """Return the mean over kinds of calls, weighted by each kind's number of calls."""
     calls = sum(number for number, _ in judged)
-    return Joins(
+    return AssignedShares(
         sum(number * one.joined for number, one in judged) / calls,
         sum(number * one.right for number, one in judged) / calls,
     )
 
 
-def beside_table(
+def session_rules_table(
     timelines: Sequence[Timeline], kinds: Sequence[SideCallKind] = KINDS, draws: int = 5_000
 ) -> str:
     """Return a table of each rule's results, by kind of call and number of sessions per key."""

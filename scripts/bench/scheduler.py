@@ -100,13 +100,13 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
             "store": {"durability": load.durability, "data_dir": f"{directory}/redis"},
         }
         log = f"{directory}/scheduler.log"
-        scheduler = stack.enter_context(_Process(_run_scheduler, config, log, profile))
+        scheduler = stack.enter_context(_BenchmarkProcess(_run_scheduler, config, log, profile))
         offer = scheduler.receive()
         callers = -(-load.callers // load.ingresses)
         fakes = [
-            stack.enter_context(_Process(_run_replicas, offer, load.replicas)),
+            stack.enter_context(_BenchmarkProcess(_run_replicas, offer, load.replicas)),
             stack.enter_context(
-                _Process(_run_ingresses, offer, load.ingresses, callers, load.standing)
+                _BenchmarkProcess(_run_ingresses, offer, load.ingresses, callers, load.standing)
             ),
         ]
         for process in fakes:
@@ -155,7 +155,7 @@ def _percentile(durations: Iterable[tuple[Seconds, int]], percent: float) -> Sec
 # --- processes
 
 
-class _Process:
+class _BenchmarkProcess:
     """Child process of the benchmark, with a pipe to it."""
 
     def __init__(self, run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
@@ -165,7 +165,7 @@ class _Process:
             target=_start_process, args=(run, theirs, *arguments), daemon=True
         )
 
-    def __enter__(self) -> "_Process":
+    def __enter__(self) -> "_BenchmarkProcess":
         self._process.start()
         return self
 

@@ -55,18 +55,20 @@ def measure_sessions(
     fit = fitting(sessions, profile)
     errors = SessionErrors(profile.name)
     for session in fit:
-        errors.u_errors += _u_errors(session.turns)
-    costs = {session.name: _costs(session.turns, profile.prefill_cost) for session in fit}
+        errors.u_errors += _uncached_token_errors(session.turns)
+    costs = {session.name: _session_costs(session.turns, profile.prefill_cost) for session in fit}
     for number in range(sets):
         random.Random(f"{seed}/{number}").shuffle(fit)
         half = len(fit) // 2
-        table, ratio = _learn(fit[:half], costs)
+        table, ratio = _learn_stage_costs(fit[:half], costs)
         for turn in TURNS:
             held_out = [session for session in fit[half:] if len(session.turns) >= turn]
             kv, full = [], []
             for session in held_out:
                 of = costs[session.name]
-                predicted, with_prefill = _predict(table, ratio, session.turns, turn - 1, of)
+                predicted, with_prefill = _predict_session_cost(
+                    table, ratio, session.turns, turn - 1, of
+                )
                 kv.append((predicted, sum(of.kv)))
                 full.append((with_prefill, sum(of.kv) + sum(of.prefill)))
             errors.ranks.setdefault(turn, []).append(rank_correlation(kv))
@@ -78,7 +80,7 @@ def computed_tokens(turns: Sequence[Turn]) -> list[Tokens]:
     """Return the prompt tokens that each turn computes: its prompt without the part it repeats."""
     found: list[Tokens] = []
     for place, turn in enumerate(turns):
-        shared = _shared(turns[place - 1], turn) if place else 0
+        shared = _count_shared_tokens(turns[place - 1], turn) if place else 0
         found.append(turn.prompt_tokens - shared)
     return found
 
@@ -118,12 +120,12 @@ def session_table(found: Sequence[SessionErrors]) -> str:
     return text_table(rows, numbers_from=4)
 
 
-def _u_errors(turns: Sequence[Turn]) -> list[float]:
+def _uncached_token_errors(turns: Sequence[Turn]) -> list[float]:
     pairs = zip(expected_tokens(turns), computed_tokens(turns), turns, strict=True)
     return [abs(expected - true) / turn.prompt_tokens for expected, true, turn in pairs][1:]
 
 
-def _shared(before: Turn, turn: Turn) -> Tokens:
+def _count_shared_tokens(before: Turn, turn: Turn) -> Tokens:
     shared: Tokens = 0
     for (chain, end), (other, other_end) in zip(before.path, turn.path, strict=False):
         if chain is not other:
@@ -134,7 +136,7 @@ def _shared(before: Turn, turn: Turn) -> Tokens:
     return min(shared, turn.prompt_tokens - 1)
 
 
-def _costs(turns: Sequence[Turn], cost: PrefillCost) -> _Costs:
+def _session_costs(turns: Sequence[Turn], cost: PrefillCost) -> _Costs:
     prompts = [turn.prompt_tokens for turn in turns]
     return _Costs(
         tuple(kv_token_time(turn.prompt_tokens, turn.output_tokens) for turn in turns),
@@ -143,7 +145,9 @@ def _costs(turns: Sequence[Turn], cost: PrefillCost) -> _Costs:
     )
 
 
-def _learn(sessions: Sequence[Session], costs: dict[str, _Costs]) -> tuple[StageTable, float]:
+def _learn_stage_costs(
+    sessions: Sequence[Session], costs: dict[str, _Costs]
+) -> tuple[StageTable, float]:
     """Return the stage table and the ratio of prefill to KV token-time learned from sessions."""
     table, kv, prefill = StageTable(), 0.0, 0.0
     for session in sessions:
@@ -171,7 +175,7 @@ def _stages(turns: Sequence[Turn]) -> list[StageServed]:
     ]
 
 
-def _predict(
+def _predict_session_cost(
     table: StageTable, ratio: float, turns: Sequence[Turn], place: int, costs: _Costs
 ) -> tuple[float, float]:
     """Return the predicted cost of a session at a turn, without prefill and with it."""

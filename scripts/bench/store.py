@@ -69,21 +69,27 @@ class StoreBench:
             for number in range(self._live):
                 await desk.open_application(f"live-{number}")
             for number in range(self._calls):
-                found.open_alone.append(await _timed_s(desk.open_application(f"alone-{number}")))
+                found.open_alone.append(
+                    await _measure_seconds(desk.open_application(f"alone-{number}"))
+                )
             numbers = iter(range(self._calls * 4))
 
             async def open_and_submit() -> None:
                 for number in numbers:
                     found.open_together.append(
-                        await _timed_s(desk.open_application(f"together-{number}"))
+                        await _measure_seconds(desk.open_application(f"together-{number}"))
                     )
 
-            took_s = await _timed_s(asyncio.gather(*(open_and_submit() for _ in range(CALLERS))))
+            took_s = await _measure_seconds(
+                asyncio.gather(*(open_and_submit() for _ in range(CALLERS)))
+            )
             found.openings_per_s = len(found.open_together) / took_s
             for number in range(self._calls):
-                found.new_batch.append(await _timed_s(desk.submit_batch(f"new-{number}", new=True)))
+                found.new_batch.append(
+                    await _measure_seconds(desk.submit_batch(f"new-{number}", new=True))
+                )
                 found.known_batch.append(
-                    await _timed_s(desk.submit_batch(f"known-{number}", new=False))
+                    await _measure_seconds(desk.submit_batch(f"known-{number}", new=False))
                 )
             found.saves = desk.service.inspector.status().saves
         return found
@@ -184,7 +190,7 @@ def _arrival_event(name: str) -> ApplicationArrived:
     return ApplicationArrived(name, "bench", "tenant", 1.0, 1_000.0, _INGRESS)
 
 
-async def _timed_s(work: Awaitable[object]) -> float:
+async def _measure_seconds(work: Awaitable[object]) -> float:
     began = time.perf_counter()
     await work
     return time.perf_counter() - began

@@ -59,17 +59,21 @@ class CallTrace:
         return {
             (file, name)
             for file, name in self.calls
-            if not name.endswith(">") and _folder_of(file) not in _ENGINE
+            if not name.endswith(">") and _parent_folder(file) not in _ENGINE
         }
 
-    def by_folder(self) -> dict[str, tuple[int, int, int]]:
+    def counts_by_folder(self) -> dict[str, tuple[int, int, int]]:
         """Return distinct files, distinct functions and calls of each folder."""
-        folders = sorted({_folder_of(file) for file in self.files})
+        folders = sorted({_parent_folder(file) for file in self.files})
         return {
             folder: (
-                sum(_folder_of(file) == folder for file in self.files),
-                sum(_folder_of(file) == folder for file, _ in self.calls),
-                sum(count for (file, _), count in self.calls.items() if _folder_of(file) == folder),
+                sum(_parent_folder(file) == folder for file in self.files),
+                sum(_parent_folder(file) == folder for file, _ in self.calls),
+                sum(
+                    count
+                    for (file, _), count in self.calls.items()
+                    if _parent_folder(file) == folder
+                ),
             )
             for folder in folders
         }
@@ -170,5 +174,5 @@ def _recording_second_call(owner: type, method: str, trace: CallTrace) -> Iterat
         setattr(owner, method, original)
 
 
-def _folder_of(file: str) -> str:
+def _parent_folder(file: str) -> str:
     return str(Path(file).parent)

@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = decode_object(sent) or yaml.safe_load(sent)
         try:
             with self.store.lock:
-                code, answer = self._execute(parts.path, query, body)
+                code, answer = self._answer_api_request(parts.path, query, body)
         except Refusal as refusal:
             code = refusal.code
             answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
@@ -196,7 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Print nothing."""
 
-    def _execute(self, path: str, query: Mapping[str, str], body: Any) -> tuple[HTTPStatus, Json]:
+    def _answer_api_request(
+        self, path: str, query: Mapping[str, str], body: Any
+    ) -> tuple[HTTPStatus, Json]:
         discovered = discovery_answer(path)
         if discovered is not None:
             return HTTPStatus.OK, discovered

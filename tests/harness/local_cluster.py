@@ -180,7 +180,7 @@ class LocalApp(LocalCluster):
         """Settings of the application's first model."""
         if num_replicas is not None:
             for place in placed:
-                self._deployment(place.replicas)["num_replicas"] = num_replicas
+                self._deployment_values(place.replicas)["num_replicas"] = num_replicas
 
     @property
     def url(self) -> str:
@@ -193,12 +193,12 @@ class LocalApp(LocalCluster):
             ConfigError: If a setting is not allowed.
             JustitiaError: If Serve does not take it.
         """
-        merged = {**self._deployment("Ingress").get("user_config", {}), **settings}
+        merged = {**self._deployment_values("Ingress").get("user_config", {}), **settings}
         AppSettings.parse(merged).each_model(self._model_names)
-        self._deployment("Ingress")["user_config"] = merged
+        self._deployment_values("Ingress")["user_config"] = merged
         self.deploy()
 
-    def _deployment(self, name: str) -> dict[str, Any]:
+    def _deployment_values(self, name: str) -> dict[str, Any]:
         application = self.values["applications"][0]
         found: dict[str, Any] = next(d for d in application["deployments"] if d["name"] == name)
         return found

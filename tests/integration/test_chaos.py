@@ -12,7 +12,7 @@ from justitia_ray.client.transport import HttpTransport
 from tests.eventually import eventually
 from tests.harness.chaos.cluster import ONE_ORDER
 from tests.harness.chaos.counts import count_calls
-from tests.harness.chaos.crowd import CROWD, LIMIT, QUOTAS, Crowd
+from tests.harness.chaos.crowd import CROWD, LIMIT, QUOTAS, QuotaTenantLoad
 from tests.harness.chaos.load import draw_load
 from tests.harness.chaos.order import measure_order
 from tests.harness.chaos.plan import FaultKind, FaultRound, draw_plan
@@ -112,7 +112,7 @@ async def test_quota_and_usage_are_kept_while_quota_service_and_scheduler_die(
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
     rounds = FaultRounds(target, http, (), (), stopped_s=1.0)
     records = rounds.records
-    crowd = Crowd(http)
+    crowd = QuotaTenantLoad(http)
     playing = asyncio.create_task(crowd.call_repeatedly(120, 0.1))
     for number, kind in enumerate(
         (FaultKind.ACCOUNTS_KILLED, FaultKind.SCHEDULER_KILLED, FaultKind.ACCOUNTS_KILLED)
@@ -136,5 +136,5 @@ async def test_quota_and_usage_are_kept_while_quota_service_and_scheduler_die(
     assert 120 == LIMIT + crowd.record.refused + crowd.record.unreached
 
 
-def _enough_are_answered(crowd: Crowd, count: int) -> bool:
+def _enough_are_answered(crowd: QuotaTenantLoad, count: int) -> bool:
     return len(crowd.record.answered_at) >= count

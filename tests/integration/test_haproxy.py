@@ -260,8 +260,10 @@ async def test_waiting_callers_of_a_removed_ingress_leave_no_inference_behind(
     await asyncio.to_thread(cluster.scale, 2)
     port = int(cluster.url.rpartition(":")[2])
     load = WaitingLoad(Target(port, "", credential=key[1]), "fake-7b", _SEATS, _LONGEST)
-    waited = await load.hold_callers(8, cluster.process_ids, partial(cluster.scale, 1))
-    left = await load.disconnect_callers(10, seed=1)
+    waited = await load.drain_with_waiting_callers(
+        8, cluster.process_ids, partial(cluster.scale, 1)
+    )
+    left = await load.disconnect_at_random(10, seed=1)
 
     assert {"200": 8} == waited.answers
     assert 0 == waited.lost

@@ -112,7 +112,7 @@ def test_unsafe_backfill_that_delays_the_first_inference_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strict, _, blocked = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
-    monkeypatch.setattr(Placement, "_delays", lambda *_: False)
+    monkeypatch.setattr(Placement, "_would_delay", lambda *_: False)
     greedy, passes, _ = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
 
     assert ["q1"] == blocked[:1]

@@ -125,7 +125,7 @@ def test_memory_use_peaks_at_the_end_of_a_lease(
     replica = _replica_with(leases, 1, block, 1)
     forecast = replica.leases.forecast(block)
 
-    assert _peak_tokens([*leases, wanted], block) == forecast.peak_with(wanted)
+    assert _peak_tokens([*leases, wanted], block) == forecast.peak_with_lease(wanted)
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)

@@ -87,7 +87,7 @@ def test_lag_is_within_the_bound_when_inferences_wait_for_their_context(
 
 @contextmanager
 def _without_rule(rule: str) -> Iterator[None]:
-    owner = HolderWaits if rule == "_is_early" else Placement
+    owner = HolderWaits if rule == "_breaks_no_guarantee" else Placement
     with patch.object(owner, rule, lambda *_: True):
         yield
 
@@ -96,13 +96,13 @@ def _without_rule(rule: str) -> Iterator[None]:
     ("rule", "applications", "replicas", "draws"),
     [
         (
-            "_is_early",
+            "_breaks_no_guarantee",
             [one_stage(0, ((9, 8), (9, 6), (21, 12), (28, 8))), one_stage(10, _SMALL)],
             [Server(53, 3), Server(65, 2)],
             [30, 12, 12],
         ),
         (
-            "_leaves_kept",
+            "_leaves_reserved_room",
             [
                 one_stage(3, ((30, 8), (8, 9), (11, 2), (22, 5))),
                 one_stage(4, ((21, 7), (9, 2), (1, 1))),

@@ -82,7 +82,7 @@ class _PlaceEngine(Engine):
         own = share.tag(name), self.core.state.applications[name].sequence
         return any(
             (start.place[0][1], start.place[1]) < own < (share.tag(other), start.place[1])
-            and gate._keeps_place(self.core.state.applications[other])
+            and gate._keeps_queue_position(self.core.state.applications[other])
             for other, start in gate._starts.items()
         )
 
@@ -145,5 +145,5 @@ def test_lag_exceeds_a_bound_that_ignores_kept_queue_positions() -> None:
         return _PlaceEngine([Server(105, 4)]).greatest_excess([_LONG_ONE, one_stage(5, ((30, 2),))])
 
     assert greatest_excess() <= 0
-    with patch.object(WorkingSet, "kept_places", lambda gate: iter(())):
+    with patch.object(WorkingSet, "kept_queue_positions", lambda gate: iter(())):
         assert greatest_excess() > 0

@@ -135,12 +135,12 @@ def test_incremental_memory_peak_equals_the_peak_of_all_leases(
     for step in [*steps, ("end", "5")]:
         world.apply(step)
         ledger = world.ledger
-        context = BLOCK * len(prompt) + rest - ledger.shared_with(named)
+        context = BLOCK * len(prompt) + rest - ledger.longest_shared_beginning(named)
         wanted = Footprint(iterations, choices, context, "6")
         extension = ledger.extension(named, iterations)
         together = ledger.forecast_with(wanted, 1, extension)
         peak = max(together.held, default=0)
-        assert peak == ledger.forecast(1).peak_with(wanted, extension)
+        assert peak == ledger.forecast(1).peak_with_lease(wanted, extension)
         assert (peak > 40) == ledger.exceed(40, wanted, 1, extension)
 
     if not world.missed:

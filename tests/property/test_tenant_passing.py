@@ -109,18 +109,18 @@ def _run_with_urgency(
     the service that the tenant may have had later.
     """
     budgets: list[KvTokenTime] = [0]
-    budget_in = GuardedPolicy.budget_in
+    tenant_guard_budget = GuardedPolicy.tenant_guard_budget
     named = applications.values() if isinstance(applications, dict) else applications
     of_all = sum({a.tenant: a.weight for a in named}.values())
 
     def noted_budget(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
         active = policy.fair_share.clock.active_weight
         budgets.append(policy.guard_budget * max(1, of_all / active))
-        return budget_in(policy, tenant)
+        return tenant_guard_budget(policy, tenant)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded, "ForetoldVtc", urgent)
-        patch.setattr(GuardedPolicy, "budget_in", noted_budget)
+        patch.setattr(GuardedPolicy, "tenant_guard_budget", noted_budget)
         engine = TenantEngine(replicas, options, prefill_cost)
         outcomes = engine.run(applications)
     return outcomes, engine.inner_lags(), max(budgets)

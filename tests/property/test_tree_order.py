@@ -89,16 +89,16 @@ def test_lag_inside_a_tenant_is_bounded_at_any_depth_of_the_tree(
     """The overtaking budget applies in total, not once for each level of the tree."""
     replicas, applications = data.draw(servers()), data.draw(_arrivals_of_trees())
     parts: dict[str, list[float]] = {}
-    budget_in = GuardedPolicy.budget_in
+    tenant_guard_budget = GuardedPolicy.tenant_guard_budget
 
     def noted_budget(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
-        budget = budget_in(policy, tenant)
+        budget = tenant_guard_budget(policy, tenant)
         parts.setdefault(tenant, []).append(budget / policy.guard_budget)
         return budget
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded, "ForetoldVtc", random_shadow(data.draw(st.integers(0, 99))))
-        patch.setattr(GuardedPolicy, "budget_in", noted_budget)
+        patch.setattr(GuardedPolicy, "tenant_guard_budget", noted_budget)
         engine = TreeEngine(replicas, options)
         outcomes = engine.run(applications)
     budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)

@@ -6,10 +6,10 @@ updates the node to the parent's V before a change below the node.
 
 A node has two times: V of its own clock, by which its children are compared, and V of the parent,
 by which it is compared with its siblings. While service flows one is a fixed function of the other.
-Future values are computed by `to_parent`: the node's V reaches a level when its share has served Σ
-φ_c·(min(F_c, level) − V). Past values cannot be recomputed, because charges move the tags F_c. So
-when a reference server finishes an application, V of all nodes above it is stored at once: an
-update first updates only those children that have finished something in the meantime.
+Future values are computed by `to_parent_time`: the node's V reaches a level when its share has
+served Σ φ_c·(min(F_c, level) − V). Past values cannot be recomputed, because charges move the tags
+F_c. So when a reference server finishes an application, V of all nodes above it is stored at once:
+an update first updates only those children that have finished something in the meantime.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class BranchClock(VirtualClock):
         self._found: dict[VirtualTime, KvTokenTime] = {}
         """Cached amounts of service until virtual time reaches a level; cleared by each change."""
 
-    def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
+    def serve_recording_course(self, amount: KvTokenTime) -> _ServiceCourse:
         """Share service among the children, and return how virtual time rose meanwhile."""
         start, self._legs = self._virtual_time, []
         self.serve(amount)
@@ -79,10 +79,10 @@ class BranchClock(VirtualClock):
         if served is None:
             if len(self._found) >= _MAXIMUM_CACHED_LEVELS:
                 self._found.clear()
-            served = self._found[level] = self._sum_until(level)
+            served = self._found[level] = self._service_until_level(level)
         return served
 
-    def _sum_until(self, level: VirtualTime) -> KvTokenTime:
+    def _service_until_level(self, level: VirtualTime) -> KvTokenTime:
         now = self._virtual_time
         parts = [
             one.weight * ((one.finish if one.finish < level else level) - now)
@@ -155,9 +155,9 @@ class Branch:
     def next_finish(self) -> VirtualTime | None:
         """Return the parent's virtual time at which the next application is finished, or None."""
         name = self._upcoming.first()
-        return None if name is None else self.to_parent(self._upcoming.key(name)[0])
+        return None if name is None else self.to_parent_time(self._upcoming.key(name)[0])
 
-    def to_parent(self, level: VirtualTime) -> VirtualTime:
+    def to_parent_time(self, level: VirtualTime) -> VirtualTime:
         """Return the parent's virtual time at which this tenant's virtual time reaches a level."""
         return self._parent_level_after(self.since, self.clock.until(level))
 
@@ -170,9 +170,9 @@ class Branch:
         since = self.since
         if now == since and not idle:
             return []
-        course = self.clock.serve_noting(inf if idle else self.weight * (now - since))
+        course = self.clock.serve_recording_course(inf if idle else self.weight * (now - since))
         self.since = now
-        return self._pass_finishes(
+        return self._advance_past_finishes(
             lambda level: min(now, self._parent_level_after(since, course.served_until(level)))
         )
 
@@ -186,7 +186,7 @@ class Branch:
             The applications of siblings that this finished.
         """
         self.clock.refund(child.name, amount)
-        return self._pass_finishes(lambda level: self.since)
+        return self._advance_past_finishes(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
         """Change the weight φ of this tenant; the service that it is owed stays the same."""
@@ -210,7 +210,9 @@ class Branch:
         """Return the parent's virtual time when this tenant has received `served` since `since`."""
         return since + served / self.weight if served else since
 
-    def _pass_finishes(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
+    def _advance_past_finishes(
+        self, to_parent_time: Callable[[VirtualTime], VirtualTime]
+    ) -> list[Finished]:
         """Update children whose next applications are finished; return these applications."""
         level, found, due = self.clock.virtual_time, [], []
         while (name := self._upcoming.first()) is not None and (
@@ -220,7 +222,7 @@ class Branch:
             due.append(self.children[name])
         for child in due:
             for finished in child.catch_up(level, idle=not self.clock.is_active(child.name)):
-                at = to_parent(finished.at)
+                at = to_parent_time(finished.at)
                 finished.tenant.above[finished.application_id].append(at)
                 found.append(finished._replace(at=at))
             if isinstance(child, Tenant):

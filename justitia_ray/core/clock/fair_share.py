@@ -66,8 +66,8 @@ class ServedShare:
     """Whether virtual time moves with time (`advance`) instead of service."""
     sets_apart: ClassVar[bool] = False
     """Whether service is shared between tenants instead of applications. Then a charge may move the
-    tags of other applications (`take_rekeyed`), and applications beyond a quota have a separate
-    clock (`move`) and keep their weight.
+    tags of other applications (`take_retagged_tenants`), and applications beyond a quota have a
+    separate clock (`move`) and keep their weight.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -136,7 +136,7 @@ class ServedShare:
         clock.serve(total)
         return recharged
 
-    def adjust(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+    def adjust_prefill_charge(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
         """Change an application's charge for computing a prompt (rule 8).
 
         A withdrawn application is charged when it submits (rule 5). A charge never falls below the
@@ -233,11 +233,11 @@ class ServedShare:
         """Return the tag that orders the applications of one tenant; without tenants F."""
         return self.tag(application_id)
 
-    def take_rekeyed(self) -> list[ClientId]:
+    def take_retagged_tenants(self) -> list[ClientId]:
         """Return the tenants whose tags have changed since the last call; empty without tenants."""
         return []
 
-    def take_branched(self) -> list[ClientId]:
+    def take_reordered_tenants(self) -> list[ClientId]:
         """Return the tenants whose order must be rebuilt; empty without tenants."""
         return []
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from justitia_ray.core.clock.branch import Branch, Node
 from justitia_ray.core.clock.tenant import Tenant
 from justitia_ray.core.clock.virtual_clock import VirtualClock
-from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, described_by
+from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, settings_path
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
@@ -70,11 +70,11 @@ class Hierarchy:
             weight: Weight among the children of the parent.
             inner_time: V of GPS inside.
         """
-        now = self.clock_below(parent, path).virtual_time if since is None else since
+        now = self.clock_of_children(parent, path).virtual_time if since is None else since
         leaf = self.leaves[path] = Tenant(path, parent, now, weight, inner_time)
         if parent is not None:
             if parent.path == path:
-                leaf.name = own_leaf(path)
+                leaf.name = own_leaf_name(path)
             parent.children[leaf.name] = leaf
         return leaf
 
@@ -110,9 +110,9 @@ class Hierarchy:
 
     def clock_of(self, node: Node) -> VirtualClock:
         """Return the GPS clock in which a tenant has its session."""
-        return self.clock_below(node.parent, node.path)
+        return self.clock_of_children(node.parent, node.path)
 
-    def clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
+    def clock_of_children(self, parent: Branch | None, path: ClientId) -> VirtualClock:
         """Return the GPS clock in which the children of a tenant have their sessions.
 
         Args:
@@ -138,17 +138,17 @@ class Hierarchy:
         """Return whether the parent's GPS clock owes a tenant nothing."""
         return not self.clock_of(node).is_active(node.name)
 
-    def is_kept(self, node: Node) -> bool:
+    def has_gps_session(self, node: Node) -> bool:
         """Return whether a tenant, and all tenants above it, have GPS sessions."""
         return all(one.name in self.clock_of(one) for one in (node, *node.up))
 
     def kept_leaves(self) -> dict[ClientId, Tenant]:
         """Return the tenants without children, by path, that have GPS sessions."""
-        return {path: leaf for path, leaf in self.leaves.items() if self.is_kept(leaf)}
+        return {path: leaf for path, leaf in self.leaves.items() if self.has_gps_session(leaf)}
 
     def kept_branches(self) -> dict[ClientId, Branch]:
         """Return the tenants with children, by path, that have GPS sessions."""
-        return {path: one for path, one in self.branches.items() if self.is_kept(one)}
+        return {path: one for path, one in self.branches.items() if self.has_gps_session(one)}
 
     # --- weights
 
@@ -156,12 +156,12 @@ class Hierarchy:
         """Return the configured weight of a tenant without children, or `requested`."""
         if leaf.name != leaf.path:  # a parent tenant's own applications
             return requested
-        weight = self.weights.node(described_by(leaf.path)).weight
+        weight = self.weights.node(settings_path(leaf.path)).weight
         return requested if weight is None else weight
 
     def branch_weight(self, path: ClientId) -> float:
         """Return the configured weight of a tenant with children, or 1."""
-        return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
+        return 1 if path == BEYOND else self.weights.branch_weight(settings_path(path))
 
     def part_of(self, path: ClientId, amount: KvTokenTime) -> KvTokenTime:
         """Return the part of an amount of service that a tenant receives now.
@@ -175,7 +175,7 @@ class Hierarchy:
                 amount = amount * clock.session(one.name).weight / clock.active_weight
         return amount
 
-    def fair_part(self, node: Node) -> float | None:
+    def fair_fraction(self, node: Node) -> float | None:
         """Return a tenant's fraction of all service now; None if the tenant is owed nothing."""
         part = 1.0
         for one in (node, *node.up):
@@ -185,7 +185,7 @@ class Hierarchy:
         return part
 
 
-def own_leaf(path: ClientId) -> ClientId:
+def own_leaf_name(path: ClientId) -> ClientId:
     """Return a name, used by no tenant, for the own applications of a tenant with children."""
     return f"{path}{SEPARATOR}."
 

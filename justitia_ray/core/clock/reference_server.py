@@ -33,7 +33,7 @@ class _Node:
         self.left: _Node | None = None
         self.right: _Node | None = None
 
-    def sum_up(self) -> None:
+    def recompute_total(self) -> None:
         total = self.amount
         if self.left is not None:
             total += self.left.total
@@ -73,8 +73,8 @@ class PrefixSums:
             node.amount = amount
         else:
             below, node = node, _Node(place, rank, amount)
-            node.left, node.right = _split_at(below, place)
-        node.sum_up()
+            node.left, node.right = _split_at_key(below, place)
+        node.recompute_total()
         self._attach_subtree(node, place, path)
 
     def remove(self, place: Place) -> None:
@@ -92,7 +92,7 @@ class PrefixSums:
             raise KeyError(place)
         self._attach_subtree(_join_subtrees(node.left, node.right), place, path)
 
-    def up_to(self, place: Place) -> KvTokenTime:
+    def sum_up_to(self, place: Place) -> KvTokenTime:
         """Return the sum of the amounts at a sort key and at all smaller keys."""
         total: KvTokenTime = 0
         node = self._root
@@ -115,7 +115,7 @@ class PrefixSums:
             node = node.left
         return node.place, node.amount
 
-    def change_first(self, amount: KvTokenTime) -> None:
+    def change_first_amount(self, amount: KvTokenTime) -> None:
         path: list[_Node] = []
         node = self._root
         while node is not None:
@@ -123,7 +123,7 @@ class PrefixSums:
             node = node.left
         path[-1].amount = amount
         for above in reversed(path):
-            above.sum_up()
+            above.recompute_total()
 
     def _attach_subtree(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
         """Attach a subtree below the last node of a path, and update the sums along the path."""
@@ -134,19 +134,19 @@ class PrefixSums:
         else:
             path[-1].right = node
         for above in reversed(path):
-            above.sum_up()
+            above.recompute_total()
 
 
-def _split_at(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
+def _split_at_key(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
     """Split the tree at a sort key: return the subtree of smaller keys and the other subtree."""
     if node is None:
         return None, None
     if node.place < place:
-        node.right, after = _split_at(node.right, place)
-        node.sum_up()
+        node.right, after = _split_at_key(node.right, place)
+        node.recompute_total()
         return node, after
-    before, node.left = _split_at(node.left, place)
-    node.sum_up()
+    before, node.left = _split_at_key(node.left, place)
+    node.recompute_total()
     return before, node
 
 
@@ -155,10 +155,10 @@ def _join_subtrees(before: _Node | None, after: _Node | None) -> _Node | None:
         return after if before is None else before
     if before.rank > after.rank:
         before.right = _join_subtrees(before.right, after)
-        before.sum_up()
+        before.recompute_total()
         return before
     after.left = _join_subtrees(before, after.left)
-    after.sum_up()
+    after.recompute_total()
     return after
 
 
@@ -192,7 +192,7 @@ class ReferenceServer:
 
     def work_up_to(self, place: Place) -> KvTokenTime:
         """Return the remaining work of all applications up to a sort key, at the last update."""
-        return self._work.up_to(place)
+        return self._work.sum_up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
         """Return the virtual time at which an application was finished, or None."""
@@ -287,7 +287,7 @@ class ReferenceServer:
             served.append(place[2])
             if remaining > amount:
                 self._owed[place[2]] = (place, remaining - amount)
-                self._work.change_first(remaining - amount)
+                self._work.change_first_amount(remaining - amount)
                 break
             amount -= remaining
             spent += remaining
@@ -297,7 +297,7 @@ class ReferenceServer:
         return served
 
     def _finish_applications_at(self, place: Place) -> VirtualTime:
-        return self.since + self._work.up_to(place) / self.weight
+        return self.since + self._work.sum_up_to(place) / self.weight
 
     def _set_remaining(self, place: Place, remaining: KvTokenTime) -> None:
         if remaining > 0:

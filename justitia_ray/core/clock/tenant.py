@@ -209,12 +209,12 @@ class Tenant:
         """Store the tenant's state in the record of this application from now on."""
         self._carrier = application_id
 
-    def note_carrier(self) -> None:
+    def mark_carrier_changed(self) -> None:
         """Mark the record that contains the tenant's state as changed."""
         if (carrier := self.carrier) is not None:
             self._changed[carrier] = None
 
-    def note_all(self) -> None:
+    def mark_members_changed(self) -> None:
         self._changed.update(self._members)
 
     def take_changed(self) -> list[ApplicationId]:

@@ -41,7 +41,7 @@ from typing import Any
 
 from justitia_ray.core.clock.branch import Branch, Node
 from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, Account, ServedShare
-from justitia_ray.core.clock.hierarchy import Hierarchy, own_leaf, top
+from justitia_ray.core.clock.hierarchy import Hierarchy, own_leaf_name, top
 from justitia_ray.core.clock.tenant import Finished, Tenant
 from justitia_ray.core.clock.tree_keys import TreeKeys
 from justitia_ray.core.clock.tree_records import (
@@ -53,7 +53,7 @@ from justitia_ray.core.clock.tree_records import (
 )
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.records import Record, RecordReader, read_fields
-from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, described_by
+from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, settings_path
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
@@ -107,12 +107,12 @@ class TenantShare(ServedShare):
         super().unwatch()
         self._watched.clear()
 
-    def take_rekeyed(self) -> list[ClientId]:
+    def take_retagged_tenants(self) -> list[ClientId]:
         """Return the topmost tenants with changed tags below them since the last call."""
         rekeyed, self._rekeyed = self._rekeyed, {}
         return list(rekeyed)
 
-    def take_branched(self) -> list[ClientId]:
+    def take_reordered_tenants(self) -> list[ClientId]:
         """Return the topmost tenants below which a tenant got its first child."""
         branched, self._branched = self._branched, {}
         return list(branched)
@@ -211,7 +211,7 @@ class TenantShare(ServedShare):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
         for leaf in list(self.nodes.leaves.values()):
             asked = leaf.weight
-            if leaf.live and before.node(described_by(leaf.path)).weight is not None:
+            if leaf.live and before.node(settings_path(leaf.path)).weight is not None:
                 asked = self._requested_weight(leaf)
             self._set_weight(leaf, self.nodes.leaf_weight(leaf, asked))
 
@@ -226,7 +226,7 @@ class TenantShare(ServedShare):
         if tag is not None:
             return tag
         if self.accounts[application_id].withdrawn:
-            return self.keys.after_resuming(application_id)[1]
+            return self.keys.tag_after_resuming(application_id)[1]
         leaf = self.nodes.leaf_of(application_id)
         tag = self._tags[application_id] = self.keys.key(leaf, application_id)
         return tag
@@ -238,7 +238,7 @@ class TenantShare(ServedShare):
         """
         if not self.accounts[application_id].withdrawn:
             return self.nodes.leaf_of(application_id).gps.session(application_id).finish
-        return self.keys.after_resuming(application_id)[0]
+        return self.keys.tag_after_resuming(application_id)[0]
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
         return {
@@ -417,7 +417,7 @@ class TenantShare(ServedShare):
         if node.name in (clock := self.nodes.clock_of(node)):
             clock.reweigh(node.name, weight)
         if isinstance(node, Tenant):
-            node.note_carrier()
+            node.mark_carrier_changed()
         if not notes:
             return
         if isinstance(node, Tenant):
@@ -429,7 +429,7 @@ class TenantShare(ServedShare):
         """Store the final sort keys of applications that the last change finished."""
         for _, application_id, at in tenant.take_finished():
             for branch in tenant.up:
-                at = branch.to_parent(at)
+                at = branch.to_parent_time(at)
                 tenant.above[application_id].append(at)
 
     def _store_keys_above(self, finished: list[Finished], branch: Branch | None) -> None:
@@ -473,7 +473,7 @@ class TenantShare(ServedShare):
         if looks and parent is not None:
             self._update_path(parent)
         leaf = self.nodes.leaves.get(path)
-        clock = self.nodes.clock_below(parent, path)
+        clock = self.nodes.clock_of_children(parent, path)
         if leaf is not None and path not in clock:
             self._drop_subtree(leaf)
             leaf = None
@@ -484,7 +484,7 @@ class TenantShare(ServedShare):
         branch = self.nodes.add_branch(path, parent, now, weight)
         if leaf is not None:
             session = clock.session(path)
-            leaf.move_below(branch, own_leaf(path))
+            leaf.move_below(branch, own_leaf_name(path))
             branch.children[leaf.name] = leaf
             branch.clock.restore_session(
                 leaf.name, session.finish, weight, session.sequence, released=session.released
@@ -493,7 +493,7 @@ class TenantShare(ServedShare):
             for application_id in leaf.members:
                 if (at := leaf.server.finished(application_id)) is not None:
                     leaf.above.setdefault(application_id, []).insert(0, at)
-            leaf.note_all()
+            leaf.mark_members_changed()
             self._branched[ancestors(path)[0]] = None
             if leaf.live:
                 self._set_weight(leaf, self._requested_weight(leaf))

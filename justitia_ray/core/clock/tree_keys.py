@@ -35,14 +35,14 @@ class TreeKeys:
         for above in leaf.up:
             if above is branch:
                 break
-            at = above.to_parent(at)
+            at = above.to_parent_time(at)
         return at
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
         """Return the virtual time of a tenant at which an application below it is finished."""
         return self.key(self._nodes.leaf_of(application_id), application_id, branch)
 
-    def key_above(
+    def finish_above(
         self, branch: Branch, application_id: ApplicationId, at: VirtualTime
     ) -> VirtualTime:
         """Return the virtual time of a tenant's parent at which an application is finished.
@@ -54,14 +54,14 @@ class TreeKeys:
         """
         leaf = self._nodes.leaf_of(application_id)
         if leaf.server.finished(application_id) is None:
-            return branch.to_parent(at)
+            return branch.to_parent_time(at)
         return leaf.above[application_id][leaf.up.index(branch)]
 
     def top_time(self, path: ClientId) -> VirtualTime:
         """Return the virtual time of the clock at the top of a tenant's tree."""
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
-    def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
+    def tag_after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
         """Return the tag and key that rule 5 would give an idle application. Changes no state."""
         account = self._accounts[application_id]
         amount = account.charged - account.attained
@@ -73,29 +73,29 @@ class TreeKeys:
             share = _share_received(clock, branch, now)
             levels.append(now)
             clock, now = branch.clock, branch.clock.after(share)
-        idle = not _still_owes(clock, leaf, now)
+        idle = not _is_still_owed(clock, leaf, now)
         tag, finish = leaf.after_charge(application_id, amount, now, idle=idle)
         child: Node = leaf
         for branch in leaf.up:
-            served = _service_until(branch.clock, now, finish, child, amount)
+            served = _service_to_level(branch.clock, now, finish, child, amount)
             now = levels.pop()
             finish, child = now + served / branch.weight, branch
         return tag, finish
 
 
-def _still_owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
+def _is_still_owed(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
     """Return whether GPS still owes a tenant service at a virtual time."""
     return node.name in clock and clock.session(node.name).finish > now
 
 
 def _share_received(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
     """Return the service that a tenant has received since its last update."""
-    if not _still_owes(clock, branch, now):
+    if not _is_still_owed(clock, branch, now):
         return float("inf")
     return branch.weight * (now - branch.since)
 
 
-def _service_until(
+def _service_to_level(
     clock: VirtualClock,
     now: VirtualTime,
     level: VirtualTime,

@@ -11,7 +11,7 @@ from typing import Any
 from justitia_ray.core.clock.fair_share import SESSION_FIELDS
 from justitia_ray.core.clock.hierarchy import Hierarchy
 from justitia_ray.core.records import Fields, Record, RecordReader
-from justitia_ray.core.tenants import BEYOND, beyond, described_by
+from justitia_ray.core.tenants import BEYOND, beyond, settings_path
 from justitia_ray.units import ApplicationId, ClientId
 
 MEMBER_FIELDS: Fields = {
@@ -39,7 +39,7 @@ def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Recor
     The record of a carrier also has the state of its leaf.
     """
     path = nodes.path_of.get(application_id)
-    if path is None or not nodes.is_kept(nodes.leaves[path]):
+    if path is None or not nodes.has_gps_session(nodes.leaves[path]):
         return None
     leaf = nodes.leaves[path]
     session = leaf.gps.session(application_id)
@@ -48,7 +48,7 @@ def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Recor
         "finish": session.finish,
         "weight": session.weight,
         "sequence": session.sequence,
-        "tenant": described_by(path),
+        "tenant": settings_path(path),
         "remaining": leaf.server.remaining(application_id),
         "finished": finished,
     }

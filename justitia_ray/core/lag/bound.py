@@ -8,12 +8,12 @@ is in flight at t0, or GPS also serves it before the application is due. Hence i
     the work I(t0) in flight at t0, and the exceptions since t0.
 
 Exceptions are work that GPS does not serve before the application: inferences started out of order
-(`backfill`), work of an application when rule 1 or 7 raises its charge, and credit:
-service that GPS gave to an application before it was submitted, or gave to others when the
-application was withdrawn or ended (`uncovered`). Exceptions are 0 with one stage, true costs and
-strict order. If GPS had finished an application before its last inference was submitted, its bound
-is the sum of a term for each t0, and of its *path*, the service while none of its inferences
-waited. `core/README.md` has the derivation.
+(`backfill`), work of an application when rule 1 or 7 raises its charge, and credit: service that
+GPS gave to an application before it was submitted, or gave to others when the application was
+withdrawn or ended (`uncovered_demand`). Exceptions are 0 with one stage, true costs and strict
+order. If GPS had finished an application before its last inference was submitted, its bound is the
+sum of a term for each t0, and of its *path*, the service while none of its inferences waited.
+`core/README.md` has the derivation.
 """
 
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ class DelayBound:
         own_bound.open = last.term + self.exceptions - last.exceptions
 
 
-def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
+def uncovered_demand(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
     """Return the service that an application may request beyond what GPS owes it.
 
     In token·iterations; 0 while the application is withdrawn, or ahead of GPS.

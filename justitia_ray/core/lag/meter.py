@@ -16,8 +16,8 @@ from justitia_ray.core.actions import Lag
 from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.lag.bound import ApplicationBound, DelayBound, uncovered
-from justitia_ray.core.lags import most_left
+from justitia_ray.core.lag.bound import ApplicationBound, DelayBound, uncovered_demand
+from justitia_ray.core.lags import most_remaining_work
 from justitia_ray.core.policies import Delivery, Order, PolicyOptions
 from justitia_ray.core.queue import Key
 from justitia_ray.core.service_history import ServiceHistory, Start
@@ -42,7 +42,7 @@ class LagAccounts:
         self._shadow: ServedShare | None = None
 
     @property
-    def are_own(self) -> bool:
+    def uses_scheduler_accounts(self) -> bool:
         return self._shadow is None
 
     @property
@@ -63,7 +63,7 @@ class LagAccounts:
             self._shadow = ServedShare() if self._own is None else self.share
         self._own = own
 
-    def rejoin(self) -> bool:
+    def return_to_scheduler_accounts(self) -> bool:
         """Use the scheduler's own accounts again if possible; return whether this was a change.
 
         Called when no application is live.
@@ -75,7 +75,7 @@ class LagAccounts:
 
     def arrive(self, application: Application) -> None:
         """Charge an application in the separate GPS accounts, before the scheduler charges it."""
-        cost = _true_cost(application)
+        cost = _known_or_predicted_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copied_accounts(self.share)
         if self._shadow is not None:
@@ -83,7 +83,7 @@ class LagAccounts:
                 application.application_id, cost, application.share_weight, application.sequence
             )
 
-    def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
+    def separate_accounts(self, application_id: ApplicationId) -> ServedShare | None:
         """Return the separate GPS accounts, or None if the scheduler's own are used.
 
         An account of this application is opened if missing.
@@ -120,7 +120,9 @@ class LagAccounts:
         if application_id in share.accounts:
             return share.tag(application_id)
         application = self._state.applications[application_id]
-        charge = max(MINIMUM_CHARGE, _true_cost(application) - application.kv_token_time)
+        charge = max(
+            MINIMUM_CHARGE, _known_or_predicted_cost(application) - application.kv_token_time
+        )
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
@@ -129,7 +131,7 @@ class LagAccounts:
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
             had = application.kv_token_time
-            rest = max(0, _true_cost(application) - had)
+            rest = max(0, _known_or_predicted_cost(application) - had)
             share.arrive(application_id, rest, application.share_weight, application.sequence)
             account = share.accounts[application_id]
             account.attained = had
@@ -137,7 +139,7 @@ class LagAccounts:
         return share
 
 
-def _true_cost(application: Application) -> KvTokenTime:
+def _known_or_predicted_cost(application: Application) -> KvTokenTime:
     """Return the true cost of an application if it is known, otherwise the prediction."""
     if application.true_kv_token_time is not None:
         return application.true_kv_token_time
@@ -228,14 +230,14 @@ class LagMeter:
         self._by_tag = None
         if policy.BY_TAG and policy.options.backfill is not None:
             self._by_tag = policy
-            self._wants_slack = getattr(policy, "wanted_slack", None)
+            self._wants_slack = getattr(policy, "overtaking_slack", None)
         self._bound.forget(nothing_known=bool(self._state.applications))
         for standing in self._standings.values():
             standing.own_bound = ApplicationBound(proven=False)
 
     def arriving(self, application: Application) -> None:
-        if len(self._state.applications) == 1 and self._accounts.rejoin():
-            self.history.start_over()
+        if len(self._state.applications) == 1 and self._accounts.return_to_scheduler_accounts():
+            self.history.forget_levels()
             self._bound.forget(nothing_known=False)
         self.history.begin(self.virtual_time)
         self._accounts.arrive(application)
@@ -244,31 +246,31 @@ class LagMeter:
     def losing_credit(self, application_id: ApplicationId) -> None:
         """Add an application's refund to the exceptions in the bound on other lags."""
         self.history.begin(self.virtual_time)
-        if self._accounts.are_own:
-            self._bound.exceptions += uncovered(self._accounts.share, application_id)
+        if self._accounts.uses_scheduler_accounts:
+            self._bound.exceptions += uncovered_demand(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        if (shadow := self._accounts.shadow_of(application_id)) is not None:
+        if (shadow := self._accounts.separate_accounts(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
         """Start a new bound for an application after a tool gap, because GPS finishes it later."""
-        if (shadow := self._accounts.shadow_of(application_id)) is not None:
+        if (shadow := self._accounts.separate_accounts(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
         """Start a new bound for an application with a new weight: GPS may finish it later."""
-        if (shadow := self._accounts.shadow_of(application_id)) is not None:
+        if (shadow := self._accounts.separate_accounts(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
         self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
         """Add an application's running work to the exceptions in the bound on other lags."""
-        if self._accounts.are_own:
+        if self._accounts.uses_scheduler_accounts:
             self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
@@ -352,7 +354,7 @@ class LagMeter:
         The service doubled the charges of the `recharged` applications.
         """
         charges = [(delivery.application_id, delivery.tag_amount) for delivery in deliveries]
-        if self._accounts.are_own:
+        if self._accounts.uses_scheduler_accounts:
             for name in set(recharged):
                 self._bound.exceptions += self._measured_lag_of(name).in_flight
         self._accounts.deliver(charges)
@@ -360,14 +362,14 @@ class LagMeter:
             inference = self._state.inferences.get(delivery.request_id)
             if inference is None:  # a stopped inference has no work left
                 continue
-            self._reweigh_flight(self._measured_lag_of(delivery.application_id), inference)
+            self._update_remaining_work(self._measured_lag_of(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))
 
     # --- internals
 
     @property
     def _policy_with_bound(self) -> Order | None:
-        return self._by_tag if self._accounts.are_own else None
+        return self._by_tag if self._accounts.uses_scheduler_accounts else None
 
     def _measured_lag_of(self, application_id: ApplicationId) -> _MeasuredLag:
         standing = self._standings.get(application_id)
@@ -389,7 +391,7 @@ class LagMeter:
         self._accounts.forget_ended()
         history.note_service(amount, self.virtual_time, self._state.now)
         if history.is_long(len(self._standings)):
-            history.keep_only([*settled, *map(self._accounts.tag, self._standings)])
+            history.keep_finish_levels([*settled, *map(self._accounts.tag, self._standings)])
 
     def _count_in_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
         """Count an inference as in flight.
@@ -397,12 +399,12 @@ class LagMeter:
         Return the most service that the inference can receive.
         """
         if not self._in_flight:
-            self.history.rise_from(self._state.now)
+            self.history.record_service_restart(self._state.now)
         self._in_flight[inference.request_id] = 0
-        return self._reweigh_flight(standing, inference)
+        return self._update_remaining_work(standing, inference)
 
-    def _reweigh_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
-        work = most_left(inference)
+    def _update_remaining_work(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
+        work = most_remaining_work(inference)
         change = work - self._in_flight[inference.request_id]
         self._in_flight[inference.request_id] = work
         standing.in_flight += change

@@ -197,7 +197,7 @@ class TreeOrder(LazyHeap):
             first = self._sort_changed_children(child).first
             if first is None:
                 return None
-            at = self._tree_keys.key_above(child, first.name, first.key[0])
+            at = self._tree_keys.finish_above(child, first.name, first.key[0])
             return _FirstBelow((at, first.key[1]), first.name, first.leaf)
         leaf = self._leaves.get(child.path)
         name = None if leaf is None else leaf.least()

@@ -84,7 +84,7 @@ class ClientCounters:
         """Record that a client has no waiting inference left."""
         self._last_left = client
 
-    def level_left(self) -> KvTokenTime:
+    def level_of_last_leaver(self) -> KvTokenTime:
         """Return the counter of the last client that left the queue; 0 if no client has left."""
         if self._last_left is None:
             return self._level_left
@@ -190,7 +190,9 @@ class VtcPolicy(ClientPolicy):
         ):
             return ()
         least = self._least_waiting()
-        counter.value = max(counter.value, self.counters.level_left() if least is None else least)
+        counter.value = max(
+            counter.value, self.counters.level_of_last_leaver() if least is None else least
+        )
         return (client,)
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:

@@ -93,7 +93,7 @@ def _plan_arms(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, T
     try:
         return {seed: experiment.arms(scale, seed) for seed in experiment.seeds(scale)}
     except Exception as error:
-        return Failed.of_error(error)
+        return Failed.from_error(error)
 
 
 def _draw_charts(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
@@ -103,7 +103,7 @@ def _draw_charts(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
         try:
             drawings |= {chart.name: draw(chart) for chart in section.charts}
         except Exception as error:
-            section.failure = Failed.of_error(error).message
+            section.failure = Failed.from_error(error).message
     return drawings
 
 
@@ -131,7 +131,7 @@ def attempt(task: Task) -> Any:
     try:
         return task.run()
     except Exception as error:
-        return Failed.of_error(error)
+        return Failed.from_error(error)
 
 
 def _run_in_processes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Any]]:

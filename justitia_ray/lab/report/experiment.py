@@ -56,7 +56,7 @@ class Failed:
     """Type and message of the error, in one line."""
 
     @staticmethod
-    def of_error(error: Exception) -> "Failed":
+    def from_error(error: Exception) -> "Failed":
         """Return the error's type and message as one line of at most 400 characters."""
         return Failed(" ".join(f"{type(error).__name__}: {error}".split())[:400])
 

@@ -74,13 +74,13 @@ def draw(chart: Chart) -> Drawing:
         else:
             for slot, series in _assign_slots(chart.series):
                 _draw_line(axes, chart, series, slot)
-        _finish(figure, axes, chart)
+        _finish_chart_axes(figure, axes, chart)
         svg = _image_bytes(figure, "svg", metadata={"Date": None, "Creator": None})
         png = _image_bytes(figure, "png", dpi=160)
-    return Drawing(themed(svg.decode(), chart), svg, png)
+    return Drawing(inline_themed_svg(svg.decode(), chart), svg, png)
 
 
-def themed(svg: str, chart: Chart) -> str:
+def inline_themed_svg(svg: str, chart: Chart) -> str:
     """Return an SVG file as an element of the page, with the theme's colours."""
     start = svg.index("<svg")
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[start:], flags=re.DOTALL)
@@ -172,7 +172,7 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _finish(figure: Any, axes: Any, chart: Chart) -> None:
+def _finish_chart_axes(figure: Any, axes: Any, chart: Chart) -> None:
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     if chart.level is not None:

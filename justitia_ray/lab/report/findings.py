@@ -190,7 +190,9 @@ def section_of(
             table.note_points(chart)
         return section
     except Exception as error:
-        return ReportSection(experiment, seeds=tuple(arms), failure=Failed.of_error(error).message)
+        return ReportSection(
+            experiment, seeds=tuple(arms), failure=Failed.from_error(error).message
+        )
 
 
 class _Table:

@@ -70,7 +70,9 @@ class OutOfFold:
             KeyError: If the application's text is not in the data directory.
         """
         return self.predictions[
-            _key_of(application.application_class, application.input, application.inferences)
+            _prediction_key(
+                application.application_class, application.input, application.inferences
+            )
         ]
 
 
@@ -125,12 +127,14 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
     runs = deal_runs(application_class, _HISTORY_SEED, data_dir, DEFAULT_SAMPLES)
     for run in islice(runs, count):
         calls = ((i.prompt_tokens, i.output_tokens) for i in run.inferences)
-        key = _key_of(application_class, run.text, run.inferences)
+        key = _prediction_key(application_class, run.text, run.inferences)
         past.append(_PastRun(key, Sample.of_calls(calls, run.text)))
     return past
 
 
-def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
+def _prediction_key(
+    application_class: str, text: str, inferences: Iterable[WorkloadInference]
+) -> Key:
     """Return the key of an application in a table of predictions.
 
     Its text, or its lengths if it has none, determines the half.

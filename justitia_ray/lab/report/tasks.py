@@ -117,9 +117,9 @@ class SimulatedRun:
         Raises:
             ConfigError: If the load or a setting is wrong.
         """
-        return replace(self.run_whole(), inferences=[])
+        return replace(self.run_with_inferences(), inferences=[])
 
-    def run_whole(self) -> RunResult:
+    def run_with_inferences(self) -> RunResult:
         """Simulate a policy; return the result with the records of single inferences.
 
         Raises:
@@ -235,7 +235,7 @@ class ServedRequests:
         Raises:
             ConfigError: If the load or a setting is wrong.
         """
-        return served_requests(self.of.run_whole())
+        return served_requests(self.of.run_with_inferences())
 
     def configuration(self) -> Mapping[str, Any]:
         return self.of.configuration()

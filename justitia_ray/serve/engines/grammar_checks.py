@@ -166,7 +166,7 @@ class GrammarChecks:
             least = min((self._spent[other] for other in self._lines if other != tenant), default=0)
             self._spent[tenant] = max(self._spent.get(tenant, 0.0), least)
         self._lines[tenant].append(wait)
-        self._begin_turns()
+        self._send_queued_grammars()
         return wait
 
     def _give_up(self, wait: _WaitingGrammar) -> None:
@@ -178,7 +178,7 @@ class GrammarChecks:
             if not line:
                 del self._lines[wait.tenant]
 
-    def _begin_turns(self) -> None:
+    def _send_queued_grammars(self) -> None:
         """Send queued grammars to the worker, starting with the tenant of least compile time."""
         worker = self._worker
         if worker is None:
@@ -259,7 +259,7 @@ class GrammarChecks:
     def _note_ready(self, worker: _Worker) -> None:
         worker.ready.set_result(None)
         if worker is self._worker:
-            self._begin_turns()
+            self._send_queued_grammars()
 
     def _note_result(self, worker: _Worker, result: Result) -> None:
         if result.number == NO_JOB:
@@ -284,7 +284,7 @@ class GrammarChecks:
         if not self._waits:
             self._spent.clear()
         if self._lines:
-            self._begin_turns()
+            self._send_queued_grammars()
         else:
             self._restart_kill_timer(worker)
 
@@ -304,7 +304,7 @@ class GrammarChecks:
             self._waits.pop(wait.digest, None)
             _fail_wait(wait, reason)
         if self._lines:
-            self._begin_turns()
+            self._send_queued_grammars()
 
     def _fail_waiting(self, reason: str) -> None:
         lines, self._lines = self._lines, {}

@@ -59,7 +59,7 @@ class Pool(Protocol):
         """Return the number of KV blocks in the eviction queue."""
 
 
-class _Hold(NamedTuple):
+class _ContextHold(NamedTuple):
     application_id: ApplicationId
     blocks: list[tuple[Block, object]]
     """KV blocks of the held context, first to last, with the hashes that they had when the hold
@@ -88,7 +88,7 @@ class HeldContexts:
     def __init__(self, pool: Pool, step_blocks: int) -> None:
         self._pool = pool
         self._step_blocks = step_blocks
-        self._holds: dict[int, _Hold] = {}
+        self._holds: dict[int, _ContextHold] = {}
         """Held contexts by the id of their last KV block."""
         self._of: dict[ApplicationId, dict[int, None]] = {}
         """Ids of the last KV blocks of each application's held contexts, oldest first."""
@@ -131,7 +131,7 @@ class HeldContexts:
             self._drop_hold(next(iter(of_application)))
         elif len(self._holds) >= _MOST:
             self._drop_hold(next(iter(self._holds)))
-        self._add_hold(_Hold(application_id, kept, ends_at))
+        self._add_hold(_ContextHold(application_id, kept, ends_at))
         self._ids.update(block.block_id for block, _ in kept)
 
     def release(self, application_id: ApplicationId) -> None:
@@ -214,7 +214,7 @@ class HeldContexts:
         self._ids.update(moved)
         self._in_front, self._moved = free - len(moved), len(moved)
 
-    def _add_hold(self, hold: _Hold) -> None:
+    def _add_hold(self, hold: _ContextHold) -> None:
         self._drop_hold(hold.last_id)
         self._holds[hold.last_id] = hold
         self.changes += 1

@@ -24,7 +24,7 @@ class _SteppedWork:
         self.steps = steps
         self.done = done
 
-    def do_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
+    def run_work_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
         """Run steps of the work for `_TURN_S`; return (time taken, if all are done, result)."""
         began_at = time.perf_counter()
         took_s = 0.0
@@ -55,23 +55,23 @@ class FairThreads:
         """Run work for a tenant in the threads and return its result."""
         work = _SteppedWork(steps, asyncio.get_running_loop().create_future())
         place = self._turns.join(tenant, work)
-        self._begin_turns()
+        self._start_waiting_work()
         try:
             result: T = await work.done
             return result
         finally:
             self._turns.leave(place)
 
-    def _begin_turns(self) -> None:
+    def _start_waiting_work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._idle and (place := self._turns.first()) is not None:
             self._turns.take(place)
             self._idle -= 1
             assert place.item is not None
-            turn = loop.run_in_executor(self._threads, place.item.do_steps, self._turn_s)
-            turn.add_done_callback(partial(self._end_turn, place))
+            turn = loop.run_in_executor(self._threads, place.item.run_work_steps, self._turn_s)
+            turn.add_done_callback(partial(self._end_work_turn, place))
 
-    def _end_turn(
+    def _end_work_turn(
         self, place: Place[_SteppedWork], turn: "asyncio.Future[tuple[Seconds, bool, Any]]"
     ) -> None:
         self._idle += 1
@@ -92,7 +92,7 @@ class FairThreads:
                     work.done.set_result(result)
                 else:
                     self._turns.line_up(place)
-        self._begin_turns()
+        self._start_waiting_work()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -97,7 +97,7 @@ class PendingInferences:
     def note_answered(self, inference: PendingInference) -> None:
         """Drop an answered inference, and count the application's next one in a later stage."""
         if self.remove(inference):
-            self.keep_end(inference, Outcome.FINISHED)
+            self.remember_ended_lease(inference, Outcome.FINISHED)
         position = self._positions.get(inference.item.application_id)
         if position is not None and inference.item.stage is not None:
             position.finish(inference.item.stage)
@@ -109,7 +109,7 @@ class PendingInferences:
             self._drain.depart(asyncio.get_running_loop().time(), len(self.inferences))
         return known is not None
 
-    def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
+    def remember_ended_lease(self, inference: PendingInference, outcome: Outcome) -> None:
         """Remember that an inference with a lease has ended, until the scheduler stores it."""
         if inference.lease_id is not None:
             now = asyncio.get_running_loop().time()

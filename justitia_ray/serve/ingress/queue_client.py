@@ -218,7 +218,7 @@ class QueueClient:
     def cancel_inference(self, inference: PendingInference) -> None:
         """Cancel an inference; no effect if it was answered."""
         if self.pending.remove(inference):
-            self.pending.keep_end(inference, Outcome.CANCELLED)
+            self.pending.remember_ended_lease(inference, Outcome.CANCELLED)
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_under_new_id(self, inference: PendingInference, *, was_closed: bool = True) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.snapshot import (
     application_record,
+    checkpoint_time,
     clock_record,
     durable_names,
-    saved_instant,
 )
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.errors import StoreError
@@ -132,7 +132,7 @@ class Checkpointer:
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._note_store_trouble(None)
-                self.instant = saved_instant(stored.clock)
+                self.instant = checkpoint_time(stored.clock)
                 self._confirmed_at = asyncio.get_running_loop().time()
                 self._clock.now()
                 self._stalled_s = self._clock.stalled_s

@@ -13,7 +13,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Refuse
 from justitia_ray.core.lags import Meter
 from justitia_ray.core.policies import policy_path
-from justitia_ray.core.snapshot import latest_instant, restore, saved_instant
+from justitia_ray.core.snapshot import checkpoint_time, latest_recorded_time, restore
 from justitia_ray.core.state import SchedulerLimits, State
 from justitia_ray.cost import PrefillCost
 from justitia_ray.errors import StoreError
@@ -126,14 +126,14 @@ class CoreDriver:
             prefill_cost=self._prefill_cost,
             measures_prefill=self._measures_prefill,
         )
-        core.applications.cap_anew()
+        core.applications.reapply_caps()
         try:
             core.state.usage.restore(stored.usage)
         except ValueError as error:
             raise StoreError(f"usage: the stored record is damaged ({error!r})") from error
         if stored.clock is not None:
-            self._clock.not_before(latest_instant(stored.applications.values()))
-            self._clock.not_before(saved_instant(stored.clock))
+            self._clock.not_before(latest_recorded_time(stored.applications.values()))
+            self._clock.not_before(checkpoint_time(stored.clock))
             core.recover(stored.replicas, self.now())
             restore(core, stored.clock, stored.applications)
         log_event(

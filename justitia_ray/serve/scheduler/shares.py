@@ -59,4 +59,4 @@ def _weight_at(core: SchedulerCore, path: ClientId) -> float | None:
 
 def _fair_share(core: SchedulerCore, path: ClientId) -> float | None:
     found = _node_at(core, path)
-    return None if found is None else found[0].fair_part(found[1])
+    return None if found is None else found[0].fair_fraction(found[1])

@@ -129,22 +129,24 @@ def compare(run: MeasuredRun, simulated: Sequence[TimedRequest]) -> RunValidatio
         run=run.name,
         policy=run.policy,
         requests=len(run.requests),
-        tokens_per_s=_figure(tokens_per_s(side) for side in pair),
-        mean_first_token_latency_s=_figure(t.mean() for t in first_token),
-        p90_first_token_latency_s=_figure(np.percentile(t, 90) for t in first_token),
-        mean_latency_s=_figure(t.mean() for t in latency),
-        max_service_difference=_figure(d.max() for d in differences),
-        mean_service_difference=_figure(d.mean() for d in differences),
-        max_accumulated_difference=_figure(s.gaps(at, TABLE_WARM_UP_S).max() for s in service),
+        tokens_per_s=_compared_figure(tokens_per_s(side) for side in pair),
+        mean_first_token_latency_s=_compared_figure(t.mean() for t in first_token),
+        p90_first_token_latency_s=_compared_figure(np.percentile(t, 90) for t in first_token),
+        mean_latency_s=_compared_figure(t.mean() for t in latency),
+        max_service_difference=_compared_figure(d.max() for d in differences),
+        mean_service_difference=_compared_figure(d.mean() for d in differences),
+        max_accumulated_difference=_compared_figure(
+            s.gaps(at, TABLE_WARM_UP_S).max() for s in service
+        ),
         service_error=deviation / total if total else 0.0,
         client_service_per_s={
-            client: _figure(r[index].mean() for r in received)
+            client: _compared_figure(r[index].mean() for r in received)
             for index, client in enumerate(service[0].clients)
         },
     )
 
 
-def _figure(values: Iterable[float]) -> ComparedFigure:
+def _compared_figure(values: Iterable[float]) -> ComparedFigure:
     measured, simulated = (float(value) for value in values)
     return ComparedFigure(measured, simulated, simulated / measured - 1 if measured else None)
 
@@ -187,14 +189,14 @@ def calibrate(
     logs = [
         math.log(run.tokens_per_s.simulated / run.tokens_per_s.measured)
         for pace in _PACES
-        for run in validate(_with_pace(start, pace), runs, added_prompt_tokens)
+        for run in validate(_scale_iteration_times(start, pace), runs, added_prompt_tokens)
     ]
-    profile = _with_pace(start, math.exp(sum(logs) / len(logs)))
+    profile = _scale_iteration_times(start, math.exp(sum(logs) / len(logs)))
     rounded = profile.iteration.with_times(lambda time_s: float(f"{time_s:.{_DIGITS}g}"))
     profile = replace(profile, iteration=rounded)
     return FittedProfile(profile, regression, tuple(validate(profile, runs, added_prompt_tokens)))
 
 
-def _with_pace(profile: EngineProfile, factor: float) -> EngineProfile:
+def _scale_iteration_times(profile: EngineProfile, factor: float) -> EngineProfile:
     """Return the profile with all times multiplied by a factor."""
     return replace(profile, iteration=profile.iteration.scaled(factor))

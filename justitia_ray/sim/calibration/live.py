@@ -83,7 +83,7 @@ def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplicati
         inferences.append(WorkloadInference(inference_id, prompt, output, after))
         return inference_id
 
-    for count, prompt in _batches(room, longest):
+    for count, prompt in _calibration_batches(room, longest):
         before = tuple([add(prompt, OUTPUT, before) for _ in range(count)])
     background_output = min(BACKGROUND_OUTPUT, longest - SHORT_PROMPT)
     free = min(room - BACKGROUND * (SHORT_PROMPT + background_output), longest)
@@ -103,7 +103,7 @@ def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplicati
     )
 
 
-def _batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
+def _calibration_batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
     """Yield the number and the prompt length of the parallel requests of each calibration batch."""
     for count in BATCHES:
         if count * (SHORT_PROMPT + OUTPUT) <= room:

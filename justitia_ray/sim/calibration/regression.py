@@ -73,7 +73,7 @@ def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0)
         ConfigError: If a run has no request that decoded, or decoding and prefill cannot be
             separated.
     """
-    observed = [_observe(run, added_prompt_tokens) for run in runs]
+    observed = [_average_observations(run, added_prompt_tokens) for run in runs]
     fits = [_fit(observed, tile) for tile in TILES]
     return min(fits, key=lambda fit: (round(fit.residual, 6), fit.cost.prefill_tile_tokens))
 
@@ -128,7 +128,7 @@ def solve_not_negative(gram: Floats, target: Floats) -> Floats:
     return solution
 
 
-def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
+def _average_observations(run: MeasuredRun, added: Tokens) -> _Observations:
     decoded = [
         r for r in run.requests if r.output_tokens > 1 and r.finished_at_s > r.first_token_at_s
     ]

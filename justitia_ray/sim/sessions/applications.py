@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from justitia_ray.core.prefixes import DIGEST_BYTES, Prefix, pack_prefixes
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.sessions.trace import Chain, Session, Turn
+from justitia_ray.sim.sessions.trace import Session, TextChain, Turn
 from justitia_ray.sim.suites.measured_classes import LOOPS
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import Tokens
@@ -49,7 +49,7 @@ def _turns(
     is_loop = application.application_class in LOOPS
     repeats = application.application_class in SAME_PROMPTS
     groups = Counter(map(_group, application.inferences)) if repeats else Counter()
-    chains: dict[object, Chain] = {}
+    chains: dict[object, TextChain] = {}
     prefixes: dict[object, bytes] = {}
     places: dict[str, int] = {}
     before: Tokens = 0
@@ -61,7 +61,7 @@ def _turns(
             )
         prompt = inference.prompt_tokens
         group: object = None if is_loop else _group(inference) if repeats else place
-        chain = chains.setdefault(group, Chain())
+        chain = chains.setdefault(group, TextChain())
         if groups[group] > 1 and group not in prefixes:
             digest = next(digests).to_bytes(DIGEST_BYTES, "big")
             prefixes[group] = pack_prefixes([Prefix(prompt // block_size * block_size, digest)])

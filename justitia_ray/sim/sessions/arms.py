@@ -37,7 +37,7 @@ class ArmKind:
     """Options to try."""
 
 
-def _grid(*options: Mapping[str, object]) -> tuple[ArmOptions, ...]:
+def _option_combinations(*options: Mapping[str, object]) -> tuple[ArmOptions, ...]:
     return tuple(tuple(one.items()) for one in options)
 
 
@@ -52,7 +52,7 @@ ARMS: Mapping[str, ArmKind] = {
     "cache-ttl": ArmKind(
         CacheTtlArm,
         "priority",
-        _grid(
+        _option_combinations(
             {"ttl_s": 2.0},
             {"ttl_s": 10.0},
             {"ttl_s": 30.0},
@@ -64,12 +64,12 @@ ARMS: Mapping[str, ArmKind] = {
     "thunder-agent": ArmKind(
         ThunderAgentArm,
         "fcfs",
-        _grid({}, {"decays": True}, {"acting_weight": 0.25}, {"acting_weight": 0.1}),
+        _option_combinations({}, {"decays": True}, {"acting_weight": 0.25}, {"acting_weight": 0.1}),
     ),
     "concur": ArmKind(
         ConcurArm,
         "fcfs",
-        _grid(
+        _option_combinations(
             {},
             {"hit_rate": 0.8},
             {"low": 0.5, "high": 0.8, "hit_rate": 0.5},
@@ -79,12 +79,14 @@ ARMS: Mapping[str, ArmKind] = {
     "mori": ArmKind(
         MoriArm,
         "fcfs",
-        _grid({}, {"new": 0.5}, {"new": 0.2}, {"new": 0.0}),
+        _option_combinations({}, {"new": 0.5}, {"new": 0.2}, {"new": 0.0}),
     ),
     "gittins": ArmKind(
         GittinsArm,
         "priority",
-        _grid({}, {"by": "age"}, {"by": "length"}, {"by": "length", "placed": "pinned"}),
+        _option_combinations(
+            {}, {"by": "age"}, {"by": "length"}, {"by": "length", "placed": "pinned"}
+        ),
     ),
 }
 
@@ -102,8 +104,8 @@ APPLICATION_ARMS: Mapping[str, ArmKind] = {
         CacheTtlArm,
         "priority",
         (
-            *_grid({"ttl_s": 0.5}, {"ttl_s": 2.0}, {"ttl_s": 10.0}, {}),
-            *_grid({"ttl_s": 2.0, "placed": "lmetric"}, {"placed": "lmetric"}),
+            *_option_combinations({"ttl_s": 0.5}, {"ttl_s": 2.0}, {"ttl_s": 10.0}, {}),
+            *_option_combinations({"ttl_s": 2.0, "placed": "lmetric"}, {"placed": "lmetric"}),
         ),
     ),
     "thunder-agent": ArmKind(
@@ -116,7 +118,7 @@ APPLICATION_ARMS: Mapping[str, ArmKind] = {
         "fcfs",
         (
             *ARMS["concur"].grid,
-            *_grid(
+            *_option_combinations(
                 {"low": 0.5, "high": 0.8, "hit_rate": 0.5, "start": 16.0},
                 {"low": 0.8, "high": 0.95, "hit_rate": 0.5},
             ),

@@ -47,10 +47,10 @@ class CoreArm(SessionArm):
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self._early: list[Grant] = []
         """Grants from deadlines that were due when a session began; its first turn returns them."""
-        self._means: dict[str, _Means] = {}
+        self._means: dict[str, _SessionMeans] = {}
         if predictions == "class mean":
             for kind in {session.kind for session in sessions}:
-                self._means[kind] = _Means([one for one in sessions if one.kind == kind])
+                self._means[kind] = _SessionMeans([one for one in sessions if one.kind == kind])
         self.core = SchedulerCore(
             policy,
             options or {},
@@ -76,7 +76,7 @@ class CoreArm(SessionArm):
         arrived = ev.ApplicationArrived(
             session.name, session.kind, "agents", 1.0, cost, _INGRESS, true_kv_token_time=true
         )
-        self._early += self._grants(arrived, now)
+        self._early += self._handle_and_select_grants(arrived, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Submit a turn as an inference."""
@@ -136,7 +136,7 @@ class CoreArm(SessionArm):
 
         Each replica requests work again as soon as it has an answer, as the service's replicas do.
         """
-        grants = [*self._early, *self._grants(event, now)]
+        grants = [*self._early, *self._handle_and_select_grants(event, now)]
         self._early = []
         while grants:
             for grant in grants:
@@ -147,14 +147,14 @@ class CoreArm(SessionArm):
             answered = dict.fromkeys(grant.replica_id for grant in grants)
             grants = []
             for name in answered:
-                grants += self._grants(ev.PullAnswered(name), now)
-                grants += self._grants(ev.ReplicaReported(name, asks=True), now)
+                grants += self._handle_and_select_grants(ev.PullAnswered(name), now)
+                grants += self._handle_and_select_grants(ev.ReplicaReported(name, asks=True), now)
 
-    def _grants(self, event: ev.Event, now: Seconds) -> list[Grant]:
+    def _handle_and_select_grants(self, event: ev.Event, now: Seconds) -> list[Grant]:
         return [a for a in self.core.handle(event, now) if isinstance(a, Grant)]
 
 
-class _Means:
+class _SessionMeans:
     """Mean cost and length over all sessions, which a service without a model would predict."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:

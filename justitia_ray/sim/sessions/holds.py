@@ -14,7 +14,7 @@ from justitia_ray.units import Tokens
 
 
 @dataclass(slots=True)
-class _Hold:
+class _HeldPrompt:
     holding: Holding
     rank: float
 
@@ -30,7 +30,7 @@ class Holds:
     def __init__(self, pool: BlockPool, block_size: Tokens) -> None:
         self._pool = pool
         self._block_size = block_size
-        self._holds: dict[Hashable, _Hold] = {}
+        self._holds: dict[Hashable, _HeldPrompt] = {}
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -51,7 +51,7 @@ class Holds:
         holding = Holding()
         self._pool.hold(holding, found)
         self.drop(name)
-        self._holds[name] = _Hold(holding, rank)
+        self._holds[name] = _HeldPrompt(holding, rank)
 
     def drop(self, name: Hashable) -> bool:
         """Let the blocks of a prompt be evicted; return False if it was not held."""
@@ -61,7 +61,7 @@ class Holds:
         self._pool.free(hold.holding)
         return True
 
-    def drop_last(self) -> bool:
+    def drop_highest_rank(self) -> bool:
         """Let the prompt with the highest rank be evicted; return False if none is held."""
         if not self._holds:
             return False

@@ -7,7 +7,7 @@ fixed rate, in the chunks in which they would be computed. Copies to the host ta
 simulation, because they run beside the computation.
 """
 
-from justitia_ray.sim.sessions.trace import Chain, ChainPath
+from justitia_ray.sim.sessions.trace import ChainPath, TextChain
 from justitia_ray.units import Tokens
 
 
@@ -20,7 +20,7 @@ class HostMemory:
 
     def __init__(self, room: Tokens) -> None:
         self.room = room
-        self._held: dict[Chain, tuple[Tokens, Tokens]] = {}
+        self._held: dict[TextChain, tuple[Tokens, Tokens]] = {}
         self.tokens: Tokens = 0
 
     def store(self, path: ChainPath) -> None:
@@ -29,12 +29,12 @@ class HostMemory:
             return
         first = 0
         for chain, end in path:
-            _, held_end = self._drop(chain)
+            _, held_end = self._drop_stored_chain(chain)
             self._held[chain] = first, max(end, held_end)
             self.tokens += self._held[chain][1] - first
             first = end
         while self.tokens > self.room:
-            self._drop(next(iter(self._held)))
+            self._drop_stored_chain(next(iter(self._held)))
 
     def found(self, path: ChainPath) -> Tokens:
         """Return how many of a prompt's first tokens are in host memory."""
@@ -46,7 +46,7 @@ class HostMemory:
                 break
         return position
 
-    def _drop(self, chain: Chain) -> tuple[Tokens, Tokens]:
+    def _drop_stored_chain(self, chain: TextChain) -> tuple[Tokens, Tokens]:
         first, end = self._held.pop(chain, (0, 0))
         self.tokens -= end - first
         return first, end

@@ -74,7 +74,7 @@ class SessionResult:
     preemptions: int = 0
 
 
-def mean_context(sessions: Iterable[Session]) -> float:
+def mean_prompt_tokens(sessions: Iterable[Session]) -> float:
     """Return the mean length of a turn's prompt."""
     prompts = [turn.prompt_tokens for session in sessions for turn in session.turns]
     return sum(prompts) / len(prompts)
@@ -101,7 +101,7 @@ def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> Ses
     whole = sum(session.until(settings.profile.kv_tokens) is session for session in sessions)
     if settings.load is None and whole < len(sessions):
         raise ConfigError("a turn does not fit into a replica's memory")
-    return _Play(fit, settings).run()
+    return _SessionPlay(fit, settings).run()
 
 
 class _Progress:
@@ -132,7 +132,7 @@ class _Progress:
         return ready
 
 
-class _Play:
+class _SessionPlay:
     def __init__(self, sessions: list[Session], settings: SessionSettings) -> None:
         self._random = Random(settings.seed)
         kind = APPLICATION_ARMS[settings.arm]
@@ -144,13 +144,13 @@ class _Play:
         ]
         self._arm = kind.make(self._replicas, sessions, **dict(settings.options))
         for replica in self._replicas:
-            replica.before_plan = partial(self._hold, replica)
+            replica.before_plan = partial(self._hold_finished_contexts, replica)
         self._to_come: list[Session] = []
         if settings.load is None:
             self._result = SessionResult(at_once=0)
         else:
             memory = settings.replicas * profile.kv_tokens
-            at_once = round(settings.load * memory / mean_context(sessions))
+            at_once = round(settings.load * memory / mean_prompt_tokens(sessions))
             self._to_come = self._random.sample(sessions, len(sessions))
             self._result = SessionResult(max(1, min(at_once, len(sessions))))
         self._sessions = sessions
@@ -161,7 +161,7 @@ class _Play:
 
     def run(self) -> SessionResult:
         for _ in range(self._result.at_once):
-            self._begin_next(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
+            self._begin_next_session(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
         if not self._result.at_once:
             for session in self._sessions:
                 self._begin(session, session.begins_at_s)
@@ -183,7 +183,7 @@ class _Play:
         self._result.preemptions = sum(r.steps.preemptions for r in self._replicas)
         return self._result
 
-    def _begin_next(self, at: Seconds) -> None:
+    def _begin_next_session(self, at: Seconds) -> None:
         if self._to_come:
             session = self._to_come.pop()
             self._begin(session, at)
@@ -196,9 +196,9 @@ class _Play:
         self._live[session.name] = _Progress(session, row)
         for place, turn in enumerate(session.turns):
             if not turn.after:
-                self._push(session, place, at)
+                self._schedule_turn(session, place, at)
 
-    def _push(self, session: Session, place: int, after: Seconds) -> None:
+    def _schedule_turn(self, session: Session, place: int, after: Seconds) -> None:
         """Submit a turn its gap later than a time."""
         self._arrivals += 1
         at = after + session.turns[place].gap_s
@@ -226,7 +226,7 @@ class _Play:
             self._calls[call.sequence] = call
             replica.add(call.sequence, now)
 
-    def _hold(
+    def _hold_finished_contexts(
         self, replica: SessionReplica, finished: Sequence[TurnSequence], now: Seconds
     ) -> None:
         for sequence in finished:
@@ -241,17 +241,17 @@ class _Play:
         if calls:
             self._start(self._arm.finish(replica, calls, now), now)
         for call in calls:
-            self._go_on(call, now)
+            self._continue_session(call, now)
 
-    def _go_on(self, call: TurnCall, now: Seconds) -> None:
+    def _continue_session(self, call: TurnCall, now: Seconds) -> None:
         session = call.session
         progress = self._live[session.name]
         for place in progress.end(call.place):
-            self._push(session, place, now)
+            self._schedule_turn(session, place, now)
         if progress.left:
             return
         row = self._live.pop(session.name).row
         row.ended_at_s, row.gaps_s = now, session.gaps_s
         self._result.sessions.append(row)
         self._start(self._arm.close(session, now), now)
-        self._begin_next(now)
+        self._begin_next_session(now)

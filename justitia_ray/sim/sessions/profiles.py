@@ -74,7 +74,7 @@ class LongContextProfile:
         grown = sequences * (iterations - 1) * iterations / 2
         return first * iterations + self.per_context_token_s * grown
 
-    def alone_s(
+    def solo_turn_s(
         self, prompt_tokens: Tokens, output_tokens: Tokens, computed_tokens: Tokens
     ) -> Seconds:
         """Return the seconds of a turn that runs alone, with a cached part of its prompt."""

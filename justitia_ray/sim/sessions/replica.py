@@ -66,12 +66,12 @@ class SessionReplica:
     def add(self, sequence: TurnSequence, now: Seconds) -> None:
         """Queue a sequence; the engine considers it at the end of the present iteration."""
         self.steps.add(sequence)
-        self._reconsider(now)
+        self._replan_iterations(now)
 
     def release(self, name: Hashable, now: Seconds) -> None:
         """Let a held prompt be evicted; waiting sequences may fit then."""
         if self.holds.drop(name):
-            self._reconsider(now)
+            self._replan_iterations(now)
 
     def end(self, now: Seconds) -> list[TurnSequence]:
         """End the present iterations, start the next ones, and return the finished sequences."""
@@ -81,7 +81,7 @@ class SessionReplica:
             self.host.store(sequence.path)
         if finished and self.before_plan is not None:
             self.before_plan(finished, now)
-        self._begin(now)
+        self._begin_iterations(now)
         return finished
 
     @property
@@ -100,15 +100,15 @@ class SessionReplica:
         """Number of sequences that run or wait on the replica."""
         return len(self.steps.running) + len(self.steps.waiting)
 
-    def _reconsider(self, now: Seconds) -> None:
+    def _replan_iterations(self, now: Seconds) -> None:
         """Plan new iterations at the end of the present one, or now if no sequence runs."""
         if self.ends_at is None:
-            self._begin(now)
+            self._begin_iterations(now)
         elif self._iterations > 1:
-            self._iterations = self._ended_by(now)
-            self.ends_at = self._began_at + self._length_s(self._iterations)
+            self._iterations = self._count_ended_iterations(now)
+            self.ends_at = self._began_at + self._iterations_s(self._iterations)
 
-    def _begin(self, now: Seconds) -> None:
+    def _begin_iterations(self, now: Seconds) -> None:
         self._make_room()
         self._step = self.steps.plan()
         while not self._step:
@@ -116,22 +116,28 @@ class SessionReplica:
                 self.ends_at = None
                 return
             if not self.steps.running:
-                self.holds.drop_last()
+                self.holds.drop_highest_rank()
             self._step = self.steps.plan()
         self._began_at = now
         decoding = [s for s, tokens in self._step.items() if tokens == 1]
         self._context_tokens = sum(sequence.computed for sequence in decoding)
-        self._iterations = self.steps.equal_steps(self._step)
+        self._iterations = self.steps.count_equal_steps(self._step)
         if self._iterations > 1:
-            self.ends_at = now + self._length_s(self._iterations)
+            self.ends_at = now + self._iterations_s(self._iterations)
             return
-        chunks = [self._chunk(one, tokens) for one, tokens in self._step.items() if tokens > 1]
+        chunks = [
+            self._classify_chunk_tokens(one, tokens)
+            for one, tokens in self._step.items()
+            if tokens > 1
+        ]
         loaded_tokens = sum(loaded for loaded, _, _ in chunks)
         computed = [(tokens, before) for _, tokens, before in chunks]
         length_s = self.profile.iteration_s(len(decoding), self._context_tokens, computed)
         self.ends_at = now + length_s + self.profile.host_token_s * loaded_tokens
 
-    def _chunk(self, sequence: TurnSequence, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
+    def _classify_chunk_tokens(
+        self, sequence: TurnSequence, tokens: Tokens
+    ) -> tuple[Tokens, Tokens, Tokens]:
         """Return how many tokens of a chunk are loaded or computed, and how many come before it.
 
         At least the last token of a prompt is computed.
@@ -146,7 +152,7 @@ class SessionReplica:
     def _make_room(self) -> None:
         """Give up held prompts that would cause a preemption of the running sequences."""
         while self.holds and self._missing_blocks() > self.steps.pool.free_blocks:
-            self.holds.drop_last()
+            self.holds.drop_highest_rank()
 
     def _missing_blocks(self) -> int:
         size = self.profile.block_size
@@ -154,14 +160,14 @@ class SessionReplica:
             max(0, one.tokens // size + 1 - one.holding.blocks) for one in self.steps.running
         )
 
-    def _length_s(self, iterations: int) -> Seconds:
+    def _iterations_s(self, iterations: int) -> Seconds:
         return self.profile.decode_s(len(self._step), self._context_tokens, iterations)
 
-    def _ended_by(self, now: Seconds) -> int:
+    def _count_ended_iterations(self, now: Seconds) -> int:
         low, high = 1, self._iterations
         while low < high:
             middle = (low + high) // 2
-            if self._began_at + self._length_s(middle) < now:
+            if self._began_at + self._iterations_s(middle) < now:
                 low = middle + 1
             else:
                 high = middle

@@ -50,11 +50,11 @@ class _RecordedSession:
 _SESSION = TypeAdapter(_RecordedSession)
 
 
-class Chain:
+class TextChain:
     __slots__ = ()
 
 
-ChainPath: TypeAlias = tuple[tuple[Chain, Tokens], ...]
+ChainPath: TypeAlias = tuple[tuple[TextChain, Tokens], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Ses
         ConfigError: If the file cannot be read or a line is wrong; the message names line, field
             and value.
     """
-    beginnings: dict[tuple[Tokens, Tokens], Chain] = {}
+    beginnings: dict[tuple[Tokens, Tokens], TextChain] = {}
     sessions = []
     for number, line in enumerate(_lines(path), 1):
         try:
@@ -154,7 +154,7 @@ def read_sessions(path: Path, longest_gap_s: Seconds = float("inf")) -> list[Ses
         except json.JSONDecodeError as error:
             raise ConfigError(f"{path}: line {number}: is not JSON: {error}") from error
         sizes = recorded.tool_tokens, recorded.system_tokens
-        beginning = beginnings.setdefault(sizes, Chain())
+        beginning = beginnings.setdefault(sizes, TextChain())
         turns = _turns(recorded, beginning, longest_gap_s)
         if turns:
             sessions.append(Session(recorded.session, turns))
@@ -174,18 +174,20 @@ def _lines(path: Path) -> list[str]:
 
 
 def _turns(
-    recorded: _RecordedSession, beginning: Chain, longest_gap_s: Seconds
+    recorded: _RecordedSession, beginning: TextChain, longest_gap_s: Seconds
 ) -> tuple[Turn, ...]:
-    path: list[tuple[Chain, Tokens]] = [(beginning, recorded.tool_tokens + recorded.system_tokens)]
-    chain, before = Chain(), 0
+    path: list[tuple[TextChain, Tokens]] = [
+        (beginning, recorded.tool_tokens + recorded.system_tokens)
+    ]
+    chain, before = TextChain(), 0
     turns: list[Turn] = []
     for turn in recorded.turns:
         kept = min(turn.reused_tokens, before)
         if before and kept < before // _GRAIN * _GRAIN:
             # Only the part of the old context up to `kept` tokens is reused.
-            path = [*_cut([*path, (chain, before)], kept)]
-            chain = Chain()
-        whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))
+            path = [*_cut_path_at([*path, (chain, before)], kept)]
+            chain = TextChain()
+        whole = (*_cut_path_at(path, turn.prompt_tokens), (chain, turn.prompt_tokens))
         turns.append(
             Turn(
                 turn.prompt_tokens,
@@ -201,7 +203,9 @@ def _turns(
     return tuple(turns)
 
 
-def _cut(path: Iterable[tuple[Chain, Tokens]], at: Tokens) -> Iterator[tuple[Chain, Tokens]]:
+def _cut_path_at(
+    path: Iterable[tuple[TextChain, Tokens]], at: Tokens
+) -> Iterator[tuple[TextChain, Tokens]]:
     for chain, end in path:
         yield chain, min(end, at)
         if end >= at:

@@ -78,13 +78,13 @@ def python_texts(application_class: str) -> tuple[str, ...]:
         ConfigError: If the class has no such texts, or the installation has no sources.
     """
     kinds: dict[str, Callable[[], Iterator[str]]] = {
-        "SC": _questions,
-        "KBQAV": _statements,
-        "MRS": _documents,
+        "SC": _code_questions,
+        "KBQAV": _code_statements,
+        "MRS": _module_documents,
         "PE": _requests,
-        "CC": _functions,
-        "EV": _solutions,
-        "FV": _claims,
+        "CC": _function_tasks,
+        "EV": _module_solutions,
+        "FV": _documentation_claims,
         "DM": _document_sets,
         "CG": _function_beginnings,
     }
@@ -101,7 +101,7 @@ def python_texts(application_class: str) -> tuple[str, ...]:
     return texts
 
 
-def _questions() -> Iterator[str]:
+def _code_questions() -> Iterator[str]:
     for module, function, text in _documented_functions():
         signature = f"{module}.{function.name}({ast.unparse(function.args)})"
         yield (
@@ -110,12 +110,12 @@ def _questions() -> Iterator[str]:
         )
 
 
-def _statements() -> Iterator[str]:
+def _code_statements() -> Iterator[str]:
     for module, function, text in _documented_functions():
         yield f"[question]\nWhat does {module}.{function.name} do?\n[response]\n{text}"
 
 
-def _documents() -> Iterator[str]:
+def _module_documents() -> Iterator[str]:
     """Yield the docstrings of each Python module as one text."""
     for _, source in _library_modules():
         text = "\n\n".join(_docstrings(ast.parse(source)))
@@ -131,7 +131,7 @@ def _requests() -> Iterator[str]:
         )
 
 
-def _functions() -> Iterator[str]:
+def _function_tasks() -> Iterator[str]:
     for _, function, _ in _documented_functions():
         code = ast.unparse(function)
         if len(code) <= _FUNCTION_CHARS:
@@ -153,7 +153,7 @@ def _without_body(function: ast.FunctionDef) -> str:
     return f"def {function.name}({ast.unparse(function.args)}):\n{documentation}\n"
 
 
-def _solutions() -> Iterator[str]:
+def _module_solutions() -> Iterator[str]:
     for module, source in _library_modules():
         body = ast.parse(source).body
         functions = sum(isinstance(node, ast.FunctionDef) for node in body)
@@ -169,7 +169,7 @@ def _solutions() -> Iterator[str]:
             )
 
 
-def _claims() -> Iterator[str]:
+def _documentation_claims() -> Iterator[str]:
     for module, function, text in _documented_functions():
         yield f"Claim: {module}.{function.name} is documented so: {text.partition('. ')[0]}"
 

@@ -159,9 +159,9 @@ class LengthPlan:
         run = (
             rng.choice(matching) if matching else made_up_run(application_class, rng, self.samples)
         )
-        return self.of_run(application_class, run)
+        return self.lengths_of_run(application_class, run)
 
-    def of_run(self, application_class: str, run: RecordedRun) -> Lengths:
+    def lengths_of_run(self, application_class: str, run: RecordedRun) -> Lengths:
         """Return the lengths of an application that repeats a recorded run."""
         planned = replace(run, stages=tuple(self._scale_stage(stage) for stage in run.stages))
         limits = {

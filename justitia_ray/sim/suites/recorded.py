@@ -170,18 +170,20 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
             of `0`, `1`, …
     """
     dag = _InferenceGraph(named=named)
-    done = _Instant((), 0)
+    done = _SubmissionTime((), 0)
     for stage in run.stages:
-        start = _Instant(done.after, done.delay_s + stage.gap_s)
+        start = _SubmissionTime(done.after, done.delay_s + stage.gap_s)
         if stage.subtasks:
             done = dag.add_subtasks(stage.subtasks, start)
         else:
-            done = _Instant(tuple(dag.add(stage.name, *call, start) for call in stage.calls), 0)
+            done = _SubmissionTime(
+                tuple(dag.add(stage.name, *call, start) for call in stage.calls), 0
+            )
     return tuple(dag.inferences)
 
 
 @dataclass(frozen=True, slots=True)
-class _Instant:
+class _SubmissionTime:
     """When an inference was submitted: some time after other inferences or the arrival."""
 
     after: tuple[InferenceId, ...]
@@ -196,7 +198,7 @@ class _InferenceGraph:
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
 
     def add(
-        self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Instant
+        self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _SubmissionTime
     ) -> InferenceId:
         name = f"{stage}/{self._counts[stage]}" if self._named else str(len(self.inferences))
         self._counts[stage] += 1
@@ -207,25 +209,31 @@ class _InferenceGraph:
         )
         return name
 
-    def add_subtasks(self, subtasks: Iterable[RecordedSubtask], start: _Instant) -> _Instant:
-        ends: list[_Instant] = []
+    def add_subtasks(
+        self, subtasks: Iterable[RecordedSubtask], start: _SubmissionTime
+    ) -> _SubmissionTime:
+        ends: list[_SubmissionTime] = []
         for subtask in subtasks:
-            at = self._latest([ends[i] for i in subtask.needs]) if subtask.needs else start
+            at = (
+                self._latest_submission_time([ends[i] for i in subtask.needs])
+                if subtask.needs
+                else start
+            )
             for call in subtask.calls:
                 name = self.add(*call, at)
                 self._lead_s[name] = self._tool_times_before(at)
-                at = _Instant((name,), 0.0)
-            ends.append(_Instant(at.after, at.delay_s + subtask.exec_s))
-        return self._latest(ends)
+                at = _SubmissionTime((name,), 0.0)
+            ends.append(_SubmissionTime(at.after, at.delay_s + subtask.exec_s))
+        return self._latest_submission_time(ends)
 
-    def _tool_times_before(self, at: _Instant) -> dict[InferenceId, Seconds]:
+    def _tool_times_before(self, at: _SubmissionTime) -> dict[InferenceId, Seconds]:
         leads = dict.fromkeys(at.after, at.delay_s)
         for name in at.after:
             for ancestor, lead_s in self._lead_s.get(name, {}).items():
                 leads[ancestor] = max(leads.get(ancestor, 0.0), lead_s + at.delay_s)
         return leads
 
-    def _latest(self, ends: list[_Instant]) -> _Instant:
+    def _latest_submission_time(self, ends: list[_SubmissionTime]) -> _SubmissionTime:
         """Return the latest of several submission times, as a workload file can express it.
 
         The format has a set of predecessors (`after`) and one delay for all of them. A predecessor
@@ -245,4 +253,4 @@ class _InferenceGraph:
             if not leads:
                 last.append(name)
             delay_s = max(delay_s, own_s - max(leads, default=0.0))
-        return _Instant(tuple(last), delay_s)
+        return _SubmissionTime(tuple(last), delay_s)

@@ -62,7 +62,7 @@ def evenly(
     return stream
 
 
-def on_off(stream: RequestStream) -> RequestStream:
+def only_on_phases(stream: RequestStream) -> RequestStream:
     """Return a client's requests in ON phases; the first phase is an ON phase."""
     return lambda rng: [at for at in stream(rng) if int(at // ON_OFF_S) % 2 == 0]
 
@@ -92,7 +92,7 @@ def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream
     return stream
 
 
-def in_turn(*streams: RequestStream) -> RequestStream:
+def one_after_another(*streams: RequestStream) -> RequestStream:
     """Return a client's requests in several patterns, one after the other."""
     return lambda rng: [at for stream in streams for at in stream(rng)]
 
@@ -109,14 +109,16 @@ def suite(about: str, clients: Sequence[RequestClient], duration_s: Seconds = TE
         requests = sorted(sent, key=itemgetter(0, 1))
         stretch = 1.0 if options.window_s is None else options.window_s / duration_s
         return [
-            _request(place, at * stretch, number, c.prompt_tokens, c.output_tokens, c.weight)
+            _one_request_application(
+                place, at * stretch, number, c.prompt_tokens, c.output_tokens, c.weight
+            )
             for place, (at, number, c) in enumerate(islice(requests, options.count))
         ]
 
     return Suite(about, build, ("count", "window_s"))
 
 
-def _request(
+def _one_request_application(
     number: int,
     arrived_at_s: Seconds,
     client: int | str | None,
@@ -135,7 +137,7 @@ def _request(
     )
 
 
-def _overload(first: float, second: float, tokens: Tokens, figures: str) -> Suite:
+def _overload_suite(first: float, second: float, tokens: Tokens, figures: str) -> Suite:
     return suite(
         f"two clients, {first:g} and {second:g} requests a minute of {tokens} + {tokens} tokens"
         f" ({figures})",
@@ -144,10 +146,10 @@ def _overload(first: float, second: float, tokens: Tokens, figures: str) -> Suit
 
 
 VTC_SUITES: dict[str, Suite] = {
-    "two-clients-overload": _overload(90, 180, 256, "VTC Fig. 3, 19, Table 5"),
-    "two-clients-overload-256": _overload(180, 360, 256, "VTC Fig. 15: KV 35,000 or 65,000"),
-    "two-clients-overload-512": _overload(90, 180, 512, "VTC Fig. 15: KV 35,000"),
-    "two-clients-overload-768": _overload(60, 120, 768, "VTC Fig. 15: KV 35,000"),
+    "two-clients-overload": _overload_suite(90, 180, 256, "VTC Fig. 3, 19, Table 5"),
+    "two-clients-overload-256": _overload_suite(180, 360, 256, "VTC Fig. 15: KV 35,000 or 65,000"),
+    "two-clients-overload-512": _overload_suite(90, 180, 512, "VTC Fig. 15: KV 35,000"),
+    "two-clients-overload-768": _overload_suite(60, 120, 768, "VTC Fig. 15: KV 35,000"),
     "three-clients": suite(
         "three clients, 15, 30 and 90 requests a minute; only the third exceeds its share (VTC"
         " Fig. 4)",
@@ -155,11 +157,11 @@ VTC_SUITES: dict[str, Suite] = {
     ),
     "on-off-less": suite(
         "30 a minute in ON minutes, below its share, beside 120 a minute (VTC Fig. 5)",
-        [RequestClient(on_off(evenly(30))), RequestClient(evenly(120))],
+        [RequestClient(only_on_phases(evenly(30))), RequestClient(evenly(120))],
     ),
     "on-off-overload": suite(
         "120 a minute in ON minutes, above its share, beside 180 a minute (VTC Fig. 6)",
-        [RequestClient(on_off(evenly(120))), RequestClient(evenly(180))],
+        [RequestClient(only_on_phases(evenly(120))), RequestClient(evenly(180))],
     ),
     "poisson-short-long": suite(
         "480 short requests a minute (64 + 64) beside 90 long ones (256 + 256) (VTC Fig. 7)",
@@ -177,14 +179,14 @@ VTC_SUITES: dict[str, Suite] = {
         "five minutes ON/OFF, five of overload, five of unequal rates (VTC Fig. 10)",
         [
             RequestClient(
-                in_turn(
-                    on_off(evenly(30, 300)),
+                one_after_another(
+                    only_on_phases(evenly(30, 300)),
                     evenly(60, 600, since_s=300),
                     evenly(30, 900, since_s=600),
                 )
             ),
             RequestClient(
-                in_turn(
+                one_after_another(
                     evenly(120, 300), evenly(60, 600, since_s=300), evenly(90, 900, since_s=600)
                 )
             ),
@@ -224,7 +226,7 @@ def build_lmsys(options: SuiteOptions) -> list[WorkloadApplication]:
     last_s = rows[-1].arrival_s if rows else 0.0
     stretch = 1.0 if options.window_s is None or last_s == 0 else options.window_s / last_s
     return [
-        _request(
+        _one_request_application(
             number, row.arrival_s * stretch, row.client, row.input_tokens, max(1, row.output_tokens)
         )
         for number, row in enumerate(rows)

@@ -40,7 +40,7 @@ class _PlannedBranch:
     random: Random
     """Seeded source of ids."""
 
-    def next_id(self, prefix: str) -> str:
+    def new_random_id(self, prefix: str) -> str:
         return f"{prefix}{self.random.getrandbits(128):032x}"
 
 
@@ -93,7 +93,7 @@ class ScriptedServer:
         if streamed:
             answer: web.StreamResponse = web.StreamResponse()
             answer.content_type = "text/event-stream"
-            events = as_events(turn, asked, branch.next_id)
+            events = as_events(turn, asked, branch.new_random_id)
             await answer.prepare(request)
             for event in events[:-1]:
                 await answer.write(event)
@@ -103,7 +103,9 @@ class ScriptedServer:
             said = b"".join(events)
         else:
             await asyncio.sleep(0)
-            said = json.dumps(as_whole(turn, asked, branch.next_id), ensure_ascii=False).encode()
+            said = json.dumps(
+                as_whole(turn, asked, branch.new_random_id), ensure_ascii=False
+            ).encode()
             answered_at = next(self._order)
             answer = web.Response(body=said, content_type="application/json")
         self._exchanges.append(

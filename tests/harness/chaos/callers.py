@@ -202,7 +202,7 @@ class Callers:
             may_read.set()
             work = asyncio.create_task(_streamed_answer(*asked, may_read))
         else:
-            work = asyncio.create_task(_unary_answer(*asked))
+            work = asyncio.create_task(_call_unary(*asked))
         self._open[inference.name] = work
         ending, detail = Ending.GIVEN_UP, ""
         answer: Answer | None = None
@@ -282,7 +282,7 @@ class _StreamCut(Exception):
     """A stream broke off after its first event."""
 
 
-async def _unary_answer(
+async def _call_unary(
     calls: JsonCalls, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> tuple[Answer, tuple[str, ...]]:
     return unary_answer(await calls.call("POST", path, body, headers)), ()

@@ -97,7 +97,7 @@ def count_calls(
     return Counts(
         inferences=len(names),
         calls=len(records.calls),
-        lost=tuple(_last_ending(name, records) for name in names if not answered[name]),
+        lost=tuple(_describe_last_ending(name, records) for name in names if not answered[name]),
         doubled=(
             *(f"{name}: answered {times} times" for name, times in answered.items() if times > 1),
             *_calls_run_twice(records, runs),
@@ -110,7 +110,7 @@ def count_calls(
     )
 
 
-def _last_ending(name: str, records: RunRecords) -> str:
+def _describe_last_ending(name: str, records: RunRecords) -> str:
     """Return how the last call for an inference ended."""
     ends = [_describe_call(call) for call in records.calls if call.inference == name]
     return ends[-1] if ends else f"{name}: never called"

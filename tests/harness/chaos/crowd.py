@@ -80,7 +80,7 @@ class CrowdRecord:
         return found
 
 
-class Crowd:
+class QuotaTenantLoad:
     """Steady calls of one tenant with a quota, made while faults are injected."""
 
     def __init__(self, http: Transport) -> None:

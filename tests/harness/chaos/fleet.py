@@ -181,11 +181,11 @@ def _runs_cut_by_scale_down(
 ) -> Iterator[str]:
     names = {records.pids[name]: name for name in drained if name in records.pids}
     for run in runs:
-        if run.pid in names and not run.complete and not _is_excused(run, records):
+        if run.pid in names and not run.complete and not _caller_had_left(run, records):
             yield f"cut by a scale-down: {run.inference} on {names[run.pid]}"
 
 
-def _is_excused(run: EngineRun, records: RunRecords) -> bool:
+def _caller_had_left(run: EngineRun, records: RunRecords) -> bool:
     if run.ended_at is None:  # The replica's process ended during the run.
         return False
     ended_at = run.ended_at

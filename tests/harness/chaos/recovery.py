@@ -17,7 +17,7 @@ _LEFT_WITHIN_S: Seconds = 1.0
 """Seconds within which callers that should disconnect have done so."""
 
 
-def recovered_at(
+def recovery_time(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     """Return when the service recovered from a fault, by the criterion of the fault's kind.
@@ -31,13 +31,13 @@ def recovery_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     """Return the seconds from a fault, or from the end of a lasting fault, to the recovery."""
-    at = recovered_at(fault, records, runs)
+    at = recovery_time(fault, records, runs)
     return None if at is None else max(0.0, at - fault.back_at)
 
 
 def is_over(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]) -> bool:
     """Return whether the service has recovered from a fault, or had nothing to recover from."""
-    return had_no_effect(fault, records, runs) or recovered_at(fault, records, runs) is not None
+    return had_no_effect(fault, records, runs) or recovery_time(fault, records, runs) is not None
 
 
 def rerun_elsewhere_s(
@@ -82,7 +82,7 @@ def _first_run_in_new_epoch(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     return _earliest_instant(
-        run.began_at for run in runs if run.epoch > fault.epoch and _begins_after(run, fault)
+        run.began_at for run in runs if run.epoch > fault.epoch and _begins_after_fault(run, fault)
     )
 
 
@@ -224,7 +224,7 @@ def _replica_count_restored_at(
     )
 
 
-def _begins_after(run: EngineRun, fault: InjectedFault) -> bool:
+def _begins_after_fault(run: EngineRun, fault: InjectedFault) -> bool:
     return run.began_at >= fault.injected_at
 
 

@@ -15,7 +15,7 @@ from tests.harness.chaos.app import loads_file
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ChaosCluster
 from tests.harness.chaos.counts import count_calls
-from tests.harness.chaos.crowd import CROWD, Crowd
+from tests.harness.chaos.crowd import CROWD, QuotaTenantLoad
 from tests.harness.chaos.faults import ClusterFaults
 from tests.harness.chaos.fleet import FleetLimits, FleetMeasure, measure_fleet
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
@@ -145,7 +145,7 @@ class ChaosRun:
             self._target, http, self.load, self._plan, self._shape.stopped_s, cluster_faults.ways
         )
         self.records = rounds.records
-        crowd = Crowd(http)
+        crowd = QuotaTenantLoad(http)
         try:
             expected = await self._expected_answers(http)
             await wait_until(self._target.accounts_are_ready, "there are accounts")
@@ -168,7 +168,7 @@ class ChaosRun:
 
     # --- load and rounds
 
-    async def _run_rounds(self, rounds: FaultRounds, crowd: Crowd) -> None:
+    async def _run_rounds(self, rounds: FaultRounds, crowd: QuotaTenantLoad) -> None:
         beside = partial(crowd.call_repeatedly, _CROWD_A_PHASE, _CROWD_EVERY_S)
         try:
             await rounds.run_rounds(beside=beside, told=self._print_round)
@@ -193,7 +193,7 @@ class ChaosRun:
                 f" ({open_calls} calls open): {shown}"
             )
 
-    async def _quota_flaws(self, crowd: Crowd) -> list[str]:
+    async def _quota_flaws(self, crowd: QuotaTenantLoad) -> list[str]:
         """Describe violations of the quota, and wrong usage figures."""
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
@@ -216,7 +216,7 @@ class ChaosRun:
         self._say("asking for every answer before any fault")
         baseline = RunRecords()
         await Callers(http, http, baseline).run_applications(
-            [_as_baseline(planned) for planned in self.load]
+            [_as_unary_baseline(planned) for planned in self.load]
         )
         return {
             call.inference.removeprefix(_BASELINE): call.answer
@@ -273,7 +273,7 @@ class ChaosRun:
         return measure_fleet(FleetLimits.from_autoscaling(self._scaled), self.records, runs, loads)
 
 
-def _as_baseline(planned: PlannedApplication) -> PlannedApplication:
+def _as_unary_baseline(planned: PlannedApplication) -> PlannedApplication:
     """Return the same inferences as unary calls under other names."""
     return replace(
         planned,

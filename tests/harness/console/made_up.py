@@ -80,17 +80,19 @@ class MadeUp:
 
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
         """Return the console data of a second, for one tenant or (None) for all."""
-        shown = [one for one in self._applications() if _is_shown(one, tenant)]
+        shown = [one for one in self._applications() if _is_visible_to(one, tenant)]
         past = PAST_S if is_whole else 12.0
-        now = {bar.id: bar for one in shown for bar in self._bars(one, second, past)}
+        now = {bar.id: bar for one in shown for bar in self._timeline_bars(one, second, past)}
         if not is_whole:
-            before = {bar.id: bar for one in shown for bar in self._bars(one, second - 1, past)}
+            before = {
+                bar.id: bar for one in shown for bar in self._timeline_bars(one, second - 1, past)
+            }
             now = {name: bar for name, bar in now.items() if before.get(name) != bar}
         waiting = [one for one in shown if one.waits]
         planned = [self._planned_bar(one, second) for one in waiting[:PLANNED]]
         barred = {bar.application for bar in now.values()}
         labels = {one.key: one.label for one in shown if one.waits or one.key in barred}
-        ages = sorted(self._waited_s(one, second) for one in waiting)
+        ages = sorted(self._waiting_time_s(one, second) for one in waiting)
         return Frame(
             model=self.name,
             epoch=self.epoch,
@@ -109,7 +111,7 @@ class MadeUp:
             else None,
             own=_state_counts(shown),
             others=_state_counts(
-                [one for one in self._applications() if not _is_shown(one, tenant)]
+                [one for one in self._applications() if not _is_visible_to(one, tenant)]
             ),
             shares=tuple(self._share_rows(tenant)),
             shares_past=tuple(
@@ -170,7 +172,7 @@ class MadeUp:
     ) -> ConsoleApplication | None:
         """Return the application with a key; None if it is missing or belongs to another tenant."""
         found = next((one for one in self._applications() if one.key == application), None)
-        if found is None or not _is_shown(found, tenant):
+        if found is None or not _is_visible_to(found, tenant):
             return None
         calls, tools = [], []
         at = BEGAN_AT + found.arrived
@@ -253,10 +255,12 @@ class MadeUp:
 
     # --- parts
 
-    def _applications(self) -> Iterator["_Application"]:
-        return (_Application(number, self.replicas) for number in range(self.applications))
+    def _applications(self) -> Iterator["_MadeUpApplication"]:
+        return (_MadeUpApplication(number, self.replicas) for number in range(self.applications))
 
-    def _bars(self, one: "_Application", second: int, past: Seconds) -> Iterator[Bar]:
+    def _timeline_bars(
+        self, one: "_MadeUpApplication", second: int, past: Seconds
+    ) -> Iterator[Bar]:
         """Yield an application's timeline bars that overlap the last `past` seconds.
 
         A waiting application has bars, too, up to 10 seconds ago.
@@ -282,11 +286,11 @@ class MadeUp:
                     one.kv_tokens,
                 )
 
-    def _planned_bar(self, one: "_Application", second: int) -> PlannedBar:
+    def _planned_bar(self, one: "_MadeUpApplication", second: int) -> PlannedBar:
         start = BEGAN_AT + second + 2.0 + one.number // 4
         return PlannedBar(one.replica_id, one.key, start, start + RUNS_S, one.kv_tokens)
 
-    def _queue(self, waiting: list["_Application"], running: int, second: int) -> Queue:
+    def _queue(self, waiting: list["_MadeUpApplication"], running: int, second: int) -> Queue:
         reasons: dict[str, int] = {"running": running}
         for place, _ in enumerate(waiting):
             reason = _waiting_reason(place)[0].partition(":")[0]
@@ -300,7 +304,7 @@ class MadeUp:
             by_reason={reason: count for reason, count in reasons.items() if count},
         )
 
-    def _queue_row(self, one: "_Application", place: int, second: int) -> QueueRow:
+    def _queue_row(self, one: "_MadeUpApplication", place: int, second: int) -> QueueRow:
         reason, why, helps = _waiting_reason(place)
         start = 2.0 + place
         return QueueRow(
@@ -317,7 +321,7 @@ class MadeUp:
             waiting=1,
             running=0,
             age_s=float(second - one.arrived),
-            waited_s=self._waited_s(one, second),
+            waited_s=self._waiting_time_s(one, second),
             predicted_kv_token_time=4.0e6,
             kv_token_time=3.1e6,
             virtual_finish_time=1.0e6 + place,
@@ -327,7 +331,7 @@ class MadeUp:
             guaranteed_by_s=None if place % 5 == 4 else start * 3.0,
         )
 
-    def _waited_s(self, one: "_Application", second: int) -> Seconds:
+    def _waiting_time_s(self, one: "_MadeUpApplication", second: int) -> Seconds:
         return float(10 + one.number % 7 + second % 60)
 
     def _replica_lane(self, index: int, tenant: ClientId | None) -> ReplicaLane:
@@ -416,7 +420,7 @@ class MadeUp:
 
 
 @dataclass(frozen=True)
-class _Application:
+class _MadeUpApplication:
     number: int
     replicas: int
 
@@ -471,10 +475,10 @@ def _waiting_reason(place: int) -> tuple[str, str, str]:
     return REASONS[1] if not place else REASONS[2 if place % 7 == 6 else 0]
 
 
-def _is_shown(one: _Application, tenant: ClientId | None) -> bool:
+def _is_visible_to(one: _MadeUpApplication, tenant: ClientId | None) -> bool:
     return tenant is None or is_within(one.tenant, tenant)
 
 
-def _state_counts(applications: list[_Application]) -> Counts:
+def _state_counts(applications: list[_MadeUpApplication]) -> Counts:
     waiting = sum(one.waits for one in applications)
     return Counts(len(applications), waiting, len(applications) - waiting)

@@ -146,7 +146,7 @@ def record_run(
         for server in servers:
             for sequence in server.running.values():
                 name = sequence.application_id
-                made[name] = made.get(name, 0) + sequence.made_by(server.iteration)
+                made[name] = made.get(name, 0) + sequence.output_tokens_after(server.iteration)
         run.counters.append(
             EngineCounters(
                 {server.name: server.leased_tokens for server in servers},

@@ -171,7 +171,9 @@ class StandIn:
         self._trouble_s = self._trouble_s + 1 if self.trouble else 0
         for lines in self._streams:
             for name in self.models:
-                self._put_line(lines, self._current_line(name, self._sees[lines], is_whole=False))
+                self._send_json_line(
+                    lines, self._current_line(name, self._sees[lines], is_whole=False)
+                )
 
     def _current_line(self, name: str, tenant: str | None, *, is_whole: bool) -> Line:
         if name in self.trouble:
@@ -184,7 +186,7 @@ class StandIn:
                 lines.put_nowait(line)
             lines.put_nowait(None)
 
-    def _put_line(self, lines: "asyncio.Queue[bytes | None]", line: Line) -> None:
+    def _send_json_line(self, lines: "asyncio.Queue[bytes | None]", line: Line) -> None:
         lines.put_nowait(msgspec.json.encode(line) + b"\n")
 
     def _serve(self) -> None:
@@ -254,11 +256,11 @@ class StandIn:
 
     async def _snapshot_lines(self, tenant: str | None) -> AsyncIterator[bytes]:
         lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._put_line(lines, hello_line(tenant, tuple(self.models)))
+        self._send_json_line(lines, hello_line(tenant, tuple(self.models)))
         for name, model in self.models.items():
-            self._put_line(lines, self._current_line(name, tenant, is_whole=True))
+            self._send_json_line(lines, self._current_line(name, tenant, is_whole=True))
             if tenant is None:
-                self._put_line(lines, model.predictor())
+                self._send_json_line(lines, model.predictor())
         self._streams.add(lines)
         self._sees[lines] = tenant
         try:

@@ -28,7 +28,7 @@ from tests.harness.simulation.plan import (
     FaultKind,
     Plan,
     draw_plan,
-    with_holds,
+    with_held_contexts,
     with_killer_call,
 )
 from tests.harness.simulation.run import SimulationRun, run_plan
@@ -125,7 +125,7 @@ class _ServiceThatKeepsNothingApart(WatchedService):
     """Mutant of the scheduler service that leases all suspects of an engine death together."""
 
     def note_lead(self) -> None:
-        self.core.suspects.keep_apart = lambda: None
+        self.core.suspects.separate_suspects = lambda: None
         super().note_lead()
 
 
@@ -283,10 +283,10 @@ BROKEN: dict[str, Broken] = {
         Parts(service=_HastyService), 13, "nothing_is_left_over"
     ),
     "holds have no end": Broken(
-        Parts(holds=_HoldsWithoutEnd), 0, "nothing_is_left_over", with_holds
+        Parts(holds=_HoldsWithoutEnd), 0, "nothing_is_left_over", with_held_contexts
     ),
     "holds of ended applications are kept in mind": Broken(
-        Parts(service=_ServiceThatForgetsWhoHolds), 0, "nothing_is_left_over", with_holds
+        Parts(service=_ServiceThatForgetsWhoHolds), 0, "nothing_is_left_over", with_held_contexts
     ),
     "epochs are ignored": Broken(
         Parts(service=_ServiceForAnyEpoch), 15, "every_call_has_its_answer"

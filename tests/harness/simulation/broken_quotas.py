@@ -97,10 +97,10 @@ class StoreThatSavesUsageApart(StoreClient):
 
     async def save(self, *parts: Any) -> bool:
         usage = parts[_USAGE] if len(parts) > _USAGE else None
-        await self._exchange(lambda: self._write(usage or {}))
+        await self._run_after_travel(lambda: self._write_usage(usage or {}))
         return await super().save(*parts)
 
-    def _write(self, usage: Mapping[Day, Mapping[str, Any]]) -> None:
+    def _write_usage(self, usage: Mapping[Day, Mapping[str, Any]]) -> None:
         for day, of_day in usage.items():
             encoded = {name: encode(name, record) for name, record in of_day.items()}
             self._redis.usage.setdefault(day, {}).update(encoded)
@@ -144,10 +144,10 @@ class ClientThatKeepsNoEnds(WatchedQueueClient):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.pending.keep_end = _keep_nothing  # type: ignore[method-assign]
+        self.pending.remember_ended_lease = _ignore_end  # type: ignore[method-assign]
 
 
-def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
+def _ignore_end(inference: PendingInference, outcome: Outcome) -> None:
     return
 
 

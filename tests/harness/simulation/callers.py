@@ -96,7 +96,7 @@ def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
         record.answer = unary_answer(json.loads(raw))
 
 
-def note_limit(record: CallRecord, error: QuotaExhausted) -> None:
+def record_quota_refusal(record: CallRecord, error: QuotaExhausted) -> None:
     record.verdict, record.limited, record.detail = Verdict.REFUSED, True, repr(error)
     record.limited_by = None if error.limit is None else error.limit["scope"]
 
@@ -251,7 +251,7 @@ class Callers:
                     if isinstance(error.cause, QuotaExhausted):
                         limits += 1
                         if limits > most_limits:
-                            note_limit(record, error.cause)
+                            record_quota_refusal(record, error.cause)
                             return
                     if not isinstance(error.cause, AdmissionError):
                         record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
@@ -273,11 +273,11 @@ class Callers:
 
         record.unusable.clear()
 
-        def note_unusable(replica_id: ReplicaId) -> None:
+        def record_unusable_lease(replica_id: ReplicaId) -> None:
             record.unusable.append(self._cut_offs.unusable_lease(replica_id, self._network.now))
 
         def answer() -> Any:
-            NOTE_UNUSABLE.set(note_unusable)
+            NOTE_UNUSABLE.set(record_unusable_lease)
             gateway = host.answers.gateway
             body = gateway.parse(PATH, raw)
             if body.stream:

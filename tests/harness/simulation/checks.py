@@ -41,7 +41,7 @@ class StrayWatch:
         world = self._world
         now, scheduler = world.recorder.now, world.scheduler
         strays: dict[tuple[str, LeaseId], Seconds] = {}
-        calm = world.network.conditions.calm and scheduler.in_charge
+        calm = world.network.conditions.loses_no_message and scheduler.in_charge
         if calm and not scheduler.answers.core.recovery.holding:
             for replica in world.seats:
                 if self._is_connected(replica):

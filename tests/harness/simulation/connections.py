@@ -133,7 +133,7 @@ class Connections:
             await asyncio.sleep(cut.until - self._loop.time())
         elif cut is not None:
             await self._refuse_connection(answers=cut.kind is CutKind.RESET)
-        if not target.alive or self._network.draw_fate("lost"):
+        if not target.alive or self._network.draw_disturbance("lost"):
             await self._refuse_connection(answers=True)
         ours, theirs = SimulatedSocket(source, self), SimulatedSocket(target, self)
         ours.peer, theirs.peer = theirs, ours
@@ -146,12 +146,12 @@ class Connections:
             raise
         return ours
 
-    def may_open(self, source: Process, target: Process) -> bool:
+    def may_connect(self, source: Process, target: Process) -> bool:
         block = self._blocks.get((source.name, target.name))
         is_blocked = block is not None and block.until > self._loop.time()
         is_cut = self._network.cut_between(source.name, target.name) is not None
         is_there = target.alive and not target.paused
-        return is_there and self._network.conditions.calm and not (is_blocked or is_cut)
+        return is_there and self._network.conditions.loses_no_message and not (is_blocked or is_cut)
 
     async def _refuse_connection(self, *, answers: bool) -> None:
         if not answers:
@@ -164,7 +164,7 @@ class Connections:
         """Deliver a frame to the other end, or break the connection."""
         if not end.process.alive:
             return
-        breaks = self._network.draw_fate("broken")
+        breaks = self._network.draw_disturbance("broken")
         if not breaks or self._network.rng.random() < 0.5:
             at = self._arrival_time(end)
             if at is not None:
@@ -179,7 +179,7 @@ class Connections:
         end.end()
         at = self._arrival_time(end)
         if at is not None:
-            self._network.at(at, self._end_both, end.peer)
+            self._network.at(at, self._end_connection, end.peer)
         self._forget_lost()
 
     def _deliver_frame(self, end: SimulatedSocket, data: bytes) -> None:
@@ -187,7 +187,7 @@ class Connections:
             end.put(data)
         elif not end.peer.is_over and (at := self._arrival_time(end)) is not None:
             # No reader is left, so the sender is notified.
-            self._network.at(at, self._end_both, end.peer)
+            self._network.at(at, self._end_connection, end.peer)
 
     def _arrival_time(self, end: SimulatedSocket) -> Seconds | None:
         """Return the arrival time of a frame sent now; None if the frame is lost."""
@@ -206,15 +206,15 @@ class Connections:
 
     def cut(self, one: str, other: str, kind: CutKind) -> None:
         """Cut the link between two processes, with its connections."""
-        for end in self._ends_between(one, other):
+        for end in self._sockets_between(one, other):
             if kind is CutKind.RESET:
                 self._break_connection(end)
             elif kind is CutKind.SILENT:
                 end.is_mute = True
 
-    def mute(self, one: str, other: str, *, both: bool) -> bool:
+    def silence_connections(self, one: str, other: str, *, both: bool) -> bool:
         """Make open connections silent in one or both directions; return whether there were any."""
-        ends = self._ends_between(one, other)
+        ends = self._sockets_between(one, other)
         for end in ends:
             end.is_mute = end.is_mute or both or end.process.name == one
         return bool(ends)
@@ -222,7 +222,7 @@ class Connections:
     def block(self, source: str, target: str, block: Block) -> None:
         """Block one process from the port of another, and break their connections."""
         self._blocks[source, target] = block
-        for end in self._ends_between(source, target):
+        for end in self._sockets_between(source, target):
             self._break_connection(end)
 
     def process_ended(self, process: Process) -> None:
@@ -248,16 +248,16 @@ class Connections:
         for one in (end, end.peer):
             one.is_mute = True
             at = self._loop.time() + self._network.rng.uniform(*NOTICED_S)
-            self._network.at(at, self._end_both, one)
+            self._network.at(at, self._end_connection, one)
 
-    def _end_both(self, end: SimulatedSocket) -> None:
+    def _end_connection(self, end: SimulatedSocket) -> None:
         end.end()
         self._forget_lost()
 
     def _forget_lost(self) -> None:
         self._sockets = [one for one in self._sockets if not (one.is_over and one.peer.is_over)]
 
-    def _ends_between(self, one: str, other: str) -> list[SimulatedSocket]:
+    def _sockets_between(self, one: str, other: str) -> list[SimulatedSocket]:
         names = {one, other}
         return [e for e in self._sockets if {e.process.name, e.peer.process.name} == names]
 

@@ -25,22 +25,22 @@ _OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
 def inject(world: World, fault: Fault) -> bool:
     world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
     if fault.kind in OF_ACCOUNTS:
-        _struck_accounts(world).are_struck = True
+        _simulated_accounts(world).are_struck = True
     return _FAULTS[fault.kind](world, fault)
 
 
-def _scheduler_crash(world: World, fault: Fault) -> bool:
+def _crash_scheduler(world: World, fault: Fault) -> bool:
     host = world.scheduler
     world.crash_scheduler(host, fault.for_s, fault.jump_s)
     return True
 
 
-def _scheduler_stall(world: World, fault: Fault) -> bool:
+def _pause_scheduler(world: World, fault: Fault) -> bool:
     world.pause(world.scheduler.process, fault.for_s)
     return True
 
 
-def _two_schedulers(world: World, fault: Fault) -> bool:
+def _replace_paused_scheduler(world: World, fault: Fault) -> bool:
     """Pause the scheduler, start another, and resume the old one, which some calls still reach."""
     old = world.scheduler
     if not old.in_charge:
@@ -51,10 +51,10 @@ def _two_schedulers(world: World, fault: Fault) -> bool:
     whole_s = fault.for_s + world.rng.uniform(0.5, 4.0)
     for name in names:
         if world.rng.random() < 0.5:
-            world.keep_reaching(name, old)
+            world.pin_scheduler_of(name, old)
         elif world.rng.random() < 0.5:
             back_s = world.rng.uniform(0.0, whole_s)
-            world.network.later(back_s, partial(world.keep_reaching, name, old))
+            world.network.later(back_s, partial(world.pin_scheduler_of, name, old))
 
     def replace_scheduler() -> None:
         if world.scheduler is old and not world.over:
@@ -62,7 +62,7 @@ def _two_schedulers(world: World, fault: Fault) -> bool:
 
     def find_new_scheduler() -> None:
         for name in names:
-            world.keep_reaching(name, None)
+            world.pin_scheduler_of(name, None)
         if world.scheduler is not old:
             world.crash_scheduler(old, 0.0, 0.0)  # Ray ends the old scheduler
 
@@ -71,31 +71,31 @@ def _two_schedulers(world: World, fault: Fault) -> bool:
     return True
 
 
-def _replica_crash(world: World, fault: Fault) -> bool:
+def _crash_replica(world: World, fault: Fault) -> bool:
     host = world.seats[fault.party]
     alive = host.process.alive
     world.crash_replica(host)
     return alive
 
 
-def _replica_stall(world: World, fault: Fault) -> bool:
+def _pause_replica(world: World, fault: Fault) -> bool:
     world.pause(world.seats[fault.party].process, fault.for_s)
     return True
 
 
-def _replica_drain(world: World, fault: Fault) -> bool:
+def _drain_replica(world: World, fault: Fault) -> bool:
     world.drain_replica(world.seats[fault.party])
     return True
 
 
-def _engine_death(world: World, fault: Fault) -> bool:
+def _kill_engine(world: World, fault: Fault) -> bool:
     host = world.seats[fault.party]
     if host.process.alive:
         host.process.run(lambda: host.engine.die(by_itself=False))
     return host.process.alive
 
 
-def _engine_stall(world: World, fault: Fault) -> bool:
+def _pause_engine(world: World, fault: Fault) -> bool:
     host = world.seats[fault.party]
     if not (host.process.alive and host.answers.has_begun):
         return False
@@ -109,26 +109,26 @@ def _engine_stall(world: World, fault: Fault) -> bool:
     return True
 
 
-def _ingress_crash(world: World, fault: Fault) -> bool:
+def _crash_ingress(world: World, fault: Fault) -> bool:
     world.crash_ingress(world.ingresses[fault.party], fault.for_s)
     return True
 
 
-def _ingress_stall(world: World, fault: Fault) -> bool:
+def _pause_ingress(world: World, fault: Fault) -> bool:
     world.pause(world.ingresses[fault.party].process, fault.for_s)
     return True
 
 
-def _partition(world: World, fault: Fault) -> bool:
+def _cut_faulted_link(world: World, fault: Fault) -> bool:
     world.cut(*_faulted_link(world, fault), Cut(world.network.now + fault.for_s, fault.cut))
     return True
 
 
-def _half_open(world: World, fault: Fault) -> bool:
-    return world.connections.mute(*_faulted_link(world, fault), both=fault.both)
+def _mute_connections(world: World, fault: Fault) -> bool:
+    return world.connections.silence_connections(*_faulted_link(world, fault), both=fault.both)
 
 
-def _port_blocked(world: World, fault: Fault) -> bool:
+def _block_port(world: World, fault: Fault) -> bool:
     block = Block(world.network.now + fault.for_s, answers=fault.both)
     world.connections.block(*_faulted_link(world, fault), block)
     return True
@@ -143,7 +143,7 @@ def _faulted_link(world: World, fault: Fault) -> tuple[str, str]:
     return (ingress, "scheduler") if fault.other == 1 else (ingress, replica)
 
 
-def _storm(world: World, fault: Fault) -> bool:
+def _disturb_all_messages(world: World, fault: Fault) -> bool:
     world.network.conditions = _STORM
     world.storms += 1
 
@@ -156,7 +156,7 @@ def _storm(world: World, fault: Fault) -> bool:
     return True
 
 
-def _store_away(world: World, fault: Fault) -> bool:
+def _disconnect_store(world: World, fault: Fault) -> bool:
     return _make_store_unreachable(world, fault, world.redis)
 
 
@@ -170,12 +170,12 @@ def _make_store_unreachable(world: World, fault: Fault, redis: RedisMemory) -> b
     return True
 
 
-def _store_emptied(world: World, fault: Fault) -> bool:
+def _empty_store(world: World, fault: Fault) -> bool:
     world.redis.empty()
     return True
 
 
-def _store_slow(world: World, fault: Fault) -> bool:
+def _slow_redis_down(world: World, fault: Fault) -> bool:
     return _slow_store_down(world, fault, world.redis)
 
 
@@ -189,19 +189,19 @@ def _slow_store_down(world: World, fault: Fault, redis: RedisMemory) -> bool:
     return True
 
 
-def _accounts_crash(world: World, fault: Fault) -> bool:
-    accounts = _struck_accounts(world)
+def _crash_accounts(world: World, fault: Fault) -> bool:
+    accounts = _simulated_accounts(world)
     return accounts.crash(accounts.newest, fault.for_s)
 
 
-def _accounts_stall(world: World, fault: Fault) -> bool:
-    world.pause(_struck_accounts(world).newest.process, fault.for_s)
+def _pause_accounts(world: World, fault: Fault) -> bool:
+    world.pause(_simulated_accounts(world).newest.process, fault.for_s)
     return True
 
 
-def _two_accounts(world: World, fault: Fault) -> bool:
+def _replace_paused_accounts(world: World, fault: Fault) -> bool:
     """Pause the quota service, start another, and resume the old one with its late calls."""
-    accounts = _struck_accounts(world)
+    accounts = _simulated_accounts(world)
     old = accounts.newest
     if not old.in_charge:
         return False
@@ -215,25 +215,25 @@ def _two_accounts(world: World, fault: Fault) -> bool:
     return True
 
 
-def _accounts_unreached(world: World, fault: Fault) -> bool:
+def _cut_scheduler_from_accounts(world: World, fault: Fault) -> bool:
     world.cut("scheduler", NAME, Cut(world.network.now + fault.for_s, fault.cut))
     return True
 
 
 def _accounts_store_away(world: World, fault: Fault) -> bool:
-    return _make_store_unreachable(world, fault, _struck_accounts(world).redis)
+    return _make_store_unreachable(world, fault, _simulated_accounts(world).redis)
 
 
 def _accounts_store_emptied(world: World, fault: Fault) -> bool:
-    _struck_accounts(world).lose_store()
+    _simulated_accounts(world).lose_store()
     return True
 
 
 def _accounts_store_slow(world: World, fault: Fault) -> bool:
-    return _slow_store_down(world, fault, _struck_accounts(world).redis)
+    return _slow_store_down(world, fault, _simulated_accounts(world).redis)
 
 
-def _struck_accounts(world: World) -> SimulatedAccounts:
+def _simulated_accounts(world: World) -> SimulatedAccounts:
     assert world.accounts is not None, "only a plan with quotas has faults of accounts"
     return world.accounts
 
@@ -244,28 +244,28 @@ def _change_settings(world: World, fault: Fault) -> bool:
 
 
 _FAULTS: dict[FaultKind, Callable[[World, Fault], bool]] = {
-    FaultKind.SCHEDULER_CRASH: _scheduler_crash,
-    FaultKind.SCHEDULER_STALL: _scheduler_stall,
-    FaultKind.TWO_SCHEDULERS: _two_schedulers,
-    FaultKind.REPLICA_CRASH: _replica_crash,
-    FaultKind.REPLICA_STALL: _replica_stall,
-    FaultKind.REPLICA_DRAIN: _replica_drain,
-    FaultKind.ENGINE_DEATH: _engine_death,
-    FaultKind.ENGINE_STALL: _engine_stall,
-    FaultKind.INGRESS_CRASH: _ingress_crash,
-    FaultKind.INGRESS_STALL: _ingress_stall,
-    FaultKind.PARTITION: _partition,
-    FaultKind.HALF_OPEN: _half_open,
-    FaultKind.PORT_BLOCKED: _port_blocked,
-    FaultKind.STORM: _storm,
-    FaultKind.STORE_AWAY: _store_away,
-    FaultKind.STORE_EMPTIED: _store_emptied,
-    FaultKind.STORE_SLOW: _store_slow,
+    FaultKind.SCHEDULER_CRASH: _crash_scheduler,
+    FaultKind.SCHEDULER_STALL: _pause_scheduler,
+    FaultKind.TWO_SCHEDULERS: _replace_paused_scheduler,
+    FaultKind.REPLICA_CRASH: _crash_replica,
+    FaultKind.REPLICA_STALL: _pause_replica,
+    FaultKind.REPLICA_DRAIN: _drain_replica,
+    FaultKind.ENGINE_DEATH: _kill_engine,
+    FaultKind.ENGINE_STALL: _pause_engine,
+    FaultKind.INGRESS_CRASH: _crash_ingress,
+    FaultKind.INGRESS_STALL: _pause_ingress,
+    FaultKind.PARTITION: _cut_faulted_link,
+    FaultKind.HALF_OPEN: _mute_connections,
+    FaultKind.PORT_BLOCKED: _block_port,
+    FaultKind.STORM: _disturb_all_messages,
+    FaultKind.STORE_AWAY: _disconnect_store,
+    FaultKind.STORE_EMPTIED: _empty_store,
+    FaultKind.STORE_SLOW: _slow_redis_down,
     FaultKind.SETTINGS: _change_settings,
-    FaultKind.ACCOUNTS_CRASH: _accounts_crash,
-    FaultKind.ACCOUNTS_STALL: _accounts_stall,
-    FaultKind.TWO_ACCOUNTS: _two_accounts,
-    FaultKind.ACCOUNTS_UNREACHED: _accounts_unreached,
+    FaultKind.ACCOUNTS_CRASH: _crash_accounts,
+    FaultKind.ACCOUNTS_STALL: _pause_accounts,
+    FaultKind.TWO_ACCOUNTS: _replace_paused_accounts,
+    FaultKind.ACCOUNTS_UNREACHED: _cut_scheduler_from_accounts,
     FaultKind.ACCOUNTS_STORE_AWAY: _accounts_store_away,
     FaultKind.ACCOUNTS_STORE_EMPTIED: _accounts_store_emptied,
     FaultKind.ACCOUNTS_STORE_SLOW: _accounts_store_slow,

@@ -93,7 +93,7 @@ class NetworkConditions:
     """Probability that a frame's connection breaks before or after its arrival."""
 
     @property
-    def calm(self) -> bool:
+    def loses_no_message(self) -> bool:
         """Whether no message is lost."""
         return not self.lost and not self.unanswered and not self.broken
 
@@ -179,17 +179,17 @@ class Network:
         def send_answer(task: "asyncio.Task[Any]") -> None:
             error = self._error_at_caller(task, target, what)
             at = self._arrival_time(target, source)
-            if at is None or not target.alive or self.draw_fate("unanswered"):
+            if at is None or not target.alive or self.draw_disturbance("unanswered"):
                 self.deliver_error(answer, RayActorError())
             else:
                 self.at(at, _settle_future, answer, None if error else task.result(), error)
 
         at = self._arrival_time(source, target)
-        if at is None or self.draw_fate("lost"):
+        if at is None or self.draw_disturbance("lost"):
             self.deliver_error(answer, RayActorError())
             return response
         self.at(max(at, not_before), run_at_target, True)
-        if self.draw_fate("repeated"):
+        if self.draw_disturbance("repeated"):
             again = self._arrival_time(source, target)
             if again is not None:
                 self.at(again + self.rng.uniform(0.0, 1.0), run_at_target, False)
@@ -242,7 +242,7 @@ class Network:
         at = self._arrival_time(source, target)
         if not source.alive:
             return stream
-        if at is None or self.draw_fate("lost"):
+        if at is None or self.draw_disturbance("lost"):
             send_failure()
         else:
             self.at(max(at, not_before), start_at_target)
@@ -280,7 +280,7 @@ class Network:
             delay += rng.uniform(0.0, conditions.slow_s)
         return delay
 
-    def draw_fate(self, fate: str) -> bool:
+    def draw_disturbance(self, fate: str) -> bool:
         """Decide at random whether a message is disturbed in one way, and count the disturbance."""
         probability: float = getattr(self.conditions, fate)
         struck = probability > 0 and self.rng.random() < probability

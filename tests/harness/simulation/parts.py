@@ -102,7 +102,7 @@ class WatchedDriver(CoreDriver):
             self.recorder.use.resubmitted(event.ingress_id, self.epoch)
         before = self._is_unknown(event)
         super().apply(event, quiet, unstored=unstored)
-        if before and not self._is_unknown(event) and self.recorder.use.is_latest(self.epoch):
+        if before and not self._is_unknown(event) and self.recorder.use.is_latest_epoch(self.epoch):
             self._note_admitted(event)
         if self.claims.pending:
             now, lines = self.recorder.now, self.outboxes.replicas
@@ -253,7 +253,7 @@ class WatchedEngine(FakeEngine):
         prompt = json.loads(call.body)["prompt"]
         if prompt.endswith(KILLER):
             name = prompt.partition(" ")[0]
-            timer = asyncio.get_running_loop().call_later(_KILLS_AFTER_S, self._killed_by, name)
+            timer = asyncio.get_running_loop().call_later(_KILLS_AFTER_S, self._die_by_killer, name)
         async with aclosing(super().call(call)) as items:
             try:
                 async for item in items:
@@ -263,7 +263,7 @@ class WatchedEngine(FakeEngine):
                     timer.cancel()
                 self._hold_context(call)
 
-    def _killed_by(self, name: str) -> None:
+    def _die_by_killer(self, name: str) -> None:
         self.recorder.killed[name] += 1
         if zlib.crc32(name.encode()) % 2:
             self.crash()

@@ -224,16 +224,16 @@ def _draw_model_plan(seed: int) -> Plan:
     return with_killer_call(plan) if has_killer else plan
 
 
-def with_holds(plan: Plan) -> Plan:
+def with_held_contexts(plan: Plan) -> Plan:
     """Return a plan whose engines hold contexts, under a policy that plans with them."""
-    other = None if plan.other is None else with_holds(plan.other)
+    other = None if plan.other is None else with_held_contexts(plan.other)
     return replace(plan, policy="justitia", options={}, holds_contexts=True, other=other)
 
 
 def with_killer_call(plan: Plan) -> Plan:
     """Return a plan in which a call kills engines and its client waits for the answer."""
 
-    def may_kill(inference: PlannedInference) -> bool:
+    def may_become_killer(inference: PlannedInference) -> bool:
         waits = inference.leaves_after_s is None and inference.deadline_s is None
         return waits and inference.choices == 1 and " " in inference.prompt
 
@@ -254,7 +254,7 @@ def with_killer_call(plan: Plan) -> Plan:
         for application in plan.applications
         for stage in application.stages
         for inference in stage
-        if application.ending is not Ending.CANCEL and may_kill(inference)
+        if application.ending is not Ending.CANCEL and may_become_killer(inference)
     ]
     if not names:
         return plan

@@ -210,7 +210,7 @@ def usage_is_what_ran(world: World) -> None:
     tokens: Counter[ClientId] = Counter()
     for end in surely:
         tokens[end.tenant] += end.output_tokens
-    kept = Counter(end.tenant for end in surely) if is_exact else _certain_counts(world)
+    kept = Counter(end.tenant for end in surely) if is_exact else _least_counted_inferences(world)
     for tenant in opened:
         for name, least, most in (
             (
@@ -230,7 +230,7 @@ def usage_is_what_ran(world: World) -> None:
                 )
 
 
-def _certain_counts(world: World) -> dict[ClientId, int]:
+def _least_counted_inferences(world: World) -> dict[ClientId, int]:
     """Return how many ended inferences each tenant's quota must have counted at least.
 
     Inferences that a dying scheduler may not have saved are excluded.

@@ -252,7 +252,7 @@ class Recorder:
                 self.use.aborted.add(self.leases[action.lease_id].request_id)
             elif isinstance(action, EndApplication):
                 self._check_booked_service(action)
-                if self.use.is_latest(epoch):
+                if self.use.is_latest_epoch(epoch):
                     self.use.ended(action.application_id, epoch)
             elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
                 self._refused.add((epoch, action.request_id))
@@ -307,7 +307,7 @@ class Recorder:
                 if not any(replica_id in i.avoided or i.holder_wait for i in a.waiting.values())
             ]
             first = min(in_line, key=sort_key, default=application)
-            if sort_key(application) > sort_key(first) and not self._is_before(
+            if sort_key(application) > sort_key(first) and not self._has_earlier_start(
                 core, application, first
             ):
                 self.add_failure(
@@ -316,11 +316,11 @@ class Recorder:
                     f" {first.application_id} {sort_key(first)}",
                 )
 
-    def _is_before(self, core: SchedulerCore, one: Application, other: Application) -> bool:
+    def _has_earlier_start(self, core: SchedulerCore, one: Application, other: Application) -> bool:
         """Return whether an application starts before another although its sort key is higher."""
         if core.ledger.gate is None:
             return False
-        places = {name: place for name, place, _ in core.ledger.gate.kept_places()}
+        places = {name: place for name, place, _ in core.ledger.gate.kept_queue_positions()}
         place = places.get(one.application_id)
         rank = core.ledger.rank(other.application_id)
         return place is not None and place < (rank, other.sequence)
@@ -349,7 +349,7 @@ class Recorder:
             amounts[0] += lease.tokens
             amounts[1] += lease.used
             if lease_id in self.holders:
-                used = self._progress_of(lease_id)
+                used = self._lease_progress(lease_id)
                 amounts[0] += _total_tokens(used)
                 amounts[1] += self._kv_token_time(lease_id, used)
         for (name, claim), amounts in of.items():
@@ -357,9 +357,9 @@ class Recorder:
                 self.use.produced(self.use.tenants[name], claim, unit, amount)
 
     def _service_so_far(self, lease_id: LeaseId) -> KvTokenTime:
-        return self._kv_token_time(lease_id, self._progress_of(lease_id))
+        return self._kv_token_time(lease_id, self._lease_progress(lease_id))
 
-    def _progress_of(self, lease_id: LeaseId) -> Progress:
+    def _lease_progress(self, lease_id: LeaseId) -> Progress:
         progress: Progress = self.holders[lease_id].progress(lease_id)  # type: ignore[attr-defined]
         return progress
 

@@ -155,7 +155,7 @@ async def _run_worlds(worlds: list[World], loop: VirtualLoop, struck: Counter[st
             quota_checks.usage_is_what_ran(world)
         quota_checks.limits_hold(worlds)
         quota_checks.use_is_counted_once(worlds)
-    tasks = await _stop_all(worlds, loop, [*owners, *faults, *meters])
+    tasks = await _stop_all_parts(worlds, loop, [*owners, *faults, *meters])
     if not _broken_rules(worlds):
         checks.tasks_end(worlds[0], tasks)
     checks.nothing_fails_unseen(worlds[0], loop.uncaught_errors)
@@ -170,14 +170,14 @@ def _broken_rules(worlds: Sequence[World]) -> bool:
 async def _inject_all(world: World, struck: Counter[str]) -> None:
     for fault in world.plan.faults:
         await asyncio.sleep(max(0.0, fault.at_s - world.recorder.now))
-        struck[_kind(world, fault)] += 1
+        struck[_inject_and_describe(world, fault)] += 1
 
 
-def _kind(world: World, fault: Fault) -> str:
+def _inject_and_describe(world: World, fault: Fault) -> str:
     return fault.kind.value if inject(world, fault) else f"{fault.kind.value} (in vain)"
 
 
-async def _stop_all(
+async def _stop_all_parts(
     worlds: Sequence[World], loop: VirtualLoop, ours: "list[asyncio.Task[None]]"
 ) -> dict[str, list[str]]:
     """Stop all parts in order; return the tasks that are left, by process."""
@@ -249,7 +249,7 @@ class SearchResult:
     findings: list[Finding] = field(default_factory=list)
 
     @property
-    def per_minute(self) -> float:
+    def simulations_per_minute(self) -> float:
         """Simulations per minute of wall time."""
         return 60.0 * self.simulations / self.took_s if self.took_s else 0.0
 

@@ -81,7 +81,7 @@ class StoreClient:
             self._redis.epoch = max(self._redis.epoch + 1, above + 1, now_ms)
             return self._redis.epoch
 
-        return await self._exchange(step)
+        return await self._run_after_travel(step)
 
     async def load(self) -> StoredState:
         redis = self._redis
@@ -98,7 +98,7 @@ class StoreClient:
                 redis.epoch or None,
             )
 
-        return await self._exchange(step)
+        return await self._run_after_travel(step)
 
     async def save(
         self,
@@ -144,7 +144,7 @@ class StoreClient:
             self._on_saved(epoch, began_at)
             return True
 
-        return await self._exchange(step)
+        return await self._run_after_travel(step)
 
     async def load_usage(self, days: Iterable[int]) -> dict[int, dict[str, dict[str, Any]]]:
         wanted = list(days)
@@ -160,12 +160,12 @@ class StoreClient:
                 if day in self._redis.usage
             }
 
-        return await self._exchange(step)
+        return await self._run_after_travel(step)
 
     async def aclose(self) -> None:
         pass
 
-    async def _exchange(self, step: Callable[[], T]) -> T:
+    async def _run_after_travel(self, step: Callable[[], T]) -> T:
         await self._travel_time()
         result = step()
         await self._travel_time()

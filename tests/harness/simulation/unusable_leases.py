@@ -53,7 +53,7 @@ class CutOffs:
         After the connection is possible again, an ingress does not try it before its pause is over.
         """
         ingress, link = current_process(), (current_process().name, replica_id)
-        if not self._connections.may_open(ingress, self._process_of(replica_id)):
+        if not self._connections.may_connect(ingress, self._process_of(replica_id)):
             self._seen_at[link] = now
         seen_at = self._seen_at.get(link)
         return UnusableLease(replica_id, seen_at is not None and now - seen_at <= LONGEST_PAUSE_S)

@@ -118,7 +118,7 @@ class UseRecorder:
         if epoch in self.terms:
             self.terms[epoch].saved_at = began_at
 
-    def is_latest(self, epoch: Epoch) -> bool:
+    def is_latest_epoch(self, epoch: Epoch) -> bool:
         """Return whether no later scheduler leads."""
         return epoch >= max(self.terms, default=epoch)
 
@@ -169,7 +169,7 @@ class UseRecorder:
                 self._over.add(use.name)
             if use.is_over or use.is_final:
                 for unit in METERED:
-                    self._set_covered(use.name, unit, use.used.get(unit, 0))
+                    self._record_covered_amount(use.name, unit, use.used.get(unit, 0))
         for ask, verdict in zip(told.asks, verdicts, strict=False):
             if verdict.refused_by is not None:
                 continue
@@ -177,7 +177,7 @@ class UseRecorder:
                 self._claimed_again[ask.tenant] += ask.name in self._over
                 self._over.discard(ask.name)
             for unit in verdict.holds.keys() & set(METERED):
-                self._set_covered(ask.name, unit, verdict.holds[unit])
+                self._record_covered_amount(ask.name, unit, verdict.holds[unit])
                 self._needs.setdefault(
                     (ask.name, unit), ask.needs.get(unit, ask.wants.get(unit, 0))
                 )
@@ -275,7 +275,7 @@ class UseRecorder:
         needed = self._needs.get((claim, unit), 0.0)
         return max(0.0, min(produced, held) - needed), max(0.0, produced - held)
 
-    def _set_covered(self, claim: ClaimName, unit: Unit, amount: float) -> None:
+    def _record_covered_amount(self, claim: ClaimName, unit: Unit, amount: float) -> None:
         self._covered.setdefault((claim, unit), []).append((self._now(), amount))
 
     def _add_amount(self, tenant: ClientId, unit: Unit, amount: float, name: ClaimName) -> None:

@@ -168,7 +168,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_forever(self) -> None:
         """Run until `stop` is called; raise NothingLeftToDo if nothing can call it."""
         before = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(self._generators.add, self._finish)
+        sys.set_asyncgen_hooks(self._generators.add, self._schedule_generator_close)
         asyncio._set_running_loop(self)
         self._halted = False
         try:
@@ -192,8 +192,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for generator in list(self._generators):
             await generator.aclose()
 
-    def _finish(self, generator: AsyncGenerator[Any]) -> None:
-        self.create_task(_close(generator))
+    def _schedule_generator_close(self, generator: AsyncGenerator[Any]) -> None:
+        self.create_task(_close_generator(generator))
 
     def _run_callbacks(self) -> None:
         turns, timers = self._turns, self._timers
@@ -235,7 +235,7 @@ def unpark(process: Process) -> None:
     loop.unpark(process)
 
 
-async def _close(generator: AsyncGenerator[Any]) -> None:
+async def _close_generator(generator: AsyncGenerator[Any]) -> None:
     await generator.aclose()
 
 

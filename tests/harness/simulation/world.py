@@ -128,7 +128,7 @@ class World:
             self.rng,
             self.recorder,
             self.connections,
-            self._steps_down,
+            self._step_scheduler_down,
             self._wall_s if wall_ahead_s is None else wall_ahead_s,
             None if accounts is None else DetachedHandle(self.network, accounts.find),
         )
@@ -147,7 +147,7 @@ class World:
         if not self.over:
             self.start_scheduler(wall_ahead_s)
 
-    def keep_reaching(self, name: str, host: SchedulerHost | None) -> None:
+    def pin_scheduler_of(self, name: str, host: SchedulerHost | None) -> None:
         """Connect a process to this scheduler from now on; with None, to the newest."""
         if host is None:
             self._reached.pop(name, None)
@@ -161,7 +161,7 @@ class World:
             host = self.scheduler
         return host if host.process.alive else None
 
-    def _steps_down(self, host: SchedulerHost, reason: str) -> None:
+    def _step_scheduler_down(self, host: SchedulerHost, reason: str) -> None:
         if host.is_leaving:
             return
         host.is_leaving = True
@@ -189,9 +189,9 @@ class World:
             return
         host.draining = True
         self.recorder.add_event(host.process.name, "drains")
-        host.process.start(self._leave(host))
+        host.process.start(self._leave_and_crash(host))
 
-    async def _leave(self, host: ReplicaHost) -> None:
+    async def _leave_and_crash(self, host: ReplicaHost) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, _ENDED_S))
         await host.answers.leave()
         self.network.later(0.0, lambda: self.crash_replica(host))
@@ -295,9 +295,9 @@ class World:
             return
         self.recorder.add_event(process.name, f"stands still for {for_s} s")
         process.paused = True
-        self.network.later(for_s, lambda: self._resume(process))
+        self.network.later(for_s, lambda: self._resume_process(process))
 
-    def _resume(self, process: Process) -> None:
+    def _resume_process(self, process: Process) -> None:
         if process.paused:
             self.recorder.add_event(process.name, "goes on")
             process.paused = False

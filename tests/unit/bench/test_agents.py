@@ -40,10 +40,10 @@ from scripts.bench.agents_report import (
     Pair,
     document,
     figures,
-    hops_table,
-    kinds_table,
+    session_kinds_table,
     table,
-    worst_against,
+    turn_time_table,
+    worst_completion_ratio,
 )
 from scripts.bench.agents_targets import PLAN, TARGETS, label, verdicts
 from scripts.bench.load import Target
@@ -164,10 +164,10 @@ def test_report_separates_agents_and_single_calls() -> None:
 
     assert (2.0, 0.5) == (found["agent_mean_s"], found["agent_cached_share"])
     assert (1.0, 0.2) == (found["single_mean_s"], found["single_cached_share"])
-    assert "ours" in kinds_table([Pair("mixed 1", 0, 1, {"ours": play})])
+    assert "ours" in session_kinds_table([Pair("mixed 1", 0, 1, {"ours": play})])
     alone = Play({"s000": 2.0}, turns[:2], ())
     assert "agent_mean_s" not in figures(alone)
-    assert "" == kinds_table([Pair("synthetic 1", 0, 1, {"ours": alone})])
+    assert "" == session_kinds_table([Pair("synthetic 1", 0, 1, {"ours": alone})])
 
 
 def test_number_of_sessions_that_fit_is_counted_by_the_largest_contexts() -> None:
@@ -382,7 +382,7 @@ def test_report_compares_arms_session_by_session() -> None:
     assert 3.0 == figures(pinned)["mean_s"]
     assert 2.0 == pinned.turns_per_minute
     assert 0.5 == pinned.cached_share
-    assert 1.5 == worst_against(ours, pinned)
+    assert 1.5 == worst_completion_ratio(ours, pinned)
     line = table(pairs, "pinned").splitlines()[2]
     assert "ours" in line
     assert "1.00 (1.00 to 1.00)" in line
@@ -398,8 +398,8 @@ def test_report_splits_a_turn_into_queue_replica_and_transport() -> None:
     )
     play = Play({}, turns, (), {"engine": 0.6, "ingress": 0.3})
 
-    assert 2 == play.moved_turns
-    line = hops_table([Pair("synthetic 0.9", 0, 2, {"ours": play})]).splitlines()[1]
+    assert 2 == play.count_moved_turns
+    line = turn_time_table([Pair("synthetic 0.9", 0, 2, {"ours": play})]).splitlines()[1]
     assert ["ours", "4.000", "1.000", "2.000", "1.000", "40", "2", "150", "50"] == line.split()[2:]
 
 

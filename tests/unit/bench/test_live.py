@@ -26,7 +26,7 @@ from scripts.bench.live import (
     nine_classes,
     play_all,
 )
-from scripts.bench.live_records import as_result
+from scripts.bench.live_records import to_simulation_result
 from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
     ARMS,
@@ -174,7 +174,7 @@ def test_predictor_is_trained_with_an_earlier_run_of_each_known_application(data
             opened = [name for _, name, _ in service.opened if name.endswith(suffix)]
             assert sorted(opened) == sorted(name + suffix for name, _ in expected)
         said = plays.model.predict(runs[0], plays.history).result
-        shown = as_result(runs[0].played, 0.5, 0)
+        shown = to_simulation_result(runs[0].played, 0.5, 0)
         for rows in (said.applications, shown.applications):
             assert set(SIZE.mix) == {row.application_class for row in rows}
 

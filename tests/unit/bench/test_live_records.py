@@ -16,9 +16,9 @@ from scripts.bench.live_records import (
     RecordedApplication,
     RecordedInference,
     Recorder,
-    as_history,
-    as_result,
     as_workload,
+    to_observations,
+    to_simulation_result,
 )
 from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.bench.live_fakes import LiveService, played_application, recorded_inference
@@ -109,10 +109,10 @@ def test_live_inference_depends_only_on_the_previous_stage() -> None:
 
 def test_live_rows_have_the_format_of_result_files() -> None:
     failed = played_application(5, 0.5, [recorded_inference(1.0, 9.0)], error="broken")
-    result = as_result([TWO_STAGES, failed], 0.75, 3)
+    result = to_simulation_result([TWO_STAGES, failed], 0.75, 3)
 
     assert [] == as_workload([failed])
-    assert [] == as_history([failed])
+    assert [] == to_observations([failed])
     whole, broken = result.applications
     assert (4.0, 5.0, "finished") == (whole.jct_s, whole.finished_at_s, whole.outcome)
     assert (None, "failed") == (broken.jct_s, broken.outcome)
@@ -124,7 +124,7 @@ def test_live_rows_have_the_format_of_result_files() -> None:
 
 
 def test_history_of_a_live_run_has_the_stages_that_the_service_learns() -> None:
-    [observation] = as_history([TWO_STAGES])
+    [observation] = to_observations([TWO_STAGES])
 
     assert (
         StageServed(2, 2, 300, 15, 1055.0 + 1015.0, 10, 0.5),

@@ -7,12 +7,12 @@ import pytest
 from scripts.bench.live_model import Prediction
 from scripts.bench.live_report import (
     SeedFigures,
+    control_arm_line,
+    figures_of_seed,
     live_results,
-    noise_line,
     off_beyond_limit,
     order_of,
     over_seeds,
-    seed_figures,
     seeds_table,
 )
 from scripts.bench.live_session import CONTROL, FCFS, JUSTITIA, VTC, Arm
@@ -33,7 +33,7 @@ def seed_with_two_applications(seed: int, jcts: dict[Arm, tuple[float, float]]) 
     ]
     live = live_results(runs)
     predictions = {arm: Prediction(result, 1.25, result) for arm, result in live.items()}
-    return seed_figures(seed, runs, live, predictions)
+    return figures_of_seed(seed, runs, live, predictions)
 
 
 SEEDS = [
@@ -107,7 +107,9 @@ def test_control_arm_is_not_ranked() -> None:
     [((VTC, CONTROL, FCFS), True), ((VTC, FCFS), False), ((CONTROL, FCFS), False)],
 )
 def test_report_explains_the_control_arm(arms: tuple[Arm, ...], is_told: bool) -> None:
-    line = noise_line(over_seeds([seed_with_two_applications(1, dict.fromkeys(arms, (4.0, 16.0)))]))
+    line = control_arm_line(
+        over_seeds([seed_with_two_applications(1, dict.fromkeys(arms, (4.0, 16.0)))])
+    )
 
     assert is_told == bool(line)
     assert is_told == line.startswith("vtc-again is vtc played once more")

@@ -10,13 +10,13 @@ import pytest
 from justitia_ray.errors import ConfigError
 from scripts.bench.recognition_beside import (
     KINDS,
-    Joins,
+    AssignedShares,
     SideCallKind,
     Timeline,
     assigned_shares,
-    beside_table,
     mean_shares,
     read_timelines,
+    session_rules_table,
     timelines_of,
 )
 
@@ -45,22 +45,22 @@ def test_session_begins_a_new_application_after_a_gap_of_ten_minutes() -> None:
 def test_application_is_quiet_since_the_end_of_its_last_call() -> None:
     line = Timeline([(0.0, 2.0, False), (5.0, 9.0, True)])
 
-    assert [0.0, 1.0, 0.0] == [line.quiet_s(at) for at in (1.0, 3.0, 6.0)]
+    assert [0.0, 1.0, 0.0] == [line.seconds_since_call(at) for at in (1.0, 3.0, 6.0)]
     assert [1.0, 1.0, 1.0] == [line.since_s(at) for at in (1.0, 3.0, 6.0)]
-    assert float("inf") == line.quiet_s(-0.1) == line.since_s(-0.1)
+    assert float("inf") == line.seconds_since_call(-0.1) == line.since_s(-0.1)
 
 
 def test_only_session_of_an_api_key_gets_all_its_calls() -> None:
     found = assigned_shares([BUSY], MEMORY, sessions=1, draws=100)
 
-    assert Joins(1.0, 1.0) == found[LATEST] == found[ONLY]
+    assert AssignedShares(1.0, 1.0) == found[LATEST] == found[ONLY]
 
 
 def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
     """A first call repeats no text, so timing alone joins it to a session that is busy."""
     found = assigned_shares([BUSY], FIRST, sessions=2, draws=100)
 
-    assert Joins(1.0, 0.0) == found[ONLY]
+    assert AssignedShares(1.0, 0.0) == found[ONLY]
     assert 0.0 == found[LATEST].right
 
 
@@ -68,17 +68,17 @@ def test_call_during_two_busy_sessions_joins_no_session_or_the_latest() -> None:
     late = SideCallKind("late", (0.5,), "turn")
     found = assigned_shares([BUSY], late, sessions=2, draws=4_000)
 
-    assert Joins(0.0, 0.0) == found[ONLY]
+    assert AssignedShares(0.0, 0.0) == found[ONLY]
     assert 1.0 == found[LATEST].joined
     assert 0.995 == pytest.approx(found[LATEST].right, abs=0.005)
 
 
 def test_recognition_results_of_session_kinds_are_weighted_by_calls() -> None:
-    found = mean_shares([(1, Joins(1.0, 0.0)), (3, Joins(0.5, 0.5))])
+    found = mean_shares([(1, AssignedShares(1.0, 0.0)), (3, AssignedShares(0.5, 0.5))])
 
-    assert Joins(0.625, 0.375) == found
+    assert AssignedShares(0.625, 0.375) == found
     assert "60.0% of 62%" == str(found)
-    assert "none" == str(Joins(0.0, 0.0))
+    assert "none" == str(AssignedShares(0.0, 0.0))
 
 
 def test_recognition_table_has_each_kind_of_session_and_the_total(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_recognition_table_has_each_kind_of_session_and_the_total(tmp_path: Path
     path.parent.mkdir()
     session = {"turns": [recorded_turn(2.0), recorded_turn(3.0, stop="end_turn")]}
     path.write_bytes(gzip.compress(json.dumps(session).encode()))
-    table = beside_table(read_timelines(tmp_path), draws=10)
+    table = session_rules_table(read_timelines(tmp_path), draws=10)
 
     for name in (*(kind.name for kind in KINDS), "all"):
         assert any(line.startswith(name) for line in table.splitlines())

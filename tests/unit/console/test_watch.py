@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from justitia_ray.console.plan import planned_bars
-from justitia_ray.console.queue_view import WHY, queue_of, why
+from justitia_ray.console.queue_view import WHY, queue_listing, why
 from justitia_ray.console.watch import SHARES_EVERY_S
 from justitia_ray.core.outlook import Reason
 from justitia_ray.protocol.console import ShareRow
@@ -116,7 +116,7 @@ def test_console_frame_lists_the_first_queue_rows_and_counts_the_rest() -> None:
     for number in range(6):
         core.open(f"t|{number}", 1_000 + number, tenant="t")
         core.submit(f"of {number}", f"t|{number}")
-    queue = queue_of(core.core, core.core.state.applications, core.now, most=4)
+    queue = queue_listing(core.core, core.core.state.applications, core.now, most=4)
 
     assert [(row.position, row.application_id) for row in queue.rows] == [
         (place, f"{place}") for place in range(4)

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from justitia_ray.console.history import History, PastApplication, PastCall, history_of
-from justitia_ray.console.what_if import Question, answer_to, estimate, times_of, tree_with
+from justitia_ray.console.what_if import Question, answer_to, estimate, times_of, tree_with_weights
 from justitia_ray.core.tenants import TenantNode, TenantTree
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.console_answers import Times, WhatIfAnswer
@@ -123,7 +123,7 @@ def test_error_of_an_unknown_what_if_policy_names_the_policy() -> None:
 
 
 def test_what_if_weights_apply_to_configured_and_other_tenants() -> None:
-    tree = tree_with(TenantTree({"a": TenantNode(weight=2.0)}), {"a": 5.0, "b": 3.0})
+    tree = tree_with_weights(TenantTree({"a": TenantNode(weight=2.0)}), {"a": 5.0, "b": 3.0})
 
     assert tree.described["a"].weight == 5.0
     assert tree.weights["b"] == 3.0

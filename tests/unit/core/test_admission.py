@@ -39,7 +39,7 @@ def _iterations_until_start(name: str, replica: KnownReplica, inference: Inferen
 def _peak_tokens(*footprints: tuple[int, int, int], block: int = 1) -> int:
     """Return the peak memory of these leases in KV tokens, the last of which starts now."""
     forecast = _replica_with_leases(*footprints[:-1]).leases.forecast(block)
-    return forecast.peak_with(_lease_footprint(*footprints[-1]))
+    return forecast.peak_with_lease(_lease_footprint(*footprints[-1]))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_evicted_context_implies_eviction_of_all_less_recent_contexts() -> None:
 def test_eviction_of_a_restored_context_evicts_no_other_restored_context() -> None:
     known = Contexts()
     for name in ("a", "b"):
-        known.recall(name, 100, 1000)
+        known.assume_context(name, 100, 1000)
     missed = known.hold("b", 100)
     assert missed is not None
     known.forget_before(missed)

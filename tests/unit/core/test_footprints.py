@@ -45,7 +45,7 @@ def test_memory_forecast_follows_every_change(footprints: Footprints) -> None:
     small = Footprint(0, 1, 0, "c")
 
     def peak_tokens() -> int:
-        return footprints.forecast(block).peak_with(small)
+        return footprints.forecast(block).peak_with_lease(small)
 
     first = footprints.forecast(block)
 
@@ -84,8 +84,8 @@ def test_memory_refusal_by_an_older_forecast_needs_no_new_forecast(
 def test_memory_forecast_counts_wasted_blocks(footprints: Footprints) -> None:
     small = Footprint(0, 1, 0, "c")
 
-    assert 60 == footprints.forecast(1).peak_with(small)
-    assert 60 + 5 * 3 == footprints.forecast(4).peak_with(small)
+    assert 60 == footprints.forecast(1).peak_with_lease(small)
+    assert 60 + 5 * 3 == footprints.forecast(4).peak_with_lease(small)
 
 
 def test_memory_forecast_with_a_further_lease_leaves_the_replica_unchanged(

@@ -64,10 +64,10 @@ def test_new_scheduler_restores_and_confirms_counted_inferences() -> None:
 
     assert {"i0", "i1"} == ingresses
     assert successor.is_counted("a", "q0")
-    assert successor.is_inherited("a")
+    assert successor.ended_under_predecessor("a")
     assert [EndsStored("i0", ("q0",)), EndsStored("i1", (), ("a",))] == _store_ends(successor)
     assert (["i1"], 12.5) == successor.reopen("a")
-    assert not successor.is_inherited("a")
+    assert not successor.ended_under_predecessor("a")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
-from justitia_ray.core.lags import most_left
+from justitia_ray.core.lags import most_remaining_work
 from justitia_ray.core.prefill import prefill_of_stages
 from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
@@ -440,7 +440,7 @@ def test_expected_prefill_counts_as_work_in_flight_until_the_first_token() -> No
     first = ev.LeaseProgress(lease, 5000, 1, running=True, cached_tokens=4000)
     driver.handle(ev.ReplicaReported("r0", (first,), ()))
 
-    assert most_left(driver.inference("b1")) == 0
+    assert most_remaining_work(driver.inference("b1")) == 0
 
 
 def test_work_ahead_in_the_queue_includes_expected_prefill() -> None:

@@ -8,7 +8,7 @@ from tests.exact import exact
 def _history_of_reports(reports: int) -> ServiceHistory:
     history = ServiceHistory()
     history.begin(exact(0))
-    history.rise_from(0.0)
+    history.record_service_restart(0.0)
     for number in range(1, reports + 1):
         history.note_service(exact(10), exact(number), float(number))
     return history
@@ -35,7 +35,7 @@ def test_refund_moves_only_virtual_time_in_the_service_history() -> None:
 
 def test_service_history_excludes_idle_time() -> None:
     history = _history_of_reports(1)
-    history.rise_from(50_000.0)
+    history.record_service_restart(50_000.0)
     history.note_service(exact(10), exact(2), 50_001.0)
 
     assert history.reached(exact(2)) == Level(10, 50_000.0, 10)
@@ -46,7 +46,7 @@ def test_shortened_service_history_returns_the_same_times() -> None:
     """The history keeps every entry that a live application needs."""
     thinned, whole = _history_of_reports(200), _history_of_reports(200)
     assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
-    thinned.keep_only([exact(3, 2), exact(77), exact(900)])
+    thinned.keep_finish_levels([exact(3, 2), exact(77), exact(900)])
     for history in (thinned, whole):
         history.note_service(exact(10), exact(201), 201.0)
 

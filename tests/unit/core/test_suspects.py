@@ -538,7 +538,7 @@ def test_scheduler_without_engine_deaths_checks_no_suspects(
     """A decision must cost no more while no engine has died."""
     fleet = Fleet(2)
     asked: list[str] = []
-    for name in ("keep_apart", "ranked", "note_running", "forget", "resume"):
+    for name in ("separate_suspects", "ranked", "note_running", "forget", "resume"):
         monkeypatch.setattr(
             type(fleet.driver.core.suspects), name, lambda *_, name=name: asked.append(name)
         )

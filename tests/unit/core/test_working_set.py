@@ -182,7 +182,9 @@ def test_working_set_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.Mo
     driver.submit("second1", "second", prompt=3000)
     gate = driver.core.ledger.gate
     assert gate is not None
-    monkeypatch.setattr(gate, "_lacks", lambda *_: pytest.fail("the contexts are walked again"))
+    monkeypatch.setattr(
+        gate, "_missing_kv_tokens", lambda *_: pytest.fail("the contexts are walked again")
+    )
 
     for _ in range(3):
         assert [] == granted(report_and_ask(driver))
@@ -211,7 +213,7 @@ def test_refusal_beside_many_contexts_stays_cached_although_leases_end(
         examined.append(driver.now)
         return 1
 
-    monkeypatch.setattr(gate, "_lacks", record_and_refuse)
+    monkeypatch.setattr(gate, "_missing_kv_tokens", record_and_refuse)
 
     driver.now += 0.005
     driver.end("runs1", 90)

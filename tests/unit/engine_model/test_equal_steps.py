@@ -77,7 +77,7 @@ class RandomTurns:
 
     def _advance_to(self, iteration: int) -> None:
         while self.iteration < iteration and (step := self.steps.plan()):
-            most = self.steps.equal_steps(step) if self.jumps else 1
+            most = self.steps.count_equal_steps(step) if self.jumps else 1
             count = min(most, iteration - self.iteration)
             self.iteration += count
             for sequence in self.steps.end(step, count):

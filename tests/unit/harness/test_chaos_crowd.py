@@ -3,7 +3,7 @@
 import pytest
 
 from justitia_ray.client.transport import HttpTransport
-from tests.harness.chaos.crowd import CROWD, LIMIT, Crowd, CrowdRecord
+from tests.harness.chaos.crowd import CROWD, LIMIT, CrowdRecord, QuotaTenantLoad
 from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Ending
 from tests.unit.client.fakes import FakeService
@@ -63,7 +63,7 @@ async def test_calls_of_the_quota_tenant_have_unique_names() -> None:
     """Two calls with equal names would count as one inference that ran twice."""
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http_transport())
-    crowd = Crowd(transport)
+    crowd = QuotaTenantLoad(transport)
     await crowd.call_repeatedly(2, 0.0)
     await crowd.call_repeatedly(2, 0.0)
 

@@ -17,7 +17,7 @@ from tests.harness.planned import PlannedInference
 from tests.harness.simulation.broken_parts import BROKEN
 from tests.harness.simulation.connections import Connections
 from tests.harness.simulation.parts import Parts, ReplicaHost
-from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_plan, with_holds
+from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_plan, with_held_contexts
 from tests.harness.simulation.run import run_plan, run_seeds, shrink
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
 from tests.harness.simulation.world import World
@@ -37,7 +37,7 @@ def test_simulated_service_keeps_every_rule_under_faults() -> None:
 
 def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() -> None:
     for seed in (0, 4, 6):
-        simulated = run_plan(_with_deaths(with_holds(draw_plan(seed))))
+        simulated = run_plan(_with_deaths(with_held_contexts(draw_plan(seed))))
 
         assert () == simulated.failures, f"seed {seed}"
         assert 20 < simulated.held, f"seed {seed}"
@@ -47,7 +47,7 @@ def test_no_context_is_held_for_ever_when_schedulers_replicas_and_engines_die() 
 def test_draining_replica_with_held_contexts_stops_when_its_leases_end(seed: int) -> None:
     """Blocks of held contexts are free, so a replica need not wait for them."""
     drain = Fault(FaultKind.REPLICA_DRAIN, at_s=5.0, for_s=1.0)
-    plan = replace(with_holds(draw_plan(seed)), faults=(drain,))
+    plan = replace(with_held_contexts(draw_plan(seed)), faults=(drain,))
     endless = _drains_of(plan, BROKEN["holds have no end"].parts)
     ended = _drains_of(plan, Parts(holds=_HoldsThatEndAtOnce))
 
@@ -64,14 +64,14 @@ class _HoldsThatEndAtOnce(CallHolds):
 def _drains_of(plan: Plan, parts: Parts) -> list[tuple[Seconds, int]]:
     """Return when each drained replica stopped, and how many contexts it held then."""
     drains: list[tuple[Seconds, int]] = []
-    leave = World._leave
+    leave = World._leave_and_crash
 
     async def leave_and_record(world: World, host: ReplicaHost) -> None:
         await leave(world, host)
         drains.append((world.recorder.now, host.engine.kept_kv().held_contexts or 0))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(World, "_leave", leave_and_record)
+        patch.setattr(World, "_leave_and_crash", leave_and_record)
         run_plan(plan, parts)
     return drains
 

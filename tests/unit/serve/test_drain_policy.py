@@ -154,7 +154,7 @@ def test_loading_time_of_a_replica_ends_at_its_first_report() -> None:
     for now, running, target in ((0, 1, 1), (10, 1, 3), (40, 2, 3), (50, 3, 3)):
         loads.observe(running, target, float(now))
 
-    assert 40.0 == loads.usual_s
+    assert 40.0 == loads.median_load_s
 
 
 def test_replicas_found_by_a_restarted_controller_have_no_loading_time() -> None:
@@ -165,12 +165,12 @@ def test_replicas_found_by_a_restarted_controller_have_no_loading_time() -> None
     loads = LoadTimes()
     for now, running in ((0.0, 0), (0.8, 3), (1.0, 4)):
         loads.observe(running, 4, now)
-    found = loads.usual_s
+    found = loads.median_load_s
     for now, running in ((10.0, 3), (40.0, 4)):
         loads.observe(running, 4, now)
 
     assert found is None
-    assert 30.0 == loads.usual_s
+    assert 30.0 == loads.median_load_s
 
 
 def test_loading_time_of_a_replacement_begins_at_the_loss_of_the_replica() -> None:
@@ -179,7 +179,7 @@ def test_loading_time_of_a_replacement_begins_at_the_loss_of_the_replica() -> No
     for now, running in ((0, 2), (5, 1), (25, 2)):
         loads.observe(running, 2, float(now))
 
-    assert 20.0 == loads.usual_s
+    assert 20.0 == loads.median_load_s
 
 
 def test_abandoned_start_of_a_replica_gives_no_loading_time() -> None:
@@ -187,7 +187,7 @@ def test_abandoned_start_of_a_replica_gives_no_loading_time() -> None:
     for now, running, target in ((0, 1, 1), (1, 1, 2), (5, 1, 3), (7, 1, 2), (30, 2, 2)):
         loads.observe(running, target, float(now))
 
-    assert 29.0 == loads.usual_s
+    assert 29.0 == loads.median_load_s
 
 
 def test_autoscaling_policy_can_be_loaded_without_the_package_installed() -> None:

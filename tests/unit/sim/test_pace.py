@@ -20,6 +20,6 @@ def test_iteration_number_follows_from_its_boundary() -> None:
         for iteration in (3, 4, 5, 1000, 123_456):
             at = pace.at(iteration)
 
-            assert iteration == pace.ended_by(at, 3) == pace.first_from(at, 3)
-            assert iteration == pace.ended_by((at + pace.at(iteration + 1)) / 2, 3)
-            assert iteration + 1 == pace.first_from((at + pace.at(iteration + 1)) / 2, 3)
+            assert iteration == pace.iterations_ended_by(at, 3) == pace.first_iteration_from(at, 3)
+            assert iteration == pace.iterations_ended_by((at + pace.at(iteration + 1)) / 2, 3)
+            assert iteration + 1 == pace.first_iteration_from((at + pace.at(iteration + 1)) / 2, 3)

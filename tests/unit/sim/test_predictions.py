@@ -64,7 +64,7 @@ def test_prediction_noise_depends_only_on_the_seed_and_the_ids() -> None:
 
     assert asked == [second.cost(b), second.cost(a)][::-1]
     assert asked[0] != NoisyCosts(3, 2).cost(a)
-    lengths = {first.known_length(a, inference) for inference in a.inferences}
+    lengths = {first.known_output_tokens(a, inference) for inference in a.inferences}
     assert 2 == len(lengths)
 
 

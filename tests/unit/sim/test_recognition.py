@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.recognition import IDLE_S, WAYS, count_recognised, first_calls
+from justitia_ray.sim.recognition import IDLE_S, WAYS, count_recognised, first_calls_by_inference
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
@@ -42,7 +42,7 @@ def test_call_continues_a_conversation_that_its_prompt_can_contain(
     second: Any, is_put: bool
 ) -> None:
     """Four tokens and an answer of two need a prompt of six."""
-    assert {"0": "0", "1": "0" if is_put else "1"} == first_calls(
+    assert {"0": "0", "1": "0" if is_put else "1"} == first_calls_by_inference(
         application_of("a", (4, 2), second)
     )
 
@@ -51,7 +51,7 @@ def test_call_with_two_predecessors_opens_a_new_conversation() -> None:
     """A reduce step contains the answers of several maps and repeats the messages of none."""
     reduce = application_of("a", (1, 1), (1, 1), (9, 1, ("0", "1"), 0.0))
 
-    assert {"0": "0", "1": "1", "2": "2"} == first_calls(reduce)
+    assert {"0": "0", "1": "1", "2": "2"} == first_calls_by_inference(reduce)
 
 
 def test_forks_of_a_conversation_belong_to_one_application() -> None:
@@ -59,13 +59,13 @@ def test_forks_of_a_conversation_belong_to_one_application() -> None:
         "a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0)
     )
 
-    assert dict.fromkeys("0123", "0") == first_calls(forks)
+    assert dict.fromkeys("0123", "0") == first_calls_by_inference(forks)
 
 
 def test_turns_of_a_conversation_may_be_listed_in_any_order() -> None:
     turns = application_of("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
 
-    assert dict.fromkeys("012", "1") == first_calls(turns)
+    assert dict.fromkeys("012", "1") == first_calls_by_inference(turns)
 
 
 @pytest.mark.parametrize(

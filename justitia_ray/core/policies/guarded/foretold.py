@@ -58,7 +58,7 @@ class _UrgencyRates(NamedTuple):
     iteration_s: Seconds
     density: float
 
-    def is_near(self, other: _UrgencyRates, band: float = _VALID_RATE_FACTOR) -> bool:
+    def has_similar_rates(self, other: _UrgencyRates, band: float = _VALID_RATE_FACTOR) -> bool:
         """Return whether each rate differs from that of `other` by less than the factor `band`."""
         for here, there in zip(self, other, strict=True):
             if here != there and not (there and 1 / band < here / there < band):
@@ -73,7 +73,7 @@ class _UrgencyRates(NamedTuple):
             / (self.kv_per_s * _VALID_RATE_FACTOR)
         )
 
-    def least_s(self, iterations: float) -> Seconds:
+    def least_duration_s(self, iterations: float) -> Seconds:
         """Return the shortest time of `iterations` (may be negative) at similar rates."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
@@ -309,7 +309,7 @@ class ForetoldVtc:
         self.clock.kv_in_flight = reader.not_negative("kv_tokens")
         self.clock.flights.restore(reader.value("cohorts"))
         for name, record in reader.mapping("ended").items():
-            self.clock.put_back(name, restored(record))
+            self.clock.restore_shadow(name, restored(record))
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore a result of `application_state`, after `restore`.
@@ -327,7 +327,7 @@ class ForetoldVtc:
         ended = [*read_stages(reader, "submitted")]
         told_at = reader.table("told_at", RecordReader.number)
         self.clock.remove(name)
-        self.clock.put_back(name, restored(reader.value("shadow")))
+        self.clock.restore_shadow(name, restored(reader.value("shadow")))
         self._stages[name] = KnownStages(application.expected_stages, ended)
         self._told_before[name] = told_at
 
@@ -362,17 +362,21 @@ class ForetoldVtc:
 
     def _sort_changed_applications(self) -> None:
         """Sort changed applications by urgency, and others if the service rates have changed."""
-        moved = self.clock.take_moved()
+        moved = self.clock.take_moved_applications()
         if self.pace.kv_per_s is None:
             return
         rates = _UrgencyRates(self.pace.kv_per_s, self.pace.iteration_s, self.clock.density.total)
-        if self._rates is None or not rates.is_near(self._rates):
+        if self._rates is None or not rates.has_similar_rates(self._rates):
             self._rates, self._to_renew = rates, {}
             moved = [*self.clock.shadows]
-        elif self._to_renew and self._former is not None and not rates.is_near(self._former):
+        elif (
+            self._to_renew
+            and self._former is not None
+            and not rates.has_similar_rates(self._former)
+        ):
             moved += self._to_renew
             self._to_renew = {}
-        elif not self._to_renew and not rates.is_near(self._rates, _UPDATE_RATE_FACTOR):
+        elif not self._to_renew and not rates.has_similar_rates(self._rates, _UPDATE_RATE_FACTOR):
             self._former, self._rates = self._rates, rates
             self._to_renew = dict.fromkeys(self.clock.shadows)
         for _ in range(min(max(1, self._may_renew), len(self._to_renew))):
@@ -413,7 +417,7 @@ class ForetoldVtc:
     def _sort_candidate(self, name: ApplicationId, rates: _UrgencyRates) -> None:
         """Sort an application by a level or a time before which it is certainly not urgent."""
         shadow, lead = self.clock.shadows[name], self._urgent_before_start(name)
-        spare_s = rates.least_s(-lead.iterations) - lead.gap_s
+        spare_s = rates.least_duration_s(-lead.iterations) - lead.gap_s
         self._candidates.pop(name, None)
         if shadow.density and not shadow.is_through:
             levels = max(0, -spare_s) / rates.least_wait_s(1, 0)

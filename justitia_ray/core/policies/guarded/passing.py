@@ -284,7 +284,7 @@ class PassingOrder(LazyHeap):
         yield from passed
         yield from (name for name in super().in_order() if name not in passed)
 
-    def wanted_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
+    def overtaking_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
         """Return the slack with which an urgent application overtook, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications

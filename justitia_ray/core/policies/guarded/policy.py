@@ -73,7 +73,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_per_iteration()
 
-    def budget_in(self, tenant: ClientId) -> KvTokenTime:
+    def tenant_guard_budget(self, tenant: ClientId) -> KvTokenTime:
         """Return the part of the guard's budget that belongs to a tenant, by weight."""
         assert self._tenants is not None
         return self._tenants.nodes.part_of(tenant, self.guard_budget)
@@ -99,7 +99,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         )
         return self._order
 
-    def wanted_slack(self, application: Application) -> KvTokenTime | None:
+    def overtaking_slack(self, application: Application) -> KvTokenTime | None:
         """Return the slack with which an urgent application overtook, or None.
 
         None: the guard did not put it first. A negative value is the slack that the applications
@@ -108,7 +108,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         order = self._order
         if self._tenants is not None:
             order = self._order_in.get(application.leaf)
-        return None if order is None else order.wanted_slack(application.application_id)
+        return None if order is None else order.overtaking_slack(application.application_id)
 
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
@@ -120,7 +120,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         that overtakes inside a tenant has the rank of the application that it overtakes.
         """
         name = application.application_id
-        if self._foretold is not None and self.wanted_slack(application) is not None:
+        if self._foretold is not None and self.overtaking_slack(application) is not None:
             deadline = self._foretold.deadline(name, self.context.now()) or 0
             return rank_preserving_integer(max(0, deadline)) - _RANKS
         if self._guards and (order := self._order_in.get(application.leaf)) is not None:
@@ -132,32 +132,32 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         shadow = self._foretold
         if self._tenants is not None and self._guards:
-            shadow = self._shadow_in(application.leaf)
+            shadow = self._get_or_create_vtc_model(application.leaf)
         if shadow is not None:
             shadow.submitted(application, inference, self.context.now())
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        if (shadow := self._shadow_of(application)) is not None:
+        if (shadow := self._find_vtc_model(application)) is not None:
             shadow.dispatched(inference, self.context.now())
         return ()
 
     def adopted(self, application: Application, inference: Inference) -> None:
         self.submitted(application, inference)
-        if (shadow := self._shadow_of(application)) is not None:
+        if (shadow := self._find_vtc_model(application)) is not None:
             shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
         elif self._foretold_in:
-            for tenant, own in self._by_tenant(deliveries).items():
+            for tenant, own in self._group_by_tenant(deliveries).items():
                 if tenant in self._foretold_in:
                     self._foretold_in[tenant].served(own, self.context.now())
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        if (shadow := self._shadow_of(application)) is not None:
+        if (shadow := self._find_vtc_model(application)) is not None:
             shadow.ended(application, inference, self.context.now())
         if (order := self._order_in.get(application.leaf)) is not None:
             order.inference_ended(application.application_id, inference.request_id)
@@ -165,7 +165,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     def application_ended(self, application: Application) -> None:
         """Pass an ended application to the VTC model, and drop a tenant without applications."""
-        if (shadow := self._shadow_of(application)) is not None:
+        if (shadow := self._find_vtc_model(application)) is not None:
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
             return
@@ -191,7 +191,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return an application's state in the model of VTC, and its overtaking inferences."""
         application = self.context.application(application_id)
-        shadow = self._shadow_of(application)
+        shadow = self._find_vtc_model(application)
         guarded = None if shadow is None else shadow.application_state(application_id)
         if self._tenants is None:
             return guarded
@@ -212,7 +212,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             for name, shadow in kept.items():
                 tenant = self._tenants.nodes.leaves.get(name)
                 if tenant is not None and tenant.live:
-                    self._shadow_in(name).restore(shadow)
+                    self._get_or_create_vtc_model(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore the result of `application_state`."""
@@ -222,13 +222,13 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             return
         reader = RecordReader(state, ("guarded", "booked"))
         if reader.value("guarded") is not None and self._guards:
-            shadow = self._shadow_in(application.leaf)
+            shadow = self._get_or_create_vtc_model(application.leaf)
             shadow.restore_application(application, reader.mapping("guarded"))
         if booked := reader.items("booked"):
             order = self._tenant_order(application.leaf)
             order.restore_booked(application.application_id, map(str, booked))
 
-    def _shadow_of(self, application: Application) -> ForetoldVtc | None:
+    def _find_vtc_model(self, application: Application) -> ForetoldVtc | None:
         """Return the model of VTC that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold
@@ -248,8 +248,8 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             guard = None
             if self._guards:
                 guard = Guard(
-                    self._shadow_in(tenant),
-                    lambda: self.budget_in(tenant),
+                    self._get_or_create_vtc_model(tenant),
+                    lambda: self.tenant_guard_budget(tenant),
                     self.context.now,
                     self.context.application,
                 )
@@ -263,7 +263,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             )
         return self._order_in[tenant]
 
-    def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
+    def _get_or_create_vtc_model(self, tenant: ClientId) -> ForetoldVtc:
         if tenant not in self._foretold_in:
             self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_in_flight_of(tenant))
         return self._foretold_in[tenant]
@@ -272,10 +272,10 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         """Return a tenant's part of the tokens on full replicas now; None if nothing is owed."""
         assert self._tenants is not None
         tenant = self._tenants.nodes.leaves.get(name)
-        part = None if tenant is None else self._tenants.nodes.fair_part(tenant)
+        part = None if tenant is None else self._tenants.nodes.fair_fraction(tenant)
         return None if part is None else part * self.context.kv_in_flight()
 
-    def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
+    def _group_by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
         found: dict[ClientId, list[Delivery]] = {}
         for delivery in deliveries:
             tenant = self.context.application(delivery.application_id).leaf

@@ -60,7 +60,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
             least = least_overdue if finish > virtual_time else -inf
     tolerance = RELATIVE_TOLERANCE * (owed + 1)
     chosen = first.application_id
-    if (wanted := policy.wanted_slack(first)) is not None:
+    if (wanted := policy.overtaking_slack(first)) is not None:
         detail = f"is urgent, and passes where no slack of {wanted} is"
         yield wanted <= limits[chosen][1] + tolerance, (chosen,), detail
         return
@@ -99,7 +99,7 @@ def _first_in_tenant(
         yield chosen == least, (chosen, least), "passes in a tenant that is late"
         return
     tolerance = RELATIVE_TOLERANCE * (tenant.server.total + 1)
-    if (wanted := policy.wanted_slack(first)) is not None:
+    if (wanted := policy.overtaking_slack(first)) is not None:
         detail = f"is urgent, and passes where no slack of {wanted} is"
         yield wanted <= limits[chosen] + tolerance, (chosen,), detail
         return

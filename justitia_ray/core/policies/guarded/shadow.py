@@ -198,7 +198,7 @@ class VtcModel:
         """Applications by the time at which they request their next stage."""
         self._moved: dict[ApplicationId, None] = {}
 
-    def take_moved(self) -> list[ApplicationId]:
+    def take_moved_applications(self) -> list[ApplicationId]:
         """Return the applications whose predictions changed since the last call."""
         moved, self._moved = self._moved, {}
         return [name for name in moved if name in self.shadows]
@@ -210,7 +210,7 @@ class VtcModel:
         shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
         self._enter_stage(name, shadow, 0)
 
-    def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
+    def restore_shadow(self, name: ApplicationId, shadow: Shadow) -> None:
         """Restore an application into the model of VTC."""
         self.shadows[name] = shadow
         self._start_flight(name, shadow)
@@ -254,7 +254,7 @@ class VtcModel:
         else:
             self._set_debt(name, shadow)
             if shadow.last_started_at is not None:
-                self._await_next(shadow, shadow.last_started_at)
+                self._schedule_next_stage(shadow, shadow.last_started_at)
             self._sort_application(name, shadow)
 
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
@@ -418,7 +418,7 @@ class VtcModel:
         else:
             self.flights.end(name)
 
-    def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
+    def _schedule_next_stage(self, shadow: Shadow, started_at: Seconds) -> None:
         """Record when the stage's last inference starts, and when the next stage begins."""
         stage = shadow.stages[shadow.at]
         shadow.last_started_at = started_at
@@ -439,7 +439,7 @@ class VtcModel:
             self._by_level.put(name, (level, shadow.sequence))
             return
         if shadow.last_started_at is None:
-            self._await_next(shadow, self._now)
+            self._schedule_next_stage(shadow, self._now)
         if shadow.is_last:
             self._forget_released(name, shadow)
             return

@@ -33,11 +33,11 @@ from justitia_ray.core.policies.guarded.spans import (
     Entry,
     Group,
     Search,
-    choices_of,
     key_of,
-    lines_of,
     nearest,
     rank_of,
+    shortest_by_span,
+    weights_behind,
 )
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
@@ -171,7 +171,7 @@ class Slack:
         if entry.due_at is None:
             rank, was_bound = entry.rank, entry.binds
             entry.block.change(entry, weight, remaining, binds=binds, waits=waits)
-            entry.block.group.outdate()
+            entry.block.group.mark_sums_stale()
             is_shorter = waits and entry.rank <= rank and fall < inf
             self._note_change(entry, fall, is_shorter=is_shorter, binds=binds and not was_bound)
         else:
@@ -222,7 +222,7 @@ class Slack:
         if self._answer is None:
             search = Search()
             for line in self._group_lines():
-                search.search_next(*line)
+                search.search_span(*line)
                 if search.known < 0:
                     break
             self._answer = _OvertakingAnswer(search)
@@ -295,7 +295,7 @@ class Slack:
         for group, *after in self._group_lines():
             least = bounds[group] = min(least, group.bound(*after))
         number = count()
-        ahead = [(rank, next(number), one) for rank, one in choices_of(self._groups)]
+        ahead = [(rank, next(number), one) for rank, one in shortest_by_span(self._groups)]
         heapify(ahead)
         while ahead:
             _, _, one = heappop(ahead)
@@ -321,7 +321,7 @@ class Slack:
         """Return each group with the total weight of the applications behind it."""
         if self._groups_found is None:
             self._sum_up_groups(inf)
-            self._groups_found = lines_of(self._groups, 0, 0)
+            self._groups_found = weights_behind(self._groups, 0, 0)
         return self._groups_found
 
     def _sum_up_groups(self, most: float) -> None:
@@ -331,7 +331,7 @@ class Slack:
             if group.is_stale:
                 if most <= 0:
                     break
-                group.renew(weight)
+                group.recompute_group_sums(weight)
                 most -= 1
             weight += group.weight
 
@@ -350,7 +350,7 @@ class Slack:
         self._note_change(entry, entry.remaining)
         block, group = entry.block, entry.block.group
         block.remove(entry)
-        group.outdate()
+        group.mark_sums_stale()
         if not block.entries:
             group.blocks.remove(block)
         if not group.blocks:
@@ -362,7 +362,7 @@ class Slack:
         group = nearest(self._groups, entry.key)
         block = nearest(group.blocks, entry.key)
         block.insert(entry)
-        group.outdate()
+        group.mark_sums_stale()
         if len(block.entries) > _MOST:
             group.split(block)
         if len(group.blocks) > _MOST_BLOCKS:

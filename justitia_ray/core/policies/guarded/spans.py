@@ -95,7 +95,7 @@ class Span:
         moved = weight - self.at_weight
         return after + self.least + moved * (self.lowest if moved > 0 else self.highest)
 
-    def refine(
+    def search_within(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
         """Return the least slack in this span, and the parts of it that must be searched."""
@@ -116,7 +116,7 @@ AnySpan = TypeVar("AnySpan", bound=Span)
 _last = attrgetter("last")
 
 
-def lines_of(
+def weights_behind(
     spans: Sequence[AnySpan], after: KvTokenTime, weight: float
 ) -> list[tuple[AnySpan, KvTokenTime, float]]:
     """Return each span with the total weight of the applications behind it."""
@@ -129,7 +129,7 @@ def lines_of(
     return found
 
 
-def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
+def shortest_by_span(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
     """Return the spans with waiting applications, each with its shortest application."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
@@ -147,21 +147,21 @@ class Block(Span):
         """Slack and tag of each application of the block that limits overtaking, last first."""
         for entry in entries:
             entry.block = self
-        self._find_last()
-        self._sum_up()
-        self._find_least()
+        self._update_last_key()
+        self._recompute_block_sums()
+        self._update_least_slack()
         self._choose_first()
 
     def insert(self, entry: Entry) -> None:
         """Insert an application without remaining work."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
-        self._find_last()
+        self._update_last_key()
         self._count_weight(entry, 1)
 
     def remove(self, entry: Entry) -> None:
         del self.entries[bisect_left(self.entries, entry.key, key=key_of)]
-        self._find_last()
+        self._update_last_key()
         self._count_weight(entry, -1)
         self.offset -= entry.remaining
         self.least -= entry.remaining
@@ -197,12 +197,12 @@ class Block(Span):
             if self.choice is None or entry.rank < self.choice.rank:
                 self.choice = entry
 
-    def refine(
+    def search_within(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
-            self._find_least()
+            self._update_least_slack()
         return after + self.least, ()
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
@@ -219,7 +219,7 @@ class Block(Span):
                 least = slack
                 if least < self.smallest:
                     break
-        self.refine(after, weight)  # an exact bound lets searches skip the block
+        self.search_within(after, weight)  # an exact bound lets searches skip the block
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
@@ -246,14 +246,14 @@ class Block(Span):
             else:
                 yield entry, None
 
-    def _find_last(self) -> None:
+    def _update_last_key(self) -> None:
         if self.entries:
             self.last = self.entries[-1].key
 
     def _bound_slacks(self) -> list[tuple[KvTokenTime, VirtualTime]]:
-        return self._sum_up() if self._bound is None else self._bound
+        return self._recompute_block_sums() if self._bound is None else self._bound
 
-    def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
+    def _recompute_block_sums(self) -> list[tuple[KvTokenTime, VirtualTime]]:
         """Recompute the sums of this block, and return the slacks. O(block)."""
         offset: KvTokenTime = 0
         weight: float = 0
@@ -267,7 +267,7 @@ class Block(Span):
         self._bound, self.offset, self.weight = bound, offset, weight
         return bound
 
-    def _find_least(self) -> None:
+    def _update_least_slack(self) -> None:
         bound, weight = self._bound_slacks(), self.at_weight
         self.least = min([own + weight * finish for own, finish in bound], default=inf)
         self.lowest, self.highest = (bound[-1][1], bound[0][1]) if bound else (0, 0)
@@ -312,9 +312,9 @@ class Group(Span):
         self.is_stale = True
         for block in blocks:
             block.group = self
-        self.outdate()
+        self.mark_sums_stale()
 
-    def outdate(self) -> None:
+    def mark_sums_stale(self) -> None:
         self.is_stale = True
         if self.blocks:
             self.last = self.blocks[-1].last
@@ -326,9 +326,9 @@ class Group(Span):
         for one in halves:
             one.group = self
         self.blocks[at : at + 1] = halves
-        self.outdate()
+        self.mark_sums_stale()
 
-    def renew(self, weight: float) -> None:
+    def recompute_group_sums(self, weight: float) -> None:
         """Recompute the sums of this group for the weight of all applications behind it.
 
         Takes O(blocks).
@@ -361,7 +361,7 @@ class Group(Span):
         self.offset, self.weight, self.choice = offset, own, first
         self.least, self.smallest, self.lowest, self.highest = least, smallest, lowest, highest
 
-    def refine(
+    def search_within(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
         self.is_stale = True  # a caller may change the blocks
@@ -370,14 +370,14 @@ class Group(Span):
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
         self.is_stale = True  # a search may change the blocks
         for line in self.lines(after, weight):
-            search.search_next(*line)
+            search.search_span(*line)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        return choices_of(self.blocks)
+        return shortest_by_span(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
         """Return each block with the total weight of the applications behind it."""
-        return lines_of(self.blocks, after, weight)
+        return weights_behind(self.blocks, after, weight)
 
 
 class Search:
@@ -402,7 +402,7 @@ class Search:
         self._least: KvTokenTime = inf
         """Smallest slack in all spans searched so far, or a lower bound of it."""
 
-    def search_next(self, span: Span, after: KvTokenTime, weight: float) -> None:
+    def search_span(self, span: Span, after: KvTokenTime, weight: float) -> None:
         """Search the next span. O(1) if the span's lower bound suffices."""
         choice, best, bound = span.choice, self.best, span.bound(after, weight)
         if choice is not None and (best is None or choice.rank < best.rank):
@@ -431,7 +431,7 @@ class Search:
             if bound >= wanted:
                 self._loose.append(loose)
                 continue
-            least, parts = span.refine(after, weight)
+            least, parts = span.search_within(after, weight)
             self.known = min(self.known, least)
             open_spans += [(part.bound(a, w), part, a, w) for part, a, w in parts]
         self._loose += open_spans

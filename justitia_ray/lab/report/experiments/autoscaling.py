@@ -47,7 +47,7 @@ def _patience_s(load_s: Seconds) -> Seconds:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledRun:
     """Simulated run with one autoscaler."""
 
     load: HourLoad
@@ -111,13 +111,13 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
             group = _group_name(trace, load_s)
             down_s = _patience_s(load_s)
             found |= {
-                Arm(group, _OURS): Scaled(load, load_s, None, _UP_S, down_s),
-                Arm(group, _SERVE): Scaled(load, load_s, 2.0, 30.0),
-                Arm(group, _FITTED): Scaled(load, load_s, _FITTING, 30.0),
-                Arm(group, _SAME_DELAYS): Scaled(load, load_s, _FITTING, _UP_S, down_s),
+                Arm(group, _OURS): ScaledRun(load, load_s, None, _UP_S, down_s),
+                Arm(group, _SERVE): ScaledRun(load, load_s, 2.0, 30.0),
+                Arm(group, _FITTED): ScaledRun(load, load_s, _FITTING, 30.0),
+                Arm(group, _SAME_DELAYS): ScaledRun(load, load_s, _FITTING, _UP_S, down_s),
             }
             for replicas in _FIXED:
-                found[Arm(group, f"always {replicas}")] = Scaled(load, 0.0, fixed=replicas)
+                found[Arm(group, f"always {replicas}")] = ScaledRun(load, 0.0, fixed=replicas)
     return found
 
 

@@ -122,7 +122,7 @@ def _two_dm_charts(_scale: Scale, found: Found) -> list[Chart]:
             f"KV blocks of two document mergings served {title}, first seed",
             "time (s)",
             "KV blocks",
-            _held_blocks(outcomes[Arm("", name)]),
+            _held_blocks_over_time(outcomes[Arm("", name)]),
             kind="step",
             y_limit=(0.0, 470.0),
         )
@@ -130,7 +130,7 @@ def _two_dm_charts(_scale: Scale, found: Found) -> list[Chart]:
     ]
 
 
-def _held_blocks(run: RunResult) -> list[Series]:
+def _held_blocks_over_time(run: RunResult) -> list[Series]:
     """Return the KV blocks that each application holds at evenly spaced times."""
     instants = [run.makespan_s * step / _STEPS for step in range(_STEPS + 1)]
     series = []

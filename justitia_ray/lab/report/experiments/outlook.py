@@ -103,9 +103,9 @@ def _group_figures(
 
 def _is_in_group(name: str, told: PredictedStart) -> bool:
     if name == _AT_ARRIVAL:
-        return told.at_arrival
+        return told.made_at_arrival
     if name == _LATER:
-        return not told.at_arrival
+        return not told.made_at_arrival
     horizons = {label: (above, upto) for label, above, upto in _HORIZONS}
     above, upto = horizons[name]
     return above < told.expected.p50 <= upto

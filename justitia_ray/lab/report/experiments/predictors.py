@@ -97,7 +97,7 @@ class Predicted:
             policy_options=dict(self.options),
             prediction="table",
             predicted_costs=told,
-            history=() if self.earlier is None else _learned_from(self.earlier),
+            history=() if self.earlier is None else _observations_of_load(self.earlier),
             raises=self.is_served,
             charge_factor=CHARGE_FACTOR if self.is_served else 1.0,
         )
@@ -118,7 +118,7 @@ class Predicted:
 
 
 @lru_cache(maxsize=2)
-def _learned_from(load: SuiteLoad) -> tuple[Observation, ...]:
+def _observations_of_load(load: SuiteLoad) -> tuple[Observation, ...]:
     """Return all ended applications of a load, from which a predictor learns."""
     return tuple(predict_vtc_times(load.build(), PAPER_ENGINE).observed)
 
@@ -146,7 +146,7 @@ def _training_settings(recipe: str) -> dict[str, Any]:
     return {"recipe": recipe, "folds": HALVES, "most_samples": MOST_SAMPLES}
 
 
-def _recipes_at(scale: Scale) -> Mapping[str, str]:
+def _recipes_for_scale(scale: Scale) -> Mapping[str, str]:
     return _QUICK_RECIPES if scale.is_quick else _RECIPES
 
 
@@ -155,7 +155,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for density in scale.pick((2, 3), (2,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
-        for name, recipe in _recipes_at(scale).items():
+        for name, recipe in _recipes_for_scale(scale).items():
             if density == 2 or name == _LEARNED:  # The papers compare predictors at density 2.
                 found[Arm(group, name)] = Predicted(recipe, load)
         if not scale.is_quick:
@@ -175,7 +175,7 @@ def _error_arms(scale: Scale, _: int) -> Mapping[Arm, Task]:
     return {
         Arm(group, name): PredictorErrors(recipe, scale.data_dir)
         for group in (_NINE, _SEVEN, *CLASSES)
-        for name, recipe in _recipes_at(scale).items()
+        for name, recipe in _recipes_for_scale(scale).items()
     }
 
 
@@ -197,7 +197,7 @@ def _error_charts(scale: Scale, found: Found) -> list[Chart]:
     [(_, outcomes)] = found
     measured = _measure_errors(outcomes)
     series = []
-    for name in _recipes_at(scale):
+    for name in _recipes_for_scale(scale):
         errors = [measured[Arm(group, name)][_ERROR.name] or 0.0 for group in CLASSES]
         series.append(Series(name, [(float(x), error) for x, error in enumerate(errors)]))
     title = "Mean relative error of predicted costs by class, out of fold"

@@ -59,7 +59,7 @@ class SessionPlay:
         Raises:
             ConfigError: If the data directory lacks the sessions.
         """
-        sessions = _recorded(self.data_dir)[: self.sessions]
+        sessions = _read_recorded_sessions(self.data_dir)[: self.sessions]
         plays = [
             BestRun(place, play_sessions(sessions, replace(self.settings, options=options)))
             for place, options in enumerate(ARMS[self.settings.arm].grid)
@@ -76,22 +76,22 @@ class SessionPlay:
 
 
 @lru_cache(maxsize=1)
-def _recorded(data_dir: Path) -> list[Session]:
+def _read_recorded_sessions(data_dir: Path) -> list[Session]:
     return read_sessions(data_dir / SESSIONS_FILE, _LONGEST_GAP_S)
 
 
-def _cell(load: float, host: float) -> str:
+def _load_and_host_label(load: float, host: float) -> str:
     return f"{load:g}x, host {host:g} M" if host else f"{load:g}x"
 
 
-def _group(profile: str, replicas: int, load: float, host: float) -> str:
-    return f"{profile}, {replicas} replica{'s'[: replicas > 1]}, {_cell(load, host)}"
+def _group_label(profile: str, replicas: int, load: float, host: float) -> str:
+    return f"{profile}, {replicas} replica{'s'[: replicas > 1]}, {_load_and_host_label(load, host)}"
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     sessions = _QUICK_SESSIONS if scale.is_quick else None
     return {
-        Arm(_group(name, replicas, load, host), arm): SessionPlay(
+        Arm(_group_label(name, replicas, load, host), arm): SessionPlay(
             scale.data_dir,
             SessionSettings(arm, PROFILES[name], replicas, load, seed, host=host),
             sessions,
@@ -107,7 +107,7 @@ def _mean_s(result: SessionResult) -> Seconds:
     return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 
-def _figures(best: BestRun) -> Mapping[str, float | None]:
+def _session_figures(best: BestRun) -> Mapping[str, float | None]:
     result = best.result
     served = sorted(row.served_s for row in result.sessions)
     minutes = result.under_load_s / 60
@@ -130,7 +130,7 @@ def _charts(scale: Scale, found: Found) -> list[Chart]:
     charts = []
     for name in scale.pick(tuple(PROFILES), _QUICK_PROFILES):
         for replicas in scale.pick(_REPLICAS, _QUICK_REPLICAS):
-            groups = [_group(name, replicas, load, host) for load, host in cells]
+            groups = [_group_label(name, replicas, load, host) for load, host in cells]
             series = [
                 curve(
                     arm,
@@ -152,7 +152,7 @@ def _charts(scale: Scale, found: Found) -> list[Chart]:
                     y_label="seconds",
                     series=series,
                     kind="bars",
-                    categories=[_cell(load, host) for load, host in cells],
+                    categories=[_load_and_host_label(load, host) for load, host in cells],
                     is_log_y=True,
                 )
             )
@@ -194,7 +194,7 @@ SESSIONS = Experiment(
         "not."
     ),
     arms=_arms,
-    measure=measure_each(_figures),
+    measure=measure_each(_session_figures),
     metrics=_METRICS,
     comparisons=compare_with(_PINNED, "mean_s", "p90_s", "worst_s", "turns_a_minute"),
     charts=_charts,

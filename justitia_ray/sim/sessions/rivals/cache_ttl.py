@@ -75,7 +75,7 @@ class CacheTtlArm(SessionArm):
         """Keep the prompt of a turn that calls a tool in the cache for a limited time."""
         name, turn = call.session.name, call.turn
         self._learn_queue_wait(replica, call, now)
-        ttl_s = self._ttl_s(replica, call) if turn.calls_tool else 0.0
+        ttl_s = self._context_lifetime_s(replica, call) if turn.calls_tool else 0.0
         if turn.calls_tool:
             self._tool_since[name] = now
         if self._held_on.get(name) is not replica or ttl_s <= 0:
@@ -112,19 +112,19 @@ class CacheTtlArm(SessionArm):
 
     def _learn_queue_wait(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
         turn = call.turn
-        alone_s = replica.profile.alone_s(
+        alone_s = replica.profile.solo_turn_s(
             turn.prompt_tokens, turn.output_tokens, turn.prompt_tokens - call.cached_tokens
         )
         waited_s = max(0.0, now - self._submitted.pop(call.name) - alone_s)
         self._queued_s += _SMOOTHING * (waited_s - self._queued_s)
 
-    def _ttl_s(self, replica: SessionReplica, call: TurnCall) -> Seconds:
+    def _context_lifetime_s(self, replica: SessionReplica, call: TurnCall) -> Seconds:
         if self._fixed_s is not None:
             return self._fixed_s
         if len(self._gaps) < _LEAST_GAPS:
             return _PREVIEW_S
         prompt = call.turn.prompt_tokens
-        saved_s = replica.profile.alone_s(prompt, 0, prompt) + self._queued_s
+        saved_s = replica.profile.solo_turn_s(prompt, 0, prompt) + self._queued_s
         return best_ttl_s(self._gaps, saved_s, prompt / replica.profile.kv_tokens)
 
 

@@ -21,7 +21,7 @@ _TURNS = 16
 
 
 @dataclass(slots=True)
-class _Window:
+class _AgentWindow:
     size: float
     active: dict[str, None] = field(default_factory=dict)
     paused: dict[str, list[TurnCall]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class ConcurArm(PinnedArm):
         super().__init__(replicas, sessions)
         self._low, self._high, self._hit_rate = low, high, hit_rate
         self._more, self._factor, self._every_s = more, factor, every_s
-        self._windows = [_Window(start) for _ in replicas]
+        self._windows = [_AgentWindow(start) for _ in replicas]
         self.wakes_at = every_s
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
@@ -77,7 +77,7 @@ class ConcurArm(PinnedArm):
             return [Start(replica, call)]
         waiting = window.paused if call.turn.after else window.new
         waiting.setdefault(name, []).append(call)
-        return self._admit(replica)
+        return self._start_waiting_turns(replica)
 
     def finish(
         self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
@@ -88,14 +88,14 @@ class ConcurArm(PinnedArm):
             window.found.append((call.cached_tokens, call.turn.prompt_tokens))
             if len(window.active) > max(1, int(window.size)):
                 window.active.pop(call.session.name, None)
-        return self._admit(replica)
+        return self._start_waiting_turns(replica)
 
     def close(self, session: Session, now: Seconds) -> Iterable[Start]:
         """Let a waiting agent become active in place of an ended session."""
         replica = self.replica_of(session)
         self._windows[replica.index].active.pop(session.name, None)
         super().close(session, now)
-        return self._admit(replica)
+        return self._start_waiting_turns(replica)
 
     def wake(self, now: Seconds) -> Iterable[Start]:
         """Adapt the number of active agents to the use and the hit rate of the caches."""
@@ -109,10 +109,10 @@ class ConcurArm(PinnedArm):
             elif used > self._high and window.hit_rate < self._hit_rate:
                 window.size = max(1.0, window.size * self._factor)
                 window.found.clear()
-            starts += self._admit(replica)
+            starts += self._start_waiting_turns(replica)
         return starts
 
-    def _admit(self, replica: SessionReplica) -> list[Start]:
+    def _start_waiting_turns(self, replica: SessionReplica) -> list[Start]:
         window, starts = self._windows[replica.index], []
         while len(window.active) < max(1, int(window.size)):
             waiting = window.paused or window.new

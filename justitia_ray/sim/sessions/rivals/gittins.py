@@ -51,12 +51,12 @@ class GittinsArm(SessionArm):
         kind = LMetricArm if placed == "lmetric" else PinnedArm
         self._placer: SessionArm = kind(replicas, sessions)
         profile = replicas[0].profile
-        self._demands = {session.name: demands_s(session, profile) for session in sessions}
+        self._demands = {session.name: solo_turn_times_s(session, profile) for session in sessions}
         self._stages = {session.name: session.stages for session in sessions}
         kinds: dict[_Kind, list[list[Seconds]]] = {}
         for session in sessions:
-            kinds.setdefault(self._kind(session), []).append(self._stage_demands_s(session))
-        self._ranks = {kind: _ranks(runs) for kind, runs in kinds.items()}
+            kinds.setdefault(self._length_class(session), []).append(self._stage_demands_s(session))
+        self._gittins_ranks = {kind: _gittins_ranks(runs) for kind, runs in kinds.items()}
         """Rank at each stage, by kind of session."""
         self._totals = {kind: sorted(map(sum, runs)) for kind, runs in kinds.items()}
         """Service of each earlier run in seconds, by kind of session."""
@@ -72,7 +72,7 @@ class GittinsArm(SessionArm):
             rank_s = self._age_rank_s(call)
         else:
             stage = self._stages[call.session.name][call.place]
-            rank_s = self._ranks[self._kind(call.session)][stage]
+            rank_s = self._gittins_ranks[self._length_class(call.session)][stage]
         priority = round(_PER_SECOND * rank_s)
         return [start._replace(priority=priority) for start in self._placer.submit(call, now)]
 
@@ -88,7 +88,7 @@ class GittinsArm(SessionArm):
         del self._ages[session.name]
         return self._placer.close(session, now)
 
-    def _kind(self, session: Session) -> _Kind:
+    def _length_class(self, session: Session) -> _Kind:
         by_length = self._by == "length"
         return session.kind, session.turns[0].prompt_tokens.bit_length() if by_length else 0
 
@@ -101,7 +101,7 @@ class GittinsArm(SessionArm):
 
     def _age_rank_s(self, call: TurnCall) -> Seconds:
         age_s = self._ages[call.session.name]
-        totals = self._totals[self._kind(call.session)]
+        totals = self._totals[self._length_class(call.session)]
         longer = totals[bisect_right(totals, age_s) :]
         if not longer:  # the session has received more service than any earlier run
             return age_s
@@ -122,10 +122,10 @@ def gittins_rank(remaining: Sequence[float]) -> float:
     return best
 
 
-def demands_s(session: Session, profile: LongContextProfile) -> list[Seconds]:
+def solo_turn_times_s(session: Session, profile: LongContextProfile) -> list[Seconds]:
     """Return the time that each turn of a session takes alone, with its context in the cache."""
     return [
-        profile.alone_s(
+        profile.solo_turn_s(
             turn.prompt_tokens,
             turn.output_tokens,
             max(1, turn.prompt_tokens - turn.continued_tokens),
@@ -134,7 +134,7 @@ def demands_s(session: Session, profile: LongContextProfile) -> list[Seconds]:
     ]
 
 
-def _ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
+def _gittins_ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
     return [gittins_rank(sorted(remaining)) for remaining in remaining_by_stage(runs)]
 
 

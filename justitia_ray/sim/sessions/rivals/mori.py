@@ -64,7 +64,7 @@ class MoriArm(ProgramArm):
             return
         self._cycles[program.name].append([now - program.since, 0.0])
         if not program.is_marked:
-            rank = self._past_idleness(program)
+            rank = self._past_waiting_share(program)
             replica.holds.add(program.name, call.content, call.turn.prompt_tokens, rank)
 
     def pause(self, program: Program, now: Seconds) -> None:
@@ -78,13 +78,13 @@ class MoriArm(ProgramArm):
         del self._cycles[session.name]
         return super().close(session, now)
 
-    def relieve(self, replica: SessionReplica, now: Seconds) -> None:
+    def pause_until_fitting(self, replica: SessionReplica, now: Seconds) -> None:
         """Pause the agents that wait longest for tools until the remaining agents fit."""
-        excess = -self._room(replica)
+        excess = -self._free_memory_tokens(replica)
         if excess <= 0:
             return
         kept = [program for program in self.on(replica) if not program.is_marked]
-        kept.sort(key=lambda one: (one.is_running, -self._idleness(one, now)))
+        kept.sort(key=lambda one: (one.is_running, -self._waiting_time_share(one, now)))
         for program in kept[:-1]:
             if excess <= 0:
                 return
@@ -97,55 +97,65 @@ class MoriArm(ProgramArm):
     def place(self, now: Seconds) -> list[Start]:
         """Assign replicas to agents with waiting turns, as memory allows."""
         starts: list[Start] = []
-        for program in sorted(self.pending(), key=lambda one: self._order(one, now)):
+        for program in sorted(self.pending(), key=lambda one: self._pause_order(one, now)):
             replica = self._roomiest_replica(program, now)
             if replica is None:
                 continue
-            self._displace(program, replica, now)
+            self._pause_until_agent_fits(program, replica, now)
             starts += self.start(program, replica, now)
         return starts
 
-    def _order(self, program: Program, now: Seconds) -> tuple[bool, bool, float]:
+    def _pause_order(self, program: Program, now: Seconds) -> tuple[bool, bool, float]:
         if not program.turns:
-            return not self.has_waited(program, now), True, program.tokens
-        return not self.has_waited(program, now), False, self._idleness(program, now)
+            return not self.has_waited_longest(program, now), True, program.tokens
+        return (
+            not self.has_waited_longest(program, now),
+            False,
+            self._waiting_time_share(program, now),
+        )
 
     def _roomiest_replica(self, program: Program, now: Seconds) -> SessionReplica | None:
         """Return the replica with most room for an agent."""
         need = self.need(program)
-        rooms = {one: self._room(one) for one in self.replicas}
+        rooms = {one: self._free_memory_tokens(one) for one in self.replicas}
         best = max(rooms, key=lambda one: rooms[one])
         if need <= rooms[best]:
             return best
         for replica in self.replicas:
-            rooms[replica] += sum(map(self.need, self._idler(program, replica, now)))
+            rooms[replica] += sum(
+                map(self.need, self._longer_waiting_agents(program, replica, now))
+            )
         best = max(rooms, key=lambda one: rooms[one])
-        return best if need <= rooms[best] or self.has_waited(program, now) else None
+        return best if need <= rooms[best] or self.has_waited_longest(program, now) else None
 
-    def _displace(self, program: Program, replica: SessionReplica, now: Seconds) -> None:
+    def _pause_until_agent_fits(
+        self, program: Program, replica: SessionReplica, now: Seconds
+    ) -> None:
         """Pause agents of a replica that wait for tools, until another agent fits."""
-        for other in self._idler(program, replica, now):
-            if self.need(program) <= self._room(replica):
+        for other in self._longer_waiting_agents(program, replica, now):
+            if self.need(program) <= self._free_memory_tokens(replica):
                 return
             self.pause(other, now)
 
-    def _idler(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Program]:
+    def _longer_waiting_agents(
+        self, program: Program, replica: SessionReplica, now: Seconds
+    ) -> list[Program]:
         """Return the agents of a replica that wait longer for tools than a given agent."""
-        own = self._idleness(program, now)
+        own = self._waiting_time_share(program, now)
         acting = [one for one in self.on(replica) if not one.is_running]
-        idler = [one for one in acting if self._idleness(one, now) > own]
-        return sorted(idler, key=lambda one: self._idleness(one, now), reverse=True)
+        idler = [one for one in acting if self._waiting_time_share(one, now) > own]
+        return sorted(idler, key=lambda one: self._waiting_time_share(one, now), reverse=True)
 
-    def _room(self, replica: SessionReplica) -> Tokens:
+    def _free_memory_tokens(self, replica: SessionReplica) -> Tokens:
         kept = [program for program in self.on(replica) if not program.is_marked]
         return self._capacity - sum(map(self.need, kept))
 
-    def _idleness(self, program: Program, now: Seconds) -> float:
+    def _waiting_time_share(self, program: Program, now: Seconds) -> float:
         """Return the share of time that an agent waits for tools."""
         acts = bool(program.turns) and not program.is_running and not program.pending
-        return self._past_idleness(program, now - program.since if acts else 0.0)
+        return self._past_waiting_share(program, now - program.since if acts else 0.0)
 
-    def _past_idleness(self, program: Program, gap_s: Seconds = 0.0) -> float:
+    def _past_waiting_share(self, program: Program, gap_s: Seconds = 0.0) -> float:
         cycles = self._cycles[program.name]
         if not cycles:
             return self._new

@@ -115,7 +115,7 @@ class ProgramArm(SessionArm):
         self.wakes_at = now + _EVERY_S
         starts = self.place(now)
         for replica in self.replicas:
-            self.relieve(replica, now)
+            self.pause_until_fitting(replica, now)
         return starts
 
     @abstractmethod
@@ -123,7 +123,7 @@ class ProgramArm(SessionArm):
         """Assign replicas to agents without one, as memory allows."""
 
     @abstractmethod
-    def relieve(self, replica: SessionReplica, now: Seconds) -> None:
+    def pause_until_fitting(self, replica: SessionReplica, now: Seconds) -> None:
         """Pause agents of a replica until its memory suffices for the remaining agents."""
 
     def returned(self, program: Program, now: Seconds) -> None:
@@ -145,7 +145,7 @@ class ProgramArm(SessionArm):
         """Return the agents whose turns wait for a replica."""
         return [one for one in self.programs.values() if one.replica is None and one.pending]
 
-    def has_waited(self, program: Program, now: Seconds) -> bool:
+    def has_waited_longest(self, program: Program, now: Seconds) -> bool:
         """Return whether a waiting agent must get a replica in any case."""
         return now - program.since >= _LONGEST_WAIT_S
 

@@ -45,10 +45,12 @@ class ThunderAgentArm(ProgramArm):
     def place(self, now: Seconds) -> list[Start]:
         """Resume agents and start new ones while memory is left."""
         starts: list[Start] = []
-        rooms = {one: self._room(one, now, decays=self._decays) for one in self.replicas}
+        rooms = {
+            one: self._free_memory_tokens(one, now, decays=self._decays) for one in self.replicas
+        }
         total, chosen = sum(max(0.0, room) for room in rooms.values()), list[Program]()
-        for program in self._candidates():
-            if program.pending and self.has_waited(program, now):
+        for program in self._agents_without_replica():
+            if program.pending and self.has_waited_longest(program, now):
                 starts += self.start(program, max(rooms, key=lambda one: rooms[one]), now)
             elif self.need(program) <= total:
                 total -= self.need(program)
@@ -60,9 +62,9 @@ class ThunderAgentArm(ProgramArm):
                 starts += self.start(program, replica, now)
         return starts
 
-    def relieve(self, replica: SessionReplica, now: Seconds) -> None:
+    def pause_until_fitting(self, replica: SessionReplica, now: Seconds) -> None:
         """Pause agents until the use of a replica is within its memory."""
-        excess = -self._room(replica, now, decays=False)
+        excess = -self._free_memory_tokens(replica, now, decays=False)
         for program in sorted(self.on(replica), key=lambda one: (one.is_running, one.tokens)):
             if excess <= 0:
                 return
@@ -73,12 +75,12 @@ class ThunderAgentArm(ProgramArm):
                 excess -= self._weight * program.tokens
                 self.pause(program, now)
 
-    def _candidates(self) -> list[Program]:
+    def _agents_without_replica(self) -> list[Program]:
         """Return agents without a replica: those with a waiting turn first, then new ones."""
         waiting = [one for one in self.programs.values() if one.replica is None]
         return sorted(waiting, key=lambda one: (not one.pending, not one.turns, one.since))
 
-    def _room(self, replica: SessionReplica, now: Seconds, *, decays: bool) -> float:
+    def _free_memory_tokens(self, replica: SessionReplica, now: Seconds, *, decays: bool) -> float:
         """Return the memory that is left for further agents; negative if the use exceeds it."""
         used = 0.0
         running: Tokens = 0

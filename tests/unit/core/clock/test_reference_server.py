@@ -38,7 +38,7 @@ def test_tree_sums_equal_the_sums_of_a_sorted_list() -> None:
             sums.put(place, plain[place])
         asked = _place_of_tag(_pseudo_random(step + 10**7, 60))
 
-        assert sum(v for p, v in plain.items() if p <= asked) == sums.up_to(asked)
+        assert sum(v for p, v in plain.items() if p <= asked) == sums.sum_up_to(asked)
         assert sum(plain.values()) == sums.total
         assert min(plain.items(), default=None) == sums.first()
 
@@ -48,14 +48,14 @@ def test_sessions_with_equal_tags_are_ordered_by_arrival() -> None:
     for sequence in (3, 1, 2):
         sums.put((5.0, sequence, "x"), sequence)
 
-    assert [1, 3, 6] == [sums.up_to((5.0, sequence, "x")) for sequence in (1, 2, 3)]
-    assert sums.up_to((4.0, 9, "x")) == 0
+    assert [1, 3, 6] == [sums.sum_up_to((5.0, sequence, "x")) for sequence in (1, 2, 3)]
+    assert sums.sum_up_to((4.0, 9, "x")) == 0
 
 
 def test_tree_sum_of_an_empty_server_is_zero() -> None:
     sums = PrefixSums()
 
-    assert (0, 0, None) == (sums.total, sums.up_to(_place_of_tag(1)), sums.first())
+    assert (0, 0, None) == (sums.total, sums.sum_up_to(_place_of_tag(1)), sums.first())
 
 
 def test_removing_an_absent_tree_entry_is_an_error() -> None:
@@ -79,7 +79,9 @@ def test_tree_sums_of_floats_do_not_depend_on_the_order_of_insertion() -> None:
     for place in sorted(amounts, key=lambda place: _pseudo_random(place[1] + 5, 10**9)):
         again.put(place, amounts[place])
 
-    assert [sums.up_to(place) for place in amounts] == [again.up_to(place) for place in amounts]
+    assert [sums.sum_up_to(place) for place in amounts] == [
+        again.sum_up_to(place) for place in amounts
+    ]
     assert sums.total == again.total
 
 

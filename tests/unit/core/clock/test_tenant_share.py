@@ -232,13 +232,13 @@ def test_tenant_whose_last_application_ended_leaves_no_state() -> None:
 def test_each_tenant_with_a_changed_key_is_reported_to_the_queue_once() -> None:
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
 
-    assert ["T", "U"] == share.take_rekeyed()
-    assert [] == share.take_rekeyed()
+    assert ["T", "U"] == share.take_retagged_tenants()
+    assert [] == share.take_retagged_tenants()
 
     share.arrive("w", exact(2), exact(1), 3, "T")
     share.deliver([("z", exact(1))])
 
-    assert ["T"] == share.take_rekeyed()
+    assert ["T"] == share.take_retagged_tenants()
 
 
 @pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])

@@ -56,7 +56,7 @@ def test_tenant_that_gets_children_is_still_owed_its_service() -> None:
 
     assert share.clock.session("T").finish == 4 + 6 + 10
     assert _policy_keys(share, "t", "a", "u") == [4 + 12, 20, 50]
-    assert share.take_branched() == ["T"]
+    assert share.take_reordered_tenants() == ["T"]
 
 
 def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:

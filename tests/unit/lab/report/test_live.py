@@ -17,7 +17,7 @@ CONTROL = "vtc-again"
 MEAN_S = {"fcfs": 30.0, "vtc": 25.0, "srjf": 19.0, "justitia": 20.0, CONTROL: 26.0}
 
 
-def seed_figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
+def figures_of_seed(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
     """Return the figures of a seed in the format of scripts/bench_live."""
     live = {
         arm: {
@@ -68,7 +68,7 @@ def write_recording(directory: Path, error: float = 0.05, control: str | None = 
             "config": "local-cpu.yaml",
         },
         "model": {"call_latency_s": 0.05},
-        "seeds": [seed_figures(1, error, arms), seed_figures(2, error, arms)],
+        "seeds": [figures_of_seed(1, error, arms), figures_of_seed(2, error, arms)],
         "elephant": {
             "load": {
                 "elephant": "MRS",

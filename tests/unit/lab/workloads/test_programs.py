@@ -292,7 +292,9 @@ async def test_every_recorded_run_can_be_played(name: str) -> None:
     lengths = LengthPlan(data_dir=REAL, gap_scale=0.0, length_scale=0.02)
 
     for number, run in enumerate(recorded):
-        result = await WORKLOADS[name](ScriptedModel("zz"), "A text.", lengths.of_run(name, run))
+        result = await WORKLOADS[name](
+            ScriptedModel("zz"), "A text.", lengths.lengths_of_run(name, run)
+        )
         sizes = [len(stage.calls) for stage in run.stages if not stage.subtasks]
         subtasks = sum(len(task.calls) for stage in run.stages for task in stage.subtasks)
 

@@ -6,7 +6,7 @@ import pytest
 
 from justitia_ray.sim.sessions.host_memory import HostMemory
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
-from justitia_ray.sim.sessions.trace import Chain
+from justitia_ray.sim.sessions.trace import TextChain
 from tests.unit.sim.sessions.made import (
     ENGINE,
     growing_session,
@@ -15,7 +15,7 @@ from tests.unit.sim.sessions.made import (
     turn_line,
 )
 
-_TOOLS, _FIRST, _SECOND, _COMPACTED = Chain(), Chain(), Chain(), Chain()
+_TOOLS, _FIRST, _SECOND, _COMPACTED = TextChain(), TextChain(), TextChain(), TextChain()
 
 
 def test_prompt_is_found_in_host_memory_after_the_previous_turn() -> None:
