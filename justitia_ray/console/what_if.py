@@ -222,7 +222,7 @@ def _nanoseconds(seconds: Seconds) -> int:
 
 
 def answer_to(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a what-if question in JSON, with `history` and `asked`, or return its error."""
+    """Read a recorded history and a what-if question, and return the answer or error as JSON."""
     try:
         history = read_answer(History, question["history"], "history")
         asked = read_answer(Question, question["asked"], "question")

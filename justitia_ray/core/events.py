@@ -42,8 +42,9 @@ class ApplicationArrived:
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
     predicted_cost: float | None = None
-    """Predicted cost in the unit of the policy's cost function, if this unit is not KV token-time.
-    None: the application is charged the minimum, and more as it receives service.
+    """Predicted cost in the unit of the policy's cost function; None: unknown, or the unit is KV
+    token-time. Without a prediction the application is charged the minimum, and more as it receives
+    service.
     """
     true_kv_token_time: KvTokenTime | None = None
     """True service of the application, from which lags are measured; known only in simulators and

@@ -49,7 +49,7 @@ class KvShares:
         self.describe(tree, tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
-        """Use changed shares of tenants and service tiers; the memory in use does not change."""
+        """Apply new KV shares of tenants and service tiers to the memory that is in use now."""
         self._tree = tree
         self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
         self.limits_tiers = bool(self._of_tiers)

@@ -45,7 +45,7 @@ class OutlookMetrics:
         self._deadlines["refused" if is_new else "missed"].increase()
 
     def measure(self, core: SchedulerCore, held_back: int) -> None:
-        """Update the counters of starts; count live applications again if it is time.
+        """Update the metrics of predicted starts, and at intervals those of live applications.
 
         Args:
             core: The core, after it was told why applications are held back outside the core.

@@ -159,8 +159,7 @@ Recipe = Callable[[Floats, Floats, int], NetworkRegressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to trained networks."""
 
 _TERMS_WEIGHT = 2.0
-"""Scale of the word counts in a network's input, relative to measures such as length. The counts of
-a row have length 1 together, each measure has standard deviation 1.
+"""Factor on the normalized word counts of an input, whose other features have standard deviation 1.
 """
 _MLP = NetworkTraining(
     widths=(16, 16, 8),

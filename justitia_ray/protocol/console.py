@@ -297,7 +297,7 @@ class Frame:
     planned: tuple[PlannedBar, ...] = ()
     """Predicted starts of waiting applications, which replace all earlier predictions."""
     labels: Mapping[ApplicationId, Label] = field(default_factory=dict)
-    """Names of applications in `planned` and new bars; a reader keeps names that it already has."""
+    """Names of applications that the viewer has not received in an earlier frame."""
     queue: Queue
     ages: Ages | None = None
     """Waiting times of the model's applications; None if no inference waits."""

@@ -14,7 +14,7 @@ from justitia_ray.core.own_contexts import OwnContexts
 from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
 from justitia_ray.cost import PrefillCost, kv_token_time
 from justitia_ray.predictor.stages import StageTable, still_needed
-from justitia_ray.sim.sessions.play import fitting
+from justitia_ray.sim.sessions.play import sessions_that_fit
 from justitia_ray.sim.sessions.profiles import LongContextProfile
 from justitia_ray.sim.sessions.trace import Session, Turn
 from justitia_ray.units import KvTokenTime, Tokens
@@ -52,7 +52,7 @@ def measure_sessions(
     sessions: Sequence[Session], profile: LongContextProfile, sets: int, seed: int
 ) -> SessionErrors:
     """Predict the costs of held-out halves of the sessions in `sets` random splits."""
-    fit = fitting(sessions, profile)
+    fit = sessions_that_fit(sessions, profile)
     errors = SessionErrors(profile.name)
     for session in fit:
         errors.u_errors += _uncached_token_errors(session.turns)

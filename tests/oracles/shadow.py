@@ -102,7 +102,7 @@ class LiteralShadow:
         self.cohorts: list[Cohort] = []
 
     def density(self) -> Any:
-        """Return the KV token-time per unit of virtual time, over all applications that wait."""
+        """Return the work of all waiting applications per unit of virtual time."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:

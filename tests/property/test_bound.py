@@ -236,7 +236,7 @@ def test_worst_case_lag_nearly_reaches_its_bound() -> None:
 
 
 def elephant_and_mice() -> list[Arrival]:
-    """Return a large application, and small ones that alone would fill two seats (Fig. 9)."""
+    """Return a large application, and enough small ones to keep two inferences running."""
     elephant = one_stage(0, ((4, 4),) * 30)
     return [elephant, *(one_stage(iteration, ((4, 4),) * 10) for iteration in range(0, 600, 20))]
 

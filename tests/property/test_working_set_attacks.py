@@ -19,7 +19,7 @@ from tests.agent_world import PROFILE, Agent, AgentWorld, Result, Turn, agent
 BREAK_EVEN_S = PROFILE.kv_tokens * PROFILE.per_prompt_token_s
 """Longest time in seconds for which an idle context counts as used memory."""
 LATENESS_S: Seconds = 0.5
-"""Seconds between two pulls of a replica; for as long, a refusal is cached."""
+"""Seconds between two pulls of a replica, and thus until a refused inference is tried again."""
 RUNS = Agent("runs", 0.0, (Turn(500, 3_000),))
 """Application that runs for 100 s, so that contexts may delay others all the time."""
 

@@ -44,8 +44,7 @@ SERVE = (
     "serve.scheduler.handle",
     "serve.transport",
 )
-"""Parts of `serve` that every process of the service may import; the rest runs in a process of its
-own.
+"""Parts of `serve` that processes of every role may import; each other part belongs to one role.
 
 A process reaches a sibling by the protocol, and the scheduler, which others also start, by its
 handle.
@@ -350,7 +349,7 @@ _PRODUCTS_WITH_MEMORY = {
 """Functions that multiply or divide by a memory, with the meaning of the result."""
 
 
-def products_with_memory(source: str) -> set[str]:
+def functions_that_scale_by_memory(source: str) -> set[str]:
     """Return the functions in which an operand of *, / or // contains a KV memory.
 
     The arguments of calls do not count, except those of `min`, `max` and `int`.
@@ -395,8 +394,11 @@ def test_kv_memory_is_not_used_to_convert_service_into_time() -> None:
         (name, function)
         for name, path in FILES.items()
         if name.startswith(("core.", "scaling.")) or name == "cost"
-        for function in products_with_memory(path.read_text())
-    } | {("cost", function) for function in products_with_memory((ROOT / "cost.py").read_text())}
+        for function in functions_that_scale_by_memory(path.read_text())
+    } | {
+        ("cost", function)
+        for function in functions_that_scale_by_memory((ROOT / "cost.py").read_text())
+    }
 
     assert found == _PRODUCTS_WITH_MEMORY.keys()
 
@@ -413,4 +415,4 @@ def test_kv_memory_is_not_used_to_convert_service_into_time() -> None:
 )
 def test_product_with_kv_memory_is_detected(line: str, is_found: bool) -> None:
     source = f"class Policy:\n    def budget(self):\n        {line}"
-    assert products_with_memory(source) == ({"Policy.budget"} if is_found else set())
+    assert functions_that_scale_by_memory(source) == ({"Policy.budget"} if is_found else set())

@@ -91,7 +91,7 @@ class Script:
         return process.returncode, output
 
     def recorded_calls(self, what: str) -> list[list[str]]:
-        """Return the arguments of each pytest call with this event, in order."""
+        """Return the arguments of each logged pytest call that started or ended, in order."""
         lines = (self._directory / "log").read_text(encoding="utf-8").splitlines()
         notes: list[Any] = [json.loads(line) for line in lines]
         return [arguments for noted, arguments in notes if noted == what]

@@ -126,7 +126,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the GPS accounts, after adding an earlier scheduler's application."""
+        """Return the GPS accounts, with the application added if it is from before a restart."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -164,8 +164,7 @@ class _MeasuredLag:
     """Service of all replicas when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """Service of all replicas when the application was last charged. A charge delays its finish in
-    GPS.
+    """Service of all replicas at the application's last charge; a charge delays its finish in GPS.
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0

@@ -36,7 +36,7 @@ class Delivery(NamedTuple):
     """KV token-time of the delivery, without the part that an earlier scheduler has counted."""
     choices: int = 1
     unbooked: float = 1.0
-    """Fraction of the service that no earlier scheduler has counted."""
+    """Fraction of the reported service that no scheduler before a restart has counted."""
     prefill: PrefillPaid = NOTHING_PAID
     """Cost of the prompt that was computed since the last report, in addition to `amount`."""
 
@@ -113,7 +113,7 @@ class Order(ABC):
     simulator; no engine does this.
     """
     moves_with_service: bool = False
-    """Whether the service in a report may by itself make another client first."""
+    """Whether reported service alone may change which client is first in the order."""
     lets_pass: bool = False
     """Whether an application without the smallest key may be first; `INVARIANTS` then define the
     first.

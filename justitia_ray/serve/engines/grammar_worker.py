@@ -111,7 +111,7 @@ grammar is invalid.
 
 
 def vllm_judge(config: Any) -> Callable[[], Judge]:
-    """Return a function that creates a `Judge` in each fork, for a `VllmConfig`. Takes seconds."""
+    """Return a function that creates a checker of grammars for a `VllmConfig`, in each fork."""
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
     from vllm.tokenizers import cached_tokenizer_from_config
     from vllm.v1.structured_output.request import get_structured_output_key

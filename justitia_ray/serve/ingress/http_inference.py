@@ -105,7 +105,9 @@ class Endpoint:
             raise
 
 
-async def _close_elsewhere(models: ServedModels, model: ServedModel, key: ApplicationId) -> None:
+async def _close_at_other_models(
+    models: ServedModels, model: ServedModel, key: ApplicationId
+) -> None:
     """Close an application at all models except `model`, where its last inference closes it."""
     others = [other.scheduler.close_application(key) for other in models if other is not model]
     # A scheduler that does not answer ends the application later, when it is idle.
@@ -148,11 +150,11 @@ def inference_endpoints(
 
     closings: set[asyncio.Task[None]] = set()
 
-    def close_elsewhere(model: ServedModel, context: RequestContext) -> None:
+    def close_at_other_models(model: ServedModel, context: RequestContext) -> None:
         """Start to close an application; no call waits for the schedulers of other models."""
         assert context.application_id is not None
         key = application_key(context.tenant, context.application_id)
-        closing = asyncio.get_running_loop().create_task(_close_elsewhere(models, model, key))
+        closing = asyncio.get_running_loop().create_task(_close_at_other_models(models, model, key))
         closings.add(closing)
         closing.add_done_callback(closings.discard)
 
@@ -183,7 +185,7 @@ def inference_endpoints(
         found = await finder.find(context, reply.path, fields)
         reply.standings = partial(gateway.standings, found.context)
         if found.context.is_final and models.only is None:
-            close_elsewhere(model, found.context)
+            close_at_other_models(model, found.context)
         key = context.idempotency_key
         if key is None and not body.stream:
             answer = await gateway.attempts.answer(reply.path, found.context, body)

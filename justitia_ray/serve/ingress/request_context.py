@@ -137,7 +137,7 @@ class RequestContext:
 
     @property
     def namespace(self) -> str:
-        """Tenant to whose limit of sessions the call counts; see `Identity.namespace_of`.
+        """Tenant whose limit on sessions this call counts against; see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.

@@ -87,8 +87,8 @@ class QuotaGate:
         self._refused = RecentRefusals()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
-        """Messages by which ingresses end their resubmission, delayed while submissions are held
-        back.
+        """Ends of resubmission that ingresses reported while their submissions wait for a quota
+        decision.
         """
         self.refusals = 0
         """Number of applications and inferences that a quota has refused since the start."""

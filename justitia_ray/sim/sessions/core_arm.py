@@ -46,7 +46,9 @@ class CoreArm(SessionArm):
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self._early: list[Grant] = []
-        """Grants from deadlines that were due when a session began; its first turn returns them."""
+        """Leases that a due timer of the core granted when a session arrived; they start with the
+        session's first turn.
+        """
         self._means: dict[str, _SessionMeans] = {}
         if predictions == "class mean":
             for kind in {session.kind for session in sessions}:

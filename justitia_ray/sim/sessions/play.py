@@ -80,7 +80,7 @@ def mean_prompt_tokens(sessions: Iterable[Session]) -> float:
     return sum(prompts) / len(prompts)
 
 
-def fitting(sessions: Iterable[Session], profile: LongContextProfile) -> list[Session]:
+def sessions_that_fit(sessions: Iterable[Session], profile: LongContextProfile) -> list[Session]:
     """Return the sessions, cut off before the first turn that exceeds a replica's memory."""
     cut = (session.until(profile.kv_tokens) for session in sessions)
     return [session for session in cut if session.turns]
@@ -95,7 +95,7 @@ def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> Ses
     """
     if settings.arm not in APPLICATION_ARMS:
         raise ConfigError(f"arm is {settings.arm!r}; allowed: {', '.join(APPLICATION_ARMS)}")
-    fit = fitting(sessions, settings.profile)
+    fit = sessions_that_fit(sessions, settings.profile)
     if not fit:
         raise ConfigError("no session has a turn that fits into a replica's memory")
     whole = sum(session.until(settings.profile.kv_tokens) is session for session in sessions)

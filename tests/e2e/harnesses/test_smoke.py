@@ -12,7 +12,7 @@ from tests.e2e.harnesses.plays import run_whole_session
 pytestmark = [pytest.mark.vllm, pytest.mark.harness, pytest.mark.slow]
 
 _SMOKE = [client for client in CLIENTS if client.program == "claude"]
-"""Name of the client that most users have."""
+"""Name of the coding harness that the smoke test runs: the one with the most users."""
 
 
 @pytest.mark.parametrize("client", _SMOKE, ids=str)

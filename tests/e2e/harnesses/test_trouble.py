@@ -45,7 +45,7 @@ class RunningClient:
         assert 0 == ended.status, ended
         assert said in ended.output, ended
         check_calls(self.session)
-        # A program ends with its answer, although its call for a title may still wait.
+        # A harness exits after its answer, even if its request for a chat title still waits.
         await check_application(self.session, guarded, self.tenant, may_leave=True)
 
 

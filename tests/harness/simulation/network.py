@@ -102,7 +102,7 @@ class CutKind(StrEnum):
     """Effect of a cut network link on its connections."""
 
     LATE = "late"
-    """Connections deliver everything once the link is restored."""
+    """Delays all messages until the link is restored."""
     RESET = "reset"
     """Connections break at once, and new ones are refused."""
     SILENT = "silent"

@@ -117,7 +117,6 @@ def test_missing_scope_is_named_in_the_refusal(scope: Scope) -> None:
 
 
 def test_weight_above_the_cap_is_refused_with_both_weights() -> None:
-    """A caller that requests no weight gets the configured weight of its tenant."""
     who = create_identity("a", max_weight=2.0)
     for weight in (None, 0.5, 2.0):
         who.check_weight(weight)

@@ -96,7 +96,7 @@ def recorded_settings(directory: Path, policy: str = "fcfs") -> dict[str, Any]:
 
 
 def test_all_policies_use_the_papers_clock(simulate: Simulate, tmp_path: Path) -> None:
-    """The paper's clock runs at the rate of the simulated engine."""
+    """The option `--clock nominal` moves virtual time at the rate of the simulated engine."""
     simulate("--policy justitia --policy fcfs --kv-tokens 90 --clock nominal")
     options = [recorded_settings(tmp_path, name)["policy_options"] for name in ("fcfs", "justitia")]
 

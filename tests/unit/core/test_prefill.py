@@ -516,7 +516,7 @@ def test_prompt_is_not_charged_again_after_a_restart() -> None:
 
 
 def test_arriving_application_is_charged_the_prefill_ratio_of_its_class() -> None:
-    """Submissions use up the charge of the arrival, and only the excess is charged again."""
+    """The charge on arrival contains expected prefill; only an excess is charged later."""
     turns = TurnRunner(core_with_replicas())
     turns.open_application("a", cost=cost_without_prefill(1000, 10))
     turns.run_turn(1000, output=10)

@@ -80,7 +80,7 @@ def test_comparison_with_vtc_counts_applications_without_a_later_end() -> None:
 
 
 def test_slowdown_ratios_include_only_applications_finished_in_both_runs() -> None:
-    """Each ratio comes with the time under the reference, so short ones can be separated."""
+    """Each ratio is returned with the application's completion time in the reference run."""
     vtc = run_of({"a": (0.0, 4.0), "b": (0.0, None), "c": (2.0, 6.0)})
     ours = run_of({"c": (2.0, 8.0), "b": (0.0, 1.0), "a": (0.0, 1.0)})
 

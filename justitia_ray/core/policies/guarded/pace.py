@@ -65,7 +65,7 @@ class Pace:
         self._told_at.pop(request_id, None)
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
-        """Count the service of a report; return the part that no earlier scheduler has counted.
+        """Add the service in a report; return the fraction that is counted for the first time.
 
         Inferences without a recorded lease count only in the service, not in the time of an
         iteration.

@@ -93,7 +93,7 @@ class Promises(Protocol):
     """Accounts with guarantees to applications, which overtaking must keep."""
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return the set in which changed applications are recorded, at first all of them."""
+        """Return a set to which changed applications are added; at first it contains all."""
 
     def advance(self, slack: Slack) -> None:
         """Update the slack to the current virtual time V and service S."""

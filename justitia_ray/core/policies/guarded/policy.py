@@ -34,7 +34,7 @@ comes before all others.
 
 
 class GuardedPolicy(JustitiaPolicy, Policy):
-    """Policy that orders applications by tag, with exceptions for overtaking applications."""
+    """Policy that orders applications by virtual finish time, and lets some overtake."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("order", "sgps", one_of("finish", "sgps")),

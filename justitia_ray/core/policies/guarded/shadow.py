@@ -383,7 +383,7 @@ class VtcModel:
         return lacking
 
     def _rise_to_level(self) -> None:
-        """Raise VTC's level X to the level of the next event, and process the event."""
+        """Advance simulated VTC to its next event, and process the event."""
         level = self._by_level.least_value()
         self._start_inferences((level - self.level) * self._starting.total)
         self.level = level

@@ -50,7 +50,7 @@ def test_raised_charge_of_an_overdue_application_counts_from_virtual_time() -> N
 
 
 def test_unused_charge_of_an_ended_application_goes_to_other_applications() -> None:
-    """Small applications with high predictions must not hold virtual time back (rule 3)."""
+    """Otherwise virtual time would stand still for too high predictions (rule 3)."""
     share = _served_share(mouse=(20, 1), elephant=(100, 1))
     share.deliver([("mouse", exact(2)), ("elephant", exact(6))])  # V = 4
     final = share.settle("mouse")

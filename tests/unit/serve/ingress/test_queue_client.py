@@ -387,7 +387,7 @@ async def test_inference_of_a_cancelled_application_is_not_submitted_again(rig: 
 async def test_application_known_only_to_an_earlier_scheduler_is_opened_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
-    """The open applications were sent to the new scheduler before this one was confirmed."""
+    """The ingress had already reported its open applications to the new scheduler."""
 
     async def answer_opening(arrival: ApplicationArrived) -> Opened:
         return Opened(epoch, 42.0)
@@ -690,7 +690,6 @@ def superseded_error() -> SchedulerSuperseded:
 
 
 async def test_superseded_scheduler_names_the_leader_at_an_opening(rig: Rig) -> None:
-    """A caller that waited for the replaced scheduler would wait forever."""
     rig.scheduler.fail_next("open_application", superseded_error())
     with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
         await rig.client.open_application(arrival_of())

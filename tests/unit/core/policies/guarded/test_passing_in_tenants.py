@@ -52,7 +52,7 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tenant_pays_for_overtaking_among_its_applications(
     prefill_cost: PrefillCost | None, cost: int
 ) -> None:
-    """Each overtaking puts the key of the overtaken application back by the cost of an inference.
+    """Each overtaking moves the overtaken application back by the cost of an inference.
 
     Then T continues with y, and with x when no inference of y waits.
     """
