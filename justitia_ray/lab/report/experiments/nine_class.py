@@ -105,7 +105,7 @@ def arms_at(
 
 
 def offered_load(applications: Sequence[ApplicationResult]) -> float:
-    """Return how much work arrives, in multiples of what a full replica serves meanwhile."""
+    """Return the arriving work as a multiple of the work that a full replica serves meanwhile."""
     arrivals = [a.arrived_at_s for a in applications]
     work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
     return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))

@@ -1,7 +1,7 @@
 """Nine classes of applications under schedulers of agents, on replicas with a prefix cache."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,12 +16,16 @@ from justitia_ray.lab.report.experiment import (
     compare_with,
 )
 from justitia_ray.lab.report.experiments import nine_class
-from justitia_ray.lab.report.experiments.sessions import BestRun
+from justitia_ray.lab.report.experiments.sessions import (
+    BestRun,
+    run_each_setting,
+    time_figures,
+)
 from justitia_ray.lab.report.tasks import SuiteLoad
 from justitia_ray.sim.engine_profile import load_profile
 from justitia_ray.sim.sessions.applications import sessions_of
 from justitia_ray.sim.sessions.arms import APPLICATION_ARMS
-from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
+from justitia_ray.sim.sessions.play import SessionResult, SessionSettings
 from justitia_ray.sim.sessions.profiles import LongContextProfile
 from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds, Tokens
@@ -46,12 +50,13 @@ class ApplicationPlay:
         Raises:
             ConfigError: If the data directory lacks files.
         """
-        sessions = _sessions_of(self.load)
-        plays = [
-            BestRun(place, play_sessions(sessions, replace(self.settings, options=options)))
-            for place, options in enumerate(APPLICATION_ARMS[self.settings.arm].grid)
-        ]
-        return min(plays, key=lambda play: _mean_s(play.result))
+        grid = APPLICATION_ARMS[self.settings.arm].grid
+        return run_each_setting(
+            _sessions_of(self.load),
+            self.settings,
+            grid,
+            lambda result: [*_completions_s(result).values()],
+        )
 
     def configuration(self) -> Mapping[str, Any]:
         """Return the load, the settings of the run, and those that are tried."""
@@ -89,10 +94,6 @@ def _completions_s(result: SessionResult) -> dict[str, Seconds]:
     return {row.name: row.completion_s for row in result.sessions}
 
 
-def _mean_s(result: SessionResult) -> Seconds:
-    return sum(row.completion_s for row in result.sessions) / len(result.sessions)
-
-
 def _measure(outcomes: Outcomes) -> Measures:
     found: dict[Arm, Mapping[str, float | None]] = {}
     for arm, best in outcomes.items():
@@ -100,11 +101,8 @@ def _measure(outcomes: Outcomes) -> Measures:
         reference = _completions_s(outcomes[Arm(arm.group, _VTC)].result)
         completions = _completions_s(result)
         ratios = [completions[name] / reference[name] for name in reference]
-        ordered = sorted(completions.values())
         found[arm] = {
-            "mean_s": _mean_s(result),
-            "p90_s": ordered[-(-9 * len(ordered) // 10) - 1],
-            "worst_s": ordered[-1],
+            **time_figures([*completions.values()]),
             "no_later_than_vtc": sum(ratio <= 1 for ratio in ratios) / len(ratios),
             "worst_ratio_to_vtc": max(ratios),
             "cached": result.cached_tokens / result.prompt_tokens,

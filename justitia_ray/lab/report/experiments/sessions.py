@@ -1,6 +1,6 @@
 """Sessions of coding agents: the gain of keeping their contexts in the prefix cache."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from justitia_ray.lab.report.experiment import (
     measure_each,
 )
 from justitia_ray.lab.report.statistics import curve
-from justitia_ray.sim.sessions.arms import ARMS
+from justitia_ray.sim.sessions.arms import ARMS, ArmOptions
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
 from justitia_ray.sim.sessions.profiles import PROFILES
 from justitia_ray.sim.sessions.trace import SESSIONS_FILE, Session, read_sessions
@@ -44,6 +44,41 @@ class BestRun(NamedTuple):
     result: SessionResult
 
 
+def run_each_setting(
+    sessions: Sequence[Session],
+    settings: SessionSettings,
+    grid: Iterable[ArmOptions],
+    times_s: Callable[[SessionResult], Sequence[Seconds]],
+) -> BestRun:
+    """Simulate sessions with each setting of a scheduler; return the run of least mean time.
+
+    Args:
+        sessions: The sessions.
+        settings: Settings of the runs, but for the scheduler's options.
+        grid: Options of the scheduler, one entry for each run.
+        times_s: Returns the time of each session of a run.
+    """
+    runs = [
+        BestRun(place, play_sessions(sessions, replace(settings, options=options)))
+        for place, options in enumerate(grid)
+    ]
+    return min(runs, key=lambda run: _mean(times_s(run.result)))
+
+
+def time_figures(times_s: Sequence[Seconds]) -> dict[str, float | None]:
+    """Return mean, 90th percentile and maximum of the sessions' times."""
+    ordered = sorted(times_s)
+    return {
+        "mean_s": _mean(times_s),
+        "p90_s": ordered[-(-9 * len(ordered) // 10) - 1],
+        "worst_s": ordered[-1],
+    }
+
+
+def _mean(times_s: Sequence[Seconds]) -> Seconds:
+    return sum(times_s) / len(times_s)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionPlay:
     """Simulated runs of recorded agent sessions, one for each setting of a scheduler."""
@@ -60,11 +95,7 @@ class SessionPlay:
             ConfigError: If the data directory lacks the sessions.
         """
         sessions = _read_recorded_sessions(self.data_dir)[: self.sessions]
-        plays = [
-            BestRun(place, play_sessions(sessions, replace(self.settings, options=options)))
-            for place, options in enumerate(ARMS[self.settings.arm].grid)
-        ]
-        return min(plays, key=lambda play: _mean_s(play.result))
+        return run_each_setting(sessions, self.settings, ARMS[self.settings.arm].grid, _served_s)
 
     def configuration(self) -> Mapping[str, Any]:
         return {
@@ -103,24 +134,21 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     }
 
 
-def _mean_s(result: SessionResult) -> Seconds:
-    return sum(row.served_s for row in result.sessions) / len(result.sessions)
+def _served_s(result: SessionResult) -> list[Seconds]:
+    return [row.served_s for row in result.sessions]
 
 
 def _session_figures(best: BestRun) -> Mapping[str, float | None]:
     result = best.result
-    served = sorted(row.served_s for row in result.sessions)
     minutes = result.under_load_s / 60
     return {
-        "mean_s": _mean_s(result),
-        "p90_s": served[-(-9 * len(served) // 10) - 1],
-        "worst_s": served[-1],
+        **time_figures(_served_s(result)),
         "turns_a_minute": result.turns_under_load / minutes if result.turns_under_load else None,
         "cached": result.cached_tokens / result.prompt_tokens,
         "preemptions": result.preemptions,
         "setting": best.setting,
         "at_once": result.at_once,
-        "sessions": len(served),
+        "sessions": len(result.sessions),
         "turns": result.turns,
     }
 
@@ -137,7 +165,10 @@ def _charts(scale: Scale, found: Found) -> list[Chart]:
                     (
                         (
                             float(x),
-                            [_mean_s(outcomes[Arm(group, arm)].result) for _, outcomes in found],
+                            [
+                                _mean(_served_s(outcomes[Arm(group, arm)].result))
+                                for _, outcomes in found
+                            ],
                         )
                         for x, group in enumerate(groups)
                     ),

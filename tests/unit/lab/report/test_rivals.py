@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from justitia_ray.lab.report.experiment import Arm
-from justitia_ray.lab.report.experiments import rivals
+from justitia_ray.lab.report.experiments import rivals, sessions
 from justitia_ray.lab.report.tasks import SuiteLoad
 from justitia_ray.sim.sessions.arms import APPLICATION_ARMS
 from justitia_ray.sim.suites import SuiteOptions, build_suite
@@ -48,7 +48,7 @@ def test_four_replicas_have_four_times_the_arrivals() -> None:
 
 def test_best_settings_have_the_least_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     means = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
-    monkeypatch.setattr(rivals, "_mean_s", lambda _: next(means))
+    monkeypatch.setattr(sessions, "_mean", lambda _: next(means))
     task = rivals.NINE_CLASS_RIVALS.arms(_QUICK, 1)[Arm("1 replica, 3x", "cache-ttl")]
 
     assert 1 == task.run().setting

@@ -49,7 +49,7 @@ def test_best_setting_of_an_arm_has_the_least_mean_completion_time(
     scale = _write_sessions(tmp_path)
     monkeypatch.setattr(sessions, "SESSIONS_FILE", SESSIONS_FILE.with_suffix(""))
     means = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
-    monkeypatch.setattr(sessions, "_mean_s", lambda _: next(means))
+    monkeypatch.setattr(sessions, "_mean", lambda _: next(means))
     task = sessions.SESSIONS.arms(scale, 1)[Arm("2xh100-32b, 4 replicas, 3x", "cache-ttl")]
 
     assert 1 == task.run().setting
