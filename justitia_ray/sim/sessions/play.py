@@ -98,8 +98,9 @@ def play_sessions(sessions: Sequence[Session], settings: SessionSettings) -> Ses
     fit = sessions_that_fit(sessions, settings.profile)
     if not fit:
         raise ConfigError("no session has a turn that fits into a replica's memory")
-    whole = sum(session.until(settings.profile.kv_tokens) is session for session in sessions)
-    if settings.load is None and whole < len(sessions):
+    if settings.load is None and any(
+        session.until(settings.profile.kv_tokens) is not session for session in sessions
+    ):
         raise ConfigError("a turn does not fit into a replica's memory")
     return _SessionPlay(fit, settings).run()
 
