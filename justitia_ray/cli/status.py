@@ -132,7 +132,7 @@ def _replica_count(status: ModelStatus) -> str:
 
 
 def _dead_engines(status: ModelStatus) -> str | None:
-    """Return how many engines have died, as text; None if none has."""
+    """Return the number of engines that have died, as text; None for 0."""
     failures = status.engine_failures
     if not any(failures.values()):
         return None

@@ -78,7 +78,7 @@ def _outlook_facts(outlook: FullOutlook) -> list[tuple[str, str]]:
 
 
 def position_text(outlook: Outlook) -> str:
-    """Return how many applications are ahead, with `+` if there may be more."""
+    """Return the number of applications ahead, with `+` if there may be more."""
     if outlook.position is None:
         return "–"
     return f"{outlook.position:,}{'+' if outlook.position_is_least else ''}"

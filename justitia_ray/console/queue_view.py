@@ -94,7 +94,7 @@ def queue_row(
 
 
 def waited_s(application: Application, now: Seconds) -> Seconds | None:
-    """Return how long an application's first waiting inference has waited; None without one."""
+    """Return the seconds that an application's first waiting inference has waited, or None."""
     if application.waiting:
         return max(0.0, now - application.waiting.first.submitted_at)
     if application.held_back:

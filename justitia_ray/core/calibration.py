@@ -271,7 +271,7 @@ class Calibration:
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:
-        """Return how many waits reached each histogram bin, and how many ended there.
+        """Return the numbers of waits that reached each histogram bin, and that ended there.
 
         Both are interpolated between the tables nearest to the expected time.
         """

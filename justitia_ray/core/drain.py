@@ -107,7 +107,7 @@ class Departures:
             self._count = _LEAST_SEEN
 
     def rate(self, now: Seconds) -> float:
-        """Return how many applications or inferences end per second, above 0.
+        """Return the number of applications or inferences that end per second, above 0.
 
         The rate falls after a long time without departures.
         """
@@ -286,7 +286,7 @@ class Drain:
             self._kept_of_whole += known.kept_of_whole - before
 
     def _tenants_waiting(self, name: ClientId, now: Seconds) -> int:
-        """Return how many tenants have refused callers that wait for any departure."""
+        """Return the number of tenants with refused callers that wait for any departure."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
@@ -375,7 +375,7 @@ class TenantQuota:
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
-        """Return how many places must become free before a tenant may use another place."""
+        """Return the number of places that must become free before a tenant may use another."""
         if self.limit is None:
             return 0
         free = self.limit - self.total - kept[1]

@@ -221,7 +221,7 @@ class Inference:
         return 0 if self.prefill is None else self.prefill.expected
 
     def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
-        """Return how many output tokens are still expected after `output_tokens`.
+        """Return the number of output tokens that are still expected after `output_tokens`.
 
         An inference that is longer than predicted is expected to produce as many tokens again as it
         has produced, up to its maximum: doubling finds any length in a logarithmic number of steps.

@@ -53,7 +53,7 @@ class Lags(Protocol):
         """Return whether it is known when GPS finishes, or finished, an application."""
 
     def lag(self, application: Application) -> Lag | None:
-        """Return how far a live application lags behind GPS, as if a waiting one started now."""
+        """Return a live application's lag behind GPS, as if a waiting inference started now."""
 
 
 class Meter(LedgerObserver, Lags, Protocol):
@@ -88,7 +88,7 @@ class CurrentLags:
         return self._ledger.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return how far a live application lags behind GPS, as if a waiting one started now.
+        """Return a live application's lag behind GPS, as if a waiting inference started now.
 
         Only a waiting application has a bound. Costs O(log N), and for a bound a pass over all live
         applications; with more than a hundred of them a pass is cached for a short time.

@@ -354,8 +354,8 @@ class Ledger:
         state, stages = self._state, application.expected_stages
         of_stages: KvTokenTime = 0
         of_all = sum(stage.kv_token_time for stage in stages)
-        caching = [one.capacity.caches_prefixes for one in state.replicas.values()]
-        if of_all and caching and not any(caching):
+        replicas = state.replicas.values()
+        if of_all and replicas and not any(one.capacity.caches_prefixes for one in replicas):
             of_stages = prefill_of_stages(price, stages) * (charge / of_all)
         return state.prefill_ratios.expected(application.application_class, charge, of_stages)
 
@@ -383,7 +383,7 @@ class Ledger:
     def late(
         self, application: Application, start: Start | None, tag: VirtualTime
     ) -> StartDelay | None:
-        """Return how far an application's last start lags behind GPS; None: unknown.
+        """Return the lag of an application's last start behind GPS; None: unknown.
 
         Known only if V moves by delivered service in KV token-time. With shares by tenant, known
         only for applications within quota: the others have another clock.

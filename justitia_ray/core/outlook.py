@@ -168,8 +168,7 @@ class Outlooks:
         self._calibrates = True
         """Whether forecasts are stored for calibration."""
         self._caller_now: Seconds = 0.0
-        """Latest time that a caller of `ask` has passed in."""
-        """Time from which expectations are computed."""
+        """Latest time passed to `ask`, from which expectations are computed."""
 
     # --- hooks
 

@@ -206,7 +206,7 @@ class Replicas:
         self._ledger.capacity_changed()
 
     def expire(self, replica_id: ReplicaId) -> None:
-        """Remove a replica that has been silent for too long, unless its process is known to live.
+        """Remove a replica that is silent beyond its timeout, unless its process is known to live.
 
         A live replica keeps its running inferences, and gets no more leases.
         """

@@ -101,7 +101,7 @@ class ServiceHistory:
         return self._levels[index] if index < len(self._levels) else None
 
     def late(self, start: Start, tag: VirtualTime, now: Seconds) -> StartDelay | None:
-        """Return how late a start was; None if GPS had finished before the history began.
+        """Return the delay of a start; None if GPS had finished before the history began.
 
         Args:
             start: The start.

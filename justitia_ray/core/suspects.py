@@ -117,7 +117,7 @@ class Suspects:
 
     @property
     def open_count(self) -> int:
-        """Return how many suspected inferences run apart from each other."""
+        """Return the number of suspected inferences that run apart from each other."""
         return sum(bool(suspicion.open) for suspicion in self.known.values())
 
     # --- deaths

@@ -156,7 +156,7 @@ class StepScheduler(Generic[SequenceT]):
         return step
 
     def count_equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
-        """Return how many iterations equal to the planned one follow, the planned one included.
+        """Return the number of equal iterations that follow, the planned one included.
 
         Iterations are equal while all running sequences decode, no sequence ends before the last
         iteration, blocks suffice and no waiting sequence could be admitted. Adding a sequence ends

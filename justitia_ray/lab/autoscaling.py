@@ -93,7 +93,7 @@ def scaled_figures(
 
 
 def reaction_times(readings: Sequence[FleetReading], one: KvTokenTime) -> list[Seconds]:
-    """Return how long each replica took from being needed to serving, in seconds.
+    """Return the seconds that each replica took from being needed to serving.
 
     A rise is necessary once the true work exceeds what the requested replicas serve within the
     target time. If the work falls again before a rise, no time is counted.

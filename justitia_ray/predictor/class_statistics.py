@@ -130,7 +130,7 @@ class InputForm(Stored):
             self.log_measures[i] += (math.log1p(measure) - self.log_measures[i]) / self.samples
 
     def distance(self, features: InputFeatures) -> float:
-        """Return how different an input is from the mean input of the class.
+        """Return the distance of an input from the mean input of the class.
 
         The distance is the root mean square over ln(1 + measure).
         """

@@ -262,7 +262,7 @@ def raise_descriptor_limit() -> None:
 
 
 def fitting_connections(descriptors: int) -> int:
-    """Return how many connections HAProxy can hold with a limit of open files."""
+    """Return the number of connections that HAProxy can hold with a limit of open files."""
     return max(0, int((descriptors - _OTHER_DESCRIPTORS) / _DESCRIPTORS_A_CONNECTION))
 
 

@@ -85,7 +85,7 @@ class Pace:
         return self._started_at + (self._first_s + length)
 
     def iterations_ended_by(self, instant: Seconds, start: int) -> int:
-        """Return how many iterations have ended at a time.
+        """Return the number of iterations that have ended at a time.
 
         O(1) if all iterations take the same time, otherwise O(log of their number). Uses `at`, so
         that rounding is the same.
@@ -163,7 +163,7 @@ class PrefillQueue:
     def take_with_iteration(
         self, iteration: int, running: int
     ) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Return how many prompt tokens the next iteration computes.
+        """Return the number of prompt tokens that the next iteration computes.
 
         Args:
             iteration: Number of iterations that have ended.

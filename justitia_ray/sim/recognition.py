@@ -74,7 +74,7 @@ class RecognitionCounts:
 
 
 def count_recognised(applications: Iterable[WorkloadApplication]) -> dict[str, RecognitionCounts]:
-    """Return how many calls are recognised by conversation, by class."""
+    """Return the number of calls recognised by conversation, by class."""
     found: dict[str, RecognitionCounts] = {}
     for application in applications:
         of_class = found.setdefault(application.application_class, RecognitionCounts())

@@ -207,7 +207,7 @@ def draw_mixed(
 
 
 def agents_that_fit(kv_tokens: Tokens, sessions: Iterable[AgentSession]) -> float:
-    """Return how many of these agents fit into the KV memory with their largest contexts."""
+    """Return the number of agents that fit into the KV memory with their largest contexts."""
     contexts = [session.largest_context for session in sessions]
     return kv_tokens * len(contexts) / sum(contexts)
 

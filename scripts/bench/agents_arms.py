@@ -79,7 +79,7 @@ class AgentArm:
         return self.name == PRIORITY.name
 
     async def read_preemptions(self) -> int:
-        """Return how many sequences the arm's engines have preempted since their start.
+        """Return the number of sequences that the arm's engines have preempted since their start.
 
         Raises:
             JustitiaError: If an engine's count cannot be read.

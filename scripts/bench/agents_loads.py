@@ -91,7 +91,7 @@ class AiperfLoad:
         self._plays = 0
 
     def agents_that_fit(self, kv_tokens: Tokens, seed: str) -> float:
-        """Return how many agents fit, by the mean of their largest contexts."""
+        """Return the number of agents that fit, by the mean of their largest contexts."""
         contexts = [facts.largest_context for facts in self._facts.values()]
         return kv_tokens * len(contexts) / sum(contexts)
 

@@ -257,12 +257,12 @@ def calls_at_replicas(
 
 
 def _dispatch_delay_s(row: RecordedInference) -> Seconds:
-    """Return how long a call had its lease before it reached its replica, in seconds."""
+    """Return the seconds for which a call had its lease before it reached its replica."""
     return max(0.0, row.leased_s - row.ran_s)
 
 
 def _queue_transit_s(row: RecordedInference) -> Seconds:
-    """Return how long a call was under way without a lease, to the queue or back, in seconds."""
+    """Return the seconds for which a call was under way without a lease, to the queue or back."""
     took_s = row.finished_at_s - row.submitted_at_s
     return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_delay_s(row))
 

@@ -138,7 +138,7 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
 def _count_increases(
     before: Iterable[tuple[Seconds, int]], after: Iterable[tuple[Seconds, int]]
 ) -> list[tuple[Seconds, int]]:
-    """Return how much each count of decisions grew between two readings, by upper bound."""
+    """Return the growth of each count of decisions between two readings, by upper bound."""
     earlier = dict(before)
     return [(at_most_s, count - earlier.get(at_most_s, 0)) for at_most_s, count in after]
 

@@ -48,7 +48,7 @@ async def _send_prompt(engine: Engine, tenant: str, kind: str, **more: Any) -> t
 
 
 async def _cached_tokens(engine: Engine, tenant: str, kind: str, **more: Any) -> int:
-    """Return how many tokens of a prompt were found in the prefix cache."""
+    """Return the number of a prompt's tokens that were found in the prefix cache."""
     status, answered = await _send_prompt(engine, tenant, kind, **more)
     assert 200 == status, answered
     usage = answered["usage"]

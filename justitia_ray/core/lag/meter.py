@@ -208,7 +208,7 @@ class LagMeter:
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return how far a live application lags behind GPS, as if a waiting one started now."""
+        """Return a live application's lag behind GPS, as if a waiting inference started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:

@@ -62,7 +62,7 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
 
 def advice(policy: str, options: Mapping[str, object]) -> str | None:
-    """Return how to write an earlier release's policy and options now; None: unchanged.
+    """Return an earlier release's policy and options as written now; None: unchanged.
 
     In this release the service still starts with the old form.
     """

@@ -37,7 +37,7 @@ def fits(text: str, max_words: int) -> bool:
 
 
 def room(instruction: str, words: int) -> int:
-    """Return how many words of a prompt remain for the input text; at least eight."""
+    """Return the number of a prompt's words that remain for the input text; at least eight."""
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 

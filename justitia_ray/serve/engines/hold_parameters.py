@@ -25,7 +25,7 @@ TRANSFER_CONFIG = json.dumps(
 
 
 def read_hold(given: Mapping[str, Any] | None) -> Hold | None:
-    """Return how long to hold the context of a vLLM request, from its `kv_transfer_params`."""
+    """Return the time to hold a vLLM request's context, from its `kv_transfer_params`."""
     if not given:
         return None
     return Hold(given["application_id"], given["for_s"], tuple(given["ended"]))

@@ -73,7 +73,7 @@ def host_transfer_config(gib: float) -> str:
 
 
 def host_tokens(gib: float, config: Any) -> Tokens:
-    """Return how many tokens of KV fit into the host memory.
+    """Return the number of KV tokens that fit into the host memory.
 
     Layers with a sliding window count like other layers, so the memory of a hybrid model holds more
     tokens than this.

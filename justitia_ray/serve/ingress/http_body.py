@@ -138,7 +138,7 @@ class BodyReader:
 
 
 def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
-    """Return how many bytes of output the decoders of a body keep in memory."""
+    """Return the bytes of output that the decoders of a body keep in memory."""
     return sum(min(d.window_bytes, size) for d, size in zip(decoders, made, strict=True))
 
 

@@ -24,7 +24,7 @@ from justitia_ray.units import Epoch, IngressId, RequestId, Seconds
 logger = logging.getLogger("ray.serve")
 
 BATCH = 500
-"""Maximum number of submissions in one call, because so many block the scheduler for 0.1 s."""
+"""Maximum number of submissions in one call, because this number blocks the scheduler for 0.1 s."""
 _RETRY_S: Seconds = 0.2
 """Seconds before a failed call to the scheduler is repeated."""
 _PREPARED_WITHIN_S: Seconds = 5.0

@@ -37,7 +37,7 @@ class HostMemory:
             self._drop_stored_chain(next(iter(self._held)))
 
     def found(self, path: ChainPath) -> Tokens:
-        """Return how many of a prompt's first tokens are in host memory."""
+        """Return the number of a prompt's first tokens that are in host memory."""
         position = 0
         for chain, end in path:
             _, held_end = self._held.get(chain, (0, 0))

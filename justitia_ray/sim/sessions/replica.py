@@ -138,7 +138,7 @@ class SessionReplica:
     def _classify_chunk_tokens(
         self, sequence: TurnSequence, tokens: Tokens
     ) -> tuple[Tokens, Tokens, Tokens]:
-        """Return how many tokens of a chunk are loaded or computed, and how many come before it.
+        """Return the number of tokens of a chunk, loaded or computed, and of those before it.
 
         At least the last token of a prompt is computed.
         """

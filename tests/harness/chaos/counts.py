@@ -111,7 +111,7 @@ def count_calls(
 
 
 def _describe_last_ending(name: str, records: RunRecords) -> str:
-    """Return how the last call for an inference ended."""
+    """Return the outcome of the last call for an inference."""
     ends = [_describe_call(call) for call in records.calls if call.inference == name]
     return ends[-1] if ends else f"{name}: never called"
 

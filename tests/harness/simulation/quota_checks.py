@@ -231,7 +231,7 @@ def usage_is_what_ran(world: World) -> None:
 
 
 def _least_counted_inferences(world: World) -> dict[ClientId, int]:
-    """Return how many ended inferences each tenant's quota must have counted at least.
+    """Return the least number of ended inferences that each tenant's quota must have counted.
 
     Inferences that a dying scheduler may not have saved are excluded.
     """

@@ -231,7 +231,7 @@ class UseRecorder:
         return totals
 
     def possible_overcount(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much more than was admitted a quota may count after deaths of processes.
+        """Return the use beyond the admitted that a quota may count after deaths of processes.
 
         Included are lost claims, claims granted for work that an earlier scheduler may have
         admitted, and inferences claimed again because their ends were not received.
@@ -245,7 +245,7 @@ class UseRecorder:
         return count
 
     def possible_undercount(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much admitted use a quota may miss, as the quota service did not answer.
+        """Return the admitted use that a quota may miss, as the quota service did not answer.
 
         Included are schedulers that died before the answer, and applications that returned after
         such deaths.
@@ -260,7 +260,7 @@ class UseRecorder:
         )
 
     def use_beyond_claim(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
-        """Return how much use exceeded a quota reservation until a time.
+        """Return the use that exceeded a quota reservation until a time.
 
         The first is misprediction. The second is work that no claim covered: after cancellation, in
         a second run, or while the accounts did not answer.

@@ -11,7 +11,7 @@ _ERROR = {"message": "m", "type": "InternalServerError", "code": 500}
 
 
 def end_of(path: str, *chunks: bytes) -> StreamEnd:
-    """Return how a stream of these chunks ended."""
+    """Return the end of a stream of these chunks."""
     end = StreamEnd(path)
     for chunk in chunks:
         end.note_chunk(chunk)

@@ -387,7 +387,7 @@ class ForetoldVtc:
                 self._sort_candidate(name, self._rates)
 
     def _urgent_before_start(self, name: ApplicationId) -> CriticalPath:
-        """Return how long before the start of its last inference an application is urgent."""
+        """Return the time before its last start from which an application is urgent."""
         path, tail = (
             _length_with_margin(self._stages[name].path()),
             self.clock.shadows[name].stages[-1],

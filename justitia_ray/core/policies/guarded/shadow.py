@@ -322,7 +322,7 @@ class VtcModel:
         return now + wait_s + tail_s
 
     def rise(self, kv_per_s: float) -> Rise:
-        """Return how VTC's level X rises if no application arrives or ends."""
+        """Return the future course of VTC's level X if no application arrives or ends."""
         overdue = max(0, self.owed - self._in_flight())
         return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 

@@ -139,7 +139,7 @@ def _gittins_ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
 
 
 def remaining_by_stage(runs: Iterable[Sequence[Seconds]]) -> list[list[Seconds]]:
-    """Return how much service earlier sessions still received from each turn on.
+    """Return the service that earlier sessions still received from each turn on.
 
     Args:
         runs: Service of each stage of each run.
